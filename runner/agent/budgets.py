@@ -482,6 +482,7 @@ class Meter:
                 response_schema=SCHEMA,
                 assignees=bound.budget.assignees,
                 rule=bound.rule,
+                action=None,
                 expires_in=bound.budget.expires_in,
             )
         except (InterruptExpired, InterruptWithdrawn) as error:

@@ -51,14 +51,19 @@ from runner.agent.tools import (
     AgentTool,
     FunctionTool,
     StructuredOutputTool,
+    call_action,
     is_result,
     result_of,
     spec_of,
+    typed_arguments,
     whole_arguments,
     whole_schema,
 )
+from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
+from runner.approvals.gate import decide
+from runner.approvals.policies import CallContext, Policy
 from runner.approvals.rules import Approval, Rule
 from runner.errors import (
     ApprovalMismatch,
@@ -69,10 +74,16 @@ from runner.errors import (
     UsageError,
 )
 from runner.records import codec, failures
-from runner.records.asking import Asker
+from runner.records.asking import Asker, judged_value, numbered_question
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import (
+    Address,
+    Interrupt,
+    InterruptStatus,
+    as_asked,
+    default_answer,
+)
 from runner.records.run import Status
 
 log = logging.getLogger(__name__)
@@ -314,6 +325,10 @@ def next_cut(cuts: Sequence[int], length: int, start: int) -> int | None:
 # -- one tool call -----------------------------------------------------------------------------------
 
 
+class EditRefused(UsageError):
+    """An edit of a call is not what the tool would get; the model reads why."""
+
+
 class SubagentEvent(dict[str, Any]):
     """A stream event of an agent that serves as a tool."""
 
@@ -401,40 +416,55 @@ class ToolExecution:
     # Calls that people approve
 
     async def _gate(self) -> ToolOutcome | None:
-        """Ask whether the call may begin, where its tool has a rule; None where it may, and now does.
+        """Ask whether the call may begin, if its tool or a hook has a rule; None if it may, and now does.
 
         All hooks have run. What people are shown are the arguments as the tool gets them: what does not fit
         the tool is an error for the model. What was approved is compared with what is about to be called,
         and then nothing comes in between: the arguments are copies that no other code has.
         """
-        rule: Rule | None = getattr(self.tool, "approval", None)
-        scope, number = f"approval:{self.id}", self.command.attempt
-        if rule is None:
-            self._check_ungated(scope, number)
+        gate = policies.checked(
+            getattr(self.tool, "approval", None), f"tool {self.tool.tool_name!r}"
+        )
+        asked_by_hooks = self._asked_by_hooks()
+        if gate is None and not asked_by_hooks:
+            self._check_ungated()
             return None
-        address, answers = self.checkpointer.address, self.questions
-        asker = Asker(address, scope, number, answers)
-        agent, tool = self.effects.config.name, self.tool.tool_name
-        reason = f"{agent} asks to call {tool}."
         try:
             self._take_over(whole_arguments(self.tool, self.command.use["input"]))
-            call, schema = (
-                self._action(self.command.use["input"]),
-                whole_schema(self.tool) or None,
-            )
-            call.digest()
+            self.action(self.command.use["input"]).digest()
         except (ValidationError, UsageError) as error:
             return self.failed(error)
+        for question in asked_by_hooks:
+            approval = judged_value(self.address, as_asked(question), question)
+            if (outcome := await self._decided(question, approval)) is not None:
+                return outcome
+        return None if gate is None else await self._ask(gate)
+
+    async def _ask(self, gate: Rule | Policy) -> ToolOutcome | None:
+        """Ask by the rule of the tool, or go on by what was decided."""
+        source, address = self.address.judge, self.address
+        place = (address.run_id, address.node_id, address.visit)
+        context = CallContext(self.tool.tool_name, *place, source)
+        args = self.command.use["input"]
         try:
-            approval, question = asker.decide(
-                tool, reason, rule=rule, action=call, response_schema=schema
-            )
-        except InterruptRaised:
-            return ToolAsked(self.id, asker.asked)
-        except UsageError as error:
-            return CallbackFailed("tool", self.id, self.effects.record(error))
-        except (InterruptExpired, InterruptWithdrawn) as error:
+            verdict = await async_loop.in_thread(decide, gate, self, args, context)
+        except (ApprovalMismatch, ConflictError):
+            raise
+        except (InterruptExpired, InterruptWithdrawn, ValidationError, EditRefused) as error:
             return self.failed(error)
+        except Exception as error:  # noqa: BLE001 - users' policies raise anything
+            return CallbackFailed("tool", self.id, self.effects.record(error))
+        if verdict is None:
+            self._check_ungated()
+            return None
+        if verdict.approval is None:
+            return ToolAsked(self.id, [verdict.question])
+        if verdict.approval.approved:
+            self._take_over(verdict.args)
+        return await self._decided(verdict.question, verdict.approval)
+
+    async def _decided(self, question: Interrupt, approval: Approval) -> ToolOutcome | None:
+        """Return the outcome of a call that was decided without making it; None if it begins now."""
         match approval.decision:
             case "reject":
                 rejection = approval.response["rejected"]
@@ -445,39 +475,98 @@ class ToolExecution:
                 )
             case "respond" | "expired":
                 return self.returned(approval.response, 0.0)
-            case "edit":
-                try:
-                    self._take_over(self._edited(approval))
-                except (ValidationError, UsageError) as error:
-                    return self.failed(error)
         await self._use(question, approval)
         # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
         self._take_over(self.command.use["input"])
-        if self._action(self.command.use["input"]).digest() != approval.effect:
+        if self.action(self.command.use["input"]).digest() != approval.effect:
             raise ApprovalMismatch(
-                f"the call of {tool!r} that was about to begin is not the one that was approved; it was not "
-                "made."
+                f"the call of {self.tool.tool_name!r} that was about to begin is not the one that was "
+                "approved; it was not made."
             )
         return None
 
-    def _edited(self, approval: Approval) -> JSON:
+    def _asked_by_hooks(self) -> list[Interrupt]:
+        """List the questions about this call that hooks asked by a rule, and that were answered."""
+        scope = f"{self.address.within}before_tool_call:{self.id}"
+        return [
+            question
+            for question in self.questions.values()
+            if (question.scope, question.number) == (scope, self.command.attempt)
+            and question.action is not None
+            and (question.status is InterruptStatus.ANSWERED or default_answer(question))
+        ]
+
+    # A call as the gate asks about it: see `GatedCall`.
+
+    @property
+    def address(self) -> Address:
+        """Where the call begins."""
+        return self.checkpointer.address
+
+    @property
+    def answers(self) -> Mapping[str, Interrupt]:
+        """The questions of this visit that were answered."""
+        return self.questions
+
+    def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
+        """Build the question about this call.
+
+        Raises:
+            UsageError: an agent that is called directly can't ask it, or the rule can't be used here.
+        """
+        if self.address.judge is None:
+            raise UsageError(
+                f"tool {self.tool.tool_name!r} has a rule, so votes decide its calls, in a run of a graph: "
+                "an agent that is called directly can't ask them."
+            )
+        return numbered_question(
+            self.address,
+            self.questions,
+            self.tool.tool_name,
+            f"{self.effects.config.name} asks to call {self.tool.tool_name}.",
+            scope=self._scope(step),
+            number=self.command.attempt,
+            rule=rule,
+            action=self.action(args),
+            response_schema=whole_schema(self.tool) or None,
+        )
+
+    def earlier(self, step: int) -> Iterator[Interrupt]:
+        """List the questions that were asked about this call."""
+        asked = (self.address.within + self._scope(step), self.command.attempt)
+        return (
+            question
+            for question in self.questions.values()
+            if (question.scope, question.number) == asked
+        )
+
+    def _scope(self, step: int) -> str:
+        return f"approval:{self.id}" + (f":{step}" if step else "")
+
+    def policy_arguments(self, args: Any) -> Mapping[str, Any]:
+        """Return the arguments as the function gets them, of any other tool as JSON data."""
+        return typed_arguments(self.tool, args)
+
+    def edited(self, approval: Approval) -> JSON:
         """Return the arguments of an edit, which must say all that the tool gets.
 
         Raises:
-            ValidationError, UsageError: they don't fit the tool, or it would be called with others.
+            ValidationError, EditRefused: they don't fit the tool, or it would be called with others.
         """
-        whole = whole_arguments(self.tool, approval.response)
-        if self._action(whole).digest() != approval.effect:
-            raise UsageError(
+        try:
+            whole = whole_arguments(self.tool, approval.response)
+        except UsageError as error:
+            raise EditRefused(str(error)) from error
+        if self.action(whole).digest() != approval.effect:
+            raise EditRefused(
                 f"the approved edit of this call is not what {self.tool.tool_name} would get, which is "
                 f"{codec.dump_json(whole).decode()}. It was not called."
             )
         return whole
 
-    def _action(self, args: Any) -> Action:
-        judge = self.checkpointer.address.judge
-        schema = self.tool.tool_spec.get("inputSchema", {}).get("json")
-        return Action(judge.tenant if judge else "", "tool", self.tool.tool_name, args, schema)
+    def action(self, args: Any) -> Action:
+        """Return the action of calling the tool with these arguments."""
+        return call_action(self.tool, args, self.address.judge)
 
     def _take_over(self, args: Any) -> None:
         tool_input = codec.unpack(codec.pack(args, "the arguments"))
@@ -489,15 +578,10 @@ class ToolExecution:
         if (question.used or {}).get("key") != self.idempotency_key:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
-    def _check_ungated(self, scope: str, number: int) -> None:
+    def _check_ungated(self) -> None:
         """Refuse a call that was asked about and is now to another tool, which no one is asked about."""
-        scope = self.checkpointer.address.within + scope
-        for question in self.questions.values():
-            if (
-                question.scope == scope
-                and question.number == number
-                and question.rule is not None
-            ):
+        for question in self.earlier(0):
+            if question.rule is not None:
                 raise ApprovalMismatch(
                     f"{question.name!r} was to be called once it is approved, and no one approves "
                     f"{self.tool.tool_name!r}, which was about to be called in its place; it was not."

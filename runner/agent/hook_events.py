@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from pydantic import ValidationError
+
 from runner import hooks
 from runner.agent.config import AgentConfig
 from runner.agent.context import AgentResult, AgentView
@@ -17,8 +19,9 @@ from runner.agent.conversation import as_messages
 from runner.agent.machine.invocation import takes_input
 from runner.agent.machine.protocol import FireHook, HookFired
 from runner.agent.machine.state import AgentState, CallStage, ToolCall, open_questions
-from runner.agent.tools import AgentTool, replaced_result
-from runner.errors import UsageError
+from runner.agent.tools import AgentTool, call_action, replaced_result, whole_arguments
+from runner.approvals.digests import Action
+from runner.errors import InterruptRaised, UsageError
 from runner.records import codec, failures
 from runner.records.asking import Asker
 from runner.records.codec import JSON
@@ -85,14 +88,43 @@ class HookEvents:
         self, command: FireHook, state: AgentState, messages: list[JSON]
     ) -> hooks.AgentEvent:
         """Build an event; what it shows are copies that callbacks may change."""
-        return EVENT_TYPES[command.event](
+        event = EVENT_TYPES[command.event](
             **self._fields(command, state, messages),
             agent=self._view,
             invocation_state=self._invocation_state,
             is_replay=command.replay,
             attempt=command.number,
-            asker=Asker(self._address, command.scope, command.number, state.questions),
+            asker=Asker(
+                self._address,
+                command.scope,
+                command.number,
+                state.questions,
+                call=(lambda: self._call_of(event))
+                if command.event == "before_tool_call"
+                else None,
+            ),
         )
+        return event
+
+    def _call_of(self, event: Any) -> Action | None:
+        """Return the call that an event is about, as its tool gets it: a rule's question is bound to it.
+
+        A call that does not fit the tool is cancelled, with the reason for the model, and nobody is asked.
+
+        Raises:
+            InterruptRaised: it was cancelled.
+        """
+        tool, use = event.selected_tool, event.tool_use
+        if tool is None:
+            return None
+        try:
+            whole = whole_arguments(tool, use["input"])
+            action = call_action(tool, whole, self._address.judge)
+            action.digest()
+        except (ValidationError, UsageError) as error:
+            event.cancel_tool = f"Error: {type(error).__name__} - {error}"
+            raise InterruptRaised(str(use["name"])) from error
+        return action
 
     def _fields(self, command: FireHook, state: AgentState, messages: list[JSON]) -> Fields:
         match command.event:

@@ -33,11 +33,14 @@ from pydantic.json_schema import GenerateJsonSchema
 from runner import async_loop
 from runner.agent.context import ToolContext
 from runner.agent.models.port import TOOL_NAME
+from runner.approvals import policies
+from runner.approvals.digests import Action
+from runner.approvals.policies import ApprovalPolicy
 from runner.approvals.rules import Rule
-from runner.approvals.titles import check_names
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec, validation
 from runner.records.codec import JSON
+from runner.records.interrupts import Judge
 
 CONTEXT_PARAMETER = "tool_context"
 STATUSES = frozenset({"success", "error"})
@@ -79,16 +82,14 @@ class FunctionTool(Generic[Parameters, Returned]):
         *,
         context: bool | str = False,
         schema: Mapping[str, Any] | None = None,
-        approval: Rule | None = None,
+        approval: Rule | ApprovalPolicy | None = None,
     ) -> None:
-        """Read the function's signature and docstring. With `approval` people approve each call by that rule.
+        """Read the function's signature and docstring. With `approval` people approve calls: see `tool`.
 
         Raises:
             DefinitionError: the name or a parameter can't be given to a model.
         """
-        if not (approval is None or isinstance(approval, Rule)):
-            raise DefinitionError(f"approval of a tool must be a Rule, not {approval!r:.80}.")
-        self.function, self.approval = function, approval
+        self.function = function
         self.tool_name = name or function.__name__
         if not TOOL_NAME.fullmatch(self.tool_name):
             raise DefinitionError(
@@ -106,12 +107,11 @@ class FunctionTool(Generic[Parameters, Returned]):
                 "json": dict(schema) if schema is not None else self._signature.schema
             },
         }
-        if approval is not None:
-            names = self.whole_schema.get("properties", {})
-            try:
-                check_names(approval.title, names, f"tool {self.tool_name!r}")
-            except UsageError as error:
-                raise DefinitionError(str(error)) from None
+        self.approval = policies.checked(
+            approval,
+            f"tool {self.tool_name!r}",
+            self.whole_schema.get("properties", {}) if approval else None,
+        )
         self._self: Any = None
         functools.update_wrapper(self, function)
 
@@ -168,6 +168,14 @@ class FunctionTool(Generic[Parameters, Returned]):
         value = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
         yield {"toolUseId": tool_use.get("toolUseId"), **result_of(value, self.tool_name)}
 
+    def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments as the types that the function declares.
+
+        Raises:
+            pydantic.ValidationError: they don't fit.
+        """
+        return self._signature.arguments(tool_input)
+
     @property
     def whole_schema(self) -> dict[str, Any]:
         """The schema that the whole arguments of a call fit: see `whole_arguments`."""
@@ -223,6 +231,18 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
             f"the arguments{where} do not fit the schema of {tool.tool_name}: {message}."
         )
     return whole
+
+
+def typed_arguments(tool: AgentTool, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return whole arguments as the types that a function declares; of any other tool as they are."""
+    return {**whole, **tool.arguments(whole)} if isinstance(tool, FunctionTool) else whole
+
+
+def call_action(tool: AgentTool, args: Any, judge: Judge | None) -> Action:
+    """Return the action of a call with its whole arguments."""
+    return Action(
+        judge.tenant if judge else "", "tool", tool.tool_name, args, _input_schema(tool)
+    )
 
 
 def _object(tool_input: Any) -> Mapping[str, Any]:
@@ -301,7 +321,7 @@ def tool(
     description: str | None = None,
     context: bool | str = False,
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - the name of the format's field
-    approval: Rule | None = None,
+    approval: Rule | ApprovalPolicy | None = None,
 ) -> ToolDecorator: ...
 def tool(
     function: Callable[..., Any] | None = None,
@@ -311,13 +331,14 @@ def tool(
     description: str | None = None,
     context: bool | str = False,
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - as above
-    approval: Rule | None = None,
+    approval: Rule | ApprovalPolicy | None = None,
 ) -> Any:
     """Make a function a tool that agents can be given; it stays callable as before.
 
     The input schema comes from type hints and the docstring, unless `inputSchema` is given. With
     `context=True` the function gets a ToolContext as `tool_context`; a string names the parameter. With
-    `approval` people are asked before each call, by that rule, and shown the exact call.
+    `approval` people are asked before a call, and shown the exact call: by that rule, or by the one that a
+    function of the call's validated arguments, and of a `CallContext`, returns; None if it needs no approval.
 
     Raises:
         DefinitionError: the function or its name can't be given to a model.

@@ -16,6 +16,7 @@ from runner.approvals.rules import (
     Approval,
     Count,
     Principal,
+    Requester,
     Rule,
     Tally,
     Vote,
@@ -354,6 +355,19 @@ def requester_level(requester: Mapping[str, Any], keys: Mapping[str, Verificatio
         return verify(requester["body"], keys, now=None, member="requester").level
     except ProofRefused:
         return 0
+
+
+def requester_of(
+    stored: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
+) -> Requester:
+    """Return who asked for the outermost run `root`: as the signature of its start says, if it has one."""
+    level, body = requester_level(stored, keys), stored.get("body") or {}
+    if level:
+        from runner.approvals.proofs import run_name  # noqa: PLC0415 - as above
+
+        if root[PARTITION:] == run_name(body):
+            return Requester(body["requester"], tuple(body.get("on_behalf_of") or ()), level)
+    return Requester(stored["principal"], tuple(stored.get("on_behalf_of") or ()))
 
 
 def _requesters(

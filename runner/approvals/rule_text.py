@@ -15,6 +15,7 @@ from runner.approvals.rules import (
     plain_name,
     selector,
 )
+from runner.records.shown_text import shown
 
 NUMBERS = (
     "none",
@@ -50,6 +51,7 @@ def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) 
         *_ends(rule),
         *_delegated(rule),
         *_escalations(rule),
+        *([f"asked because {shown(rule.because)}"] if rule.because else []),
     ]
     return "; ".join(phrases)
 

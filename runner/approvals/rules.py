@@ -98,6 +98,18 @@ class Principal:
 
 
 @dataclass(frozen=True, slots=True)
+class Requester:
+    """Who asked for a run: the principal's key ("" if nobody was named), and those on whose behalf.
+
+    `level` is the level at which that is proven for this very run: 0 if no signature does.
+    """
+
+    key: str = ""
+    on_behalf_of: Sequence[str] = ()
+    level: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Auth:
     """Required authentication of voters: see docs/how-to/approvals.md for the levels 0 to 3.
 
@@ -123,7 +135,9 @@ class Rule:
     then), in the business time of the `calendar`, if there is one. People vote, with `agents` also
     agents, or exactly those of `kinds`, as in ("human", "service"). `use_within` is how many seconds
     after the decision it may be used. `title` says the effect in one sentence, with the names of
-    arguments in braces: "Refund {amount} to {customer}".
+    arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
+    "the amount is above 500"; `policy` names the function that returned the rule (see `policies.py`, which
+    fills it in).
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -142,6 +156,8 @@ class Rule:
     use_within: float = DAY
     title: str = ""
     kinds: Sequence[Kind] = ()
+    because: str = ""
+    policy: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Check all of it where it is declared.
@@ -177,6 +193,8 @@ class Rule:
             "use_within": self.use_within,
             **({"title": self.title} if self.title else {}),
             **({"kinds": list(self.kinds)} if self.kinds else {}),
+            **({"because": self.because} if self.because else {}),
+            **({"policy": dict(self.policy)} if self.policy else {}),
         }
 
     @classmethod
@@ -234,13 +252,22 @@ def _check(rule: Rule) -> None:
     if not rule.eligible:
         raise UsageError("a rule needs someone who is eligible.")
     titles.check(rule.title)
+    if (
+        not isinstance(rule.because, str)
+        or len(rule.because) > titles.LONGEST
+        or "\n" in rule.because
+    ):
+        raise UsageError(
+            f"because of a rule must be one line of at most {titles.LONGEST} characters, not "
+            f"{rule.because!r:.80}."
+        )
     _check_selectors(rule)
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES or any(
-        stage.stages or stage.title for stage in rule.stages
+        stage.stages or stage.title or stage.because for stage in rule.stages
     ):
         raise UsageError(
-            f"a rule may have {MAX_STAGES} stages, and a stage has no stages or title of its own."
+            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title or because of its own."
         )
     if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
         raise UsageError(

@@ -7,7 +7,7 @@ this. Keys are read when a rule asks for identity.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from runner.approvals import judgement
 from runner.approvals.calendars import escalates_at
@@ -16,6 +16,7 @@ from runner.approvals.judgement import Evidence, level_of
 from runner.approvals.rules import (
     OUTER,
     Approval,
+    Requester,
     Rule,
     excluded_answerers,
     excludes_requester,
@@ -50,6 +51,7 @@ class VisitJudge:
         """
         self._check_exclusions = check_exclusions
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
+        self.graph_id = claim.graph_id
         self.tenant = store.namespace
         self._store, self._keys, self._votes = store, keys, claim.votes
         self._retry_ms = round(retry.longest * 1000) if retry else 0
@@ -100,6 +102,18 @@ class VisitJudge:
                 f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
                 f"proven at level {signed} alone: have who starts it sign at that level."
             )
+
+    def requester(self) -> Requester:
+        """Return who asked for the run, and at which level that is proven for this very run."""
+        stored = self._store.requester(self._run_id)
+        if stored is None:
+            return Requester()
+        root = self._root(self._run_id)
+        return judgement.requester_of(stored, self._keys.read(), root)
+
+    def tags(self) -> Mapping[str, str]:
+        """Return the tags of the run."""
+        return self._store.tags(self._run_id)
 
     def _read(self, answer: Interrupt) -> Evidence:
         try:

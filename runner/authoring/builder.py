@@ -14,8 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from runner.agent.agent import Agent, refuse_overrides
+from runner.approvals import policies
+from runner.approvals.policies import ApprovalPolicy, Policy
 from runner.approvals.rules import Rule
-from runner.approvals.titles import check_names
 from runner.definition.cycles import reach
 from runner.definition.model import (
     BRACKETS,
@@ -102,7 +103,7 @@ class GraphBuilder:
         version: str = "",
         limits: Sequence[Limit] = (),
         task: Callable[..., object] | None = None,
-        approval: Rule | None = None,
+        approval: Rule | ApprovalPolicy | None = None,
     ) -> NodeSpec:
         """Add a node: an Agent, a Graph, a function, or an adapter.
 
@@ -110,8 +111,9 @@ class GraphBuilder:
         every answer instead of at the last; `limits` bound its executions. Change `version` when runs
         that wait in this node must not continue with the new code. A Graph's task is the output of the node
         before it, outputs by node id where there are several, otherwise the run's task; `task` is a function
-        of a NodeContext, or a typed one, that returns another. With `approval` each visit is asked about
-        before the node runs, and people see what it would work on; it can't be edited.
+        of a NodeContext, or a typed one, that returns another. With `approval` people are asked before the
+        node runs, and see what it would work on; it can't be edited. `approval` is a Rule, or a function of
+        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule, or None.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -426,22 +428,15 @@ def _check_options(
         raise DefinitionError(f"node {node!r}: retry must be a RetryPolicy, not {retry!r}.")
 
 
-def _gate(name: str, rule: Rule | None) -> Rule | None:
-    """Return the rule by which a node is approved: no voter edits what it works on."""
-    if rule is None:
-        return None
+def _gate(name: str, approval: object) -> Rule | Policy | None:
+    """Return the rule or the policy by which a node is approved: no voter edits what it works on."""
+    rule = policies.checked(approval, f"node {name!r}", {"task", "inputs"})
     if not isinstance(rule, Rule):
-        raise DefinitionError(f"node {name!r}: approval must be a Rule, not {rule!r:.80}.")
+        return rule
     try:
-        check_names(rule.title, {"task", "inputs"}, f"node {name!r}")
+        return policies.without_edits(rule)
     except UsageError as error:
-        raise DefinitionError(str(error)) from None
-    decisions = [decision for decision in rule.decisions if decision != "edit"]
-    if not decisions:
-        raise DefinitionError(
-            f"node {name!r}: its rule allows only edits, and a node's input has none."
-        )
-    return replace(rule, decisions=decisions)
+        raise DefinitionError(f"node {name!r}: {error}") from None
 
 
 def _executor(executor: object) -> tuple[Any, str]:

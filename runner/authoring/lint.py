@@ -1,4 +1,5 @@
-"""Static analysis of a graph: what may go wrong, reported without calling any of the graph's code.
+"""Static analysis of a graph: what may go wrong, reported without calling any of the graph's code but the
+functions that return the rules of approvals.
 
 An error fails a run or never ends it, a warning may, a hint is a reminder. What the source doesn't
 show, as in a condition that calls other functions, is not reported: a false alarm costs trust.
@@ -17,7 +18,9 @@ from typing import Any
 
 from runner.agent import Agent
 from runner.agent.subagent import SubagentTool
-from runner.agent.tools import FunctionTool
+from runner.agent.tools import AgentTool, FunctionTool, typed_arguments, whole_arguments
+from runner.approvals import titles
+from runner.approvals.policies import CallContext, Policy
 from runner.authoring import sources
 from runner.authoring.drawing.diagram import entries
 from runner.authoring.drawing.layout import layers
@@ -31,8 +34,10 @@ from runner.definition.model import (
     FailurePolicy,
     Join,
 )
-from runner.definition.registry import CompiledGraph
+from runner.definition.registry import CompiledGraph, tools_of
+from runner.errors import UsageError
 from runner.execution.functions import FunctionNode
+from runner.records.codec import JSON
 
 
 class Severity(enum.StrEnum):
@@ -53,6 +58,7 @@ SEVERITIES = {
     "missing-input": Severity.WARNING,
     "question-without-schema": Severity.WARNING,
     "answer-without-effect": Severity.WARNING,
+    "policy-fails": Severity.WARNING,
     "loop-without-limit": Severity.HINT,
     "entry-in-loop": Severity.HINT,
     "entry-waits": Severity.HINT,
@@ -470,6 +476,62 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
             yield "rule-of-the-store", node, message, advice
 
 
+def _failing_policies(plan: CompiledGraph) -> Iterator[Finding]:
+    """Report policies that fail for arguments which the schema of their tool gives as examples."""
+    for node, spec in plan.definition.nodes.items():
+        for tool in tools_of(spec.executor):
+            policy = getattr(tool, "approval", None)
+            if not isinstance(policy, Policy):
+                continue
+            for args in _examples(tool):
+                try:
+                    rule = policy.rule(args, CallContext(tool.tool_name, "", node, 1))
+                    titles.check_names(rule.title if rule else "", args, tool.tool_name)
+                except Exception as error:  # noqa: BLE001 - users' policies raise anything
+                    message = (
+                        f"The policy {policy.name} of the tool {tool.tool_name!r} fails for "
+                        f"{dict(args)!r:.200}: {type(error).__name__}: {error}. A call for which it fails is "
+                        "not made."
+                    )
+                    advice = "Return a Rule or None for all arguments that the schema allows."
+                    yield "policy-fails", node, message, advice
+                    break
+
+
+SAMPLES: dict[str, JSON] = {"string": "text", "integer": 1, "number": 1.5, "boolean": True}
+"""A value of each plain type, for arguments whose schema has no example, default or enumeration."""
+
+
+def _sample(schema: Mapping[str, Any]) -> JSON:
+    kinds = (each.get("type") for each in (schema, *schema.get("anyOf", ())))
+    return next((SAMPLES[kind] for kind in kinds if kind in SAMPLES), None)
+
+
+def _examples(tool: AgentTool) -> Iterator[Mapping[str, Any]]:
+    """Yield arguments that the schema of a tool shows, as a policy gets them."""
+    schema: Mapping[str, Any] = tool.tool_spec.get("inputSchema", {}).get("json", {})
+    properties = schema.get("properties", {})
+    choices = {
+        name: [
+            *part.get("examples", ()),
+            *part.get("enum", ()),
+            *([part["default"]] if "default" in part else ()),
+        ]
+        or [_sample(part)]
+        for name, part in properties.items()
+    }
+    longest = max((len(values) for values in choices.values()), default=1)
+    columns = (
+        itertools.islice(itertools.cycle(values), longest) for values in choices.values()
+    )
+    rows = (dict(zip(choices, row, strict=True)) for row in zip(*columns, strict=True))
+    for args in (*schema.get("examples", ()), *rows):
+        try:
+            yield typed_arguments(tool, whole_arguments(tool, args))
+        except (ValueError, UsageError):
+            continue  # no example of a call
+
+
 def _keywords(call: ast.Call) -> set[str | None]:
     return {keyword.arg for keyword in call.keywords}
 
@@ -523,4 +585,5 @@ RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
     _unchecked_answers,
     _unchecked_decisions,
     _believed_rules,
+    _failing_policies,
 )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from runner.approvals.policies import Policy
 from runner.approvals.rules import Rule
 from runner.definition.policies import RetryPolicy
 from runner.limits.concurrency import Admission
@@ -111,8 +112,8 @@ class FailurePolicy(enum.StrEnum):
 class NodeSpec:
     """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9.
 
-    `task` is the function that computes the task of a nested graph, `approval` the rule by which people
-    approve each run of the node.
+    `task` is the function that computes the task of a nested graph, `approval` the rule or policy by which
+    people approve each run of the node.
     """
 
     id: str
@@ -128,7 +129,7 @@ class NodeSpec:
     map: MapSpec | None = None
     limits: tuple[Limit, ...] = ()
     task: Any = None
-    approval: Rule | None = None
+    approval: Rule | Policy | None = None
 
     def item(self) -> NodeSpec:
         """The declaration of a map's items: its executor as a node of its own kind."""

@@ -73,7 +73,7 @@ def _rules(spec: NodeSpec) -> Iterator[Rule]:
         *(getattr(tool, "approval", None) for tool in tools_of(spec.executor)),
         *(budget.rule for budget in _budgets(spec)),
     ]
-    return (rule for rule in gates if rule is not None)
+    return (rule for rule in gates if isinstance(rule, Rule))
 
 
 def _budgets(spec: NodeSpec) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from runner.approvals.ballots import Use
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.digests import Action
 from runner.approvals.freezes import Freezes
+from runner.approvals.policies import wants_no_more
 from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import VisitJudge
 from runner.definition.model import HIDDEN, NodeSpec, map_of
@@ -212,14 +213,16 @@ class ClaimedVisit:
         if rule is None and name in {node, *(item.node_id for item in self.inputs)}:
             # Whether a node may run is asked under its name, by the rule of the graph.
             spec = self._specs.get(map_of(name) or name)
-            rule = spec.approval if spec else None
+            rule = spec.approval if spec and isinstance(spec.approval, Rule) else None
         if rule is None:
             raise ApprovalMismatch(
                 f"ctx.approved({name!r}) names no rule, and any client that writes to the store can lower "
                 "the one that is stored. The decision is kept: pass rule=, the same as to the interrupt() "
                 "that asked, and start the worker again."
             )
-        question, shown = self._decided(name, node), rule.frozen()
+        question = self._decided(name, node)
+        rule = self._rule_of(rule, question)
+        shown = rule.frozen()
         approval = self._request(
             lambda: self._judge.approval(replace(question, rule=shown), question)
         )
@@ -238,6 +241,22 @@ class ClaimedVisit:
             )
         self._note_begun(question)
         return question, approval
+
+    def _rule_of(self, rule: Rule, question: Interrupt) -> Rule:
+        """Return the rule by which a question was to be decided: the code's, or a policy's that is as strict.
+
+        Raises:
+            ApprovalMismatch: the code wants more than the policy did.
+        """
+        asked = Rule.thawed(question.rule or {})
+        if not asked.policy:
+            return rule
+        if not wants_no_more(rule, asked):
+            raise ApprovalMismatch(
+                f"ctx.approved({question.name!r}) wants more than the policy {asked.policy['name']} did when "
+                "the question was asked."
+            )
+        return asked
 
     def _decided(self, name: str, node: str | None) -> Interrupt:
         """Return the newest decided question of that name, of a node or of those before this one.

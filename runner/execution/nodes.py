@@ -12,12 +12,15 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import async_loop
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
+from runner.approvals.gate import decide
+from runner.approvals.policies import CallContext, without_edits
+from runner.approvals.rules import Approval, Rule
 from runner.definition.model import (
     AFTER_GRAPH,
     BEFORE_GRAPH,
@@ -30,16 +33,15 @@ from runner.definition.model import (
 from runner.definition.registry import CompiledGraph, tools_of
 from runner.errors import (
     ApprovalMismatch,
+    ConflictError,
     CorruptDocument,
     DataMismatch,
-    InterruptExpired,
-    InterruptRaised,
-    InterruptWithdrawn,
     LeaseLost,
     NodeFailed,
     PayloadTooLarge,
     RetryAfter,
     RunStopped,
+    StoreError,
     UsageError,
 )
 from runner.execution import map_nodes
@@ -55,10 +57,10 @@ from runner.hooks import (
     fire,
 )
 from runner.records import codec, failures, size_limits
-from runner.records.asking import Asker
+from runner.records.asking import Asker, numbered_question
 from runner.records.checkpoints import Saved, load_document
 from runner.records.executors import function_input
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import FINAL, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
@@ -220,24 +222,76 @@ GATE = "node"
 """The scope of the question whether a node may run, and the kind of its action."""
 
 
+@dataclass(frozen=True, slots=True)
+class _GatedNode:
+    """A node as the gate asks whether it may run: what it would work on is the action."""
+
+    address: Address
+    answers: Mapping[str, Interrupt]
+    tenant: str
+
+    def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
+        """Build the question, which can't be answered with an edit."""
+        name = self.address.node_id
+        return numbered_question(
+            self.address,
+            self.answers,
+            name,
+            scope=_scope(step),
+            rule=without_edits(rule),
+            action=self.action(args),
+        )
+
+    def action(self, args: Any) -> Action:
+        """Return the action of running the node."""
+        return Action(self.tenant, GATE, self.address.node_id, args)
+
+    def earlier(self, step: int) -> list[Interrupt]:
+        """List the questions that were asked about this visit."""
+        return [each for each in self.answers.values() if each.scope == _scope(step)]
+
+    def policy_arguments(self, args: Any) -> Any:
+        """Return the task and the inputs."""
+        return args
+
+    def edited(self, approval: Approval) -> Any:
+        """Refuse: nobody edits what a node works on."""
+        raise ApprovalMismatch(
+            f"node {self.address.node_id!r} was decided with an edit: {approval.effect}."
+        )
+
+
+def _scope(step: int) -> str:
+    return GATE + (f":{step}" if step else "")
+
+
 def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
-    """Ask whether the node may run, where it has a rule; None where it may.
+    """Ask whether the node may run, if it has a rule; None if it may.
 
     What it would work on is the action: its task and its inputs. A response takes the place of its result.
     """
-    rule, address = spec.approval, visit.address
-    if rule is None or visit.claim.child is not None or visit.external_task is not None:
+    address = visit.address
+    if (
+        spec.approval is None
+        or visit.claim.child is not None
+        or visit.external_task is not None
+    ):
         return None
     inputs = {item.node_id: codec.plain(item.output) for item in visit.inputs}
     args = {"task": codec.plain(visit.task), "inputs": inputs}
-    action = Action(visit.store.namespace, GATE, address.node_id, args)
-    asker = Asker(address, GATE, answers=visit.answers)
+    node = _GatedNode(address, visit.answers, visit.store.namespace)
+    place = (address.run_id, address.node_id, address.visit)
     try:
-        approval, question = asker.decide(address.node_id, rule=rule, action=action)
-    except InterruptRaised:
-        return Interrupted(asker.asked, keeps=True)
-    except (InterruptExpired, InterruptWithdrawn, UsageError) as error:
+        verdict = decide(spec.approval, node, args, CallContext(spec.id, *place, address.judge))
+    except (ApprovalMismatch, ConflictError, StoreError):
+        raise
+    except Exception as error:  # noqa: BLE001 - users' policies raise anything
         return Failed(failures.record(error))
+    if verdict is None:
+        return None
+    question, approval = verdict.question, verdict.approval
+    if approval is None:
+        return Interrupted([question], keeps=True)
     match approval.decision:
         case "reject":
             reason = f"{question.responder} rejected it: {approval.response['rejected']}"
@@ -247,7 +301,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         case "respond" | "expired":
             response = codec.pack(approval.response, "the response")
             return Succeeded(response, codec.plain(approval.response))
-    if approval.effect != action.digest():
+    if approval.effect != node.action(args).digest():
         raise ApprovalMismatch(f"node {address.node_id!r} would not run what was approved.")
     if (question.used or {}).get("key") != visit.idempotency_key:
         visit.use(Use(question.id, approval.effect, visit.idempotency_key))

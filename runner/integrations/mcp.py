@@ -28,6 +28,10 @@ from runner.agent.effects import ToolExecution, ToolOutcome
 from runner.agent.machine.protocol import SubagentSaved, ToolAsked
 from runner.agent.machine.state import SubagentState
 from runner.agent.models.port import call_name
+from runner.agent.tools import whole_schema
+from runner.approvals import policies
+from runner.approvals.policies import ApprovalPolicy, Policy
+from runner.approvals.rules import Rule
 from runner.errors import (
     DefinitionError,
     InterruptExpired,
@@ -157,12 +161,17 @@ class McpServer:
         self._opening = asyncio.Lock()
         atexit.register(self._end)
 
-    def tools(self, only: Sequence[str] | None = None) -> list[McpTool]:
-        """List the server's tools; `only` names those to return.
+    def tools(
+        self,
+        only: Sequence[str] | None = None,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+    ) -> list[McpTool]:
+        """List the server's tools; `only` names those to return, `approval` is theirs: see `mcp_tools`.
 
         Raises:
             DefinitionError: the server can't be started, or lacks one of the names.
         """
+        gates = policies.by_tool(approval, "the tools of an MCP server")
         try:
             definitions = async_loop.run(self._listed())
         except Exception as error:
@@ -170,13 +179,16 @@ class McpServer:
                 f"the MCP server {self._server!r} can't be used: {error!r}."
             ) from error
         names = sorted(tool.name for tool in definitions)
-        missing = set(only or ()) - set(names)
+        named = {*gates} if isinstance(gates, Mapping) else set()
+        missing = ({*(only or ())} | named) - {*names}
         if missing:
             raise DefinitionError(
                 f"the MCP server has no tool {sorted(missing)}; it has {names}."
             )
         return [
-            McpTool(self, tool) for tool in definitions if only is None or tool.name in only
+            McpTool(self, tool, policies.of_tool(gates, tool.name))
+            for tool in definitions
+            if only is None or tool.name in only
         ]
 
     async def call(self, name: str, arguments: dict[str, Any], **round_: Any) -> dict[str, Any]:
@@ -327,8 +339,10 @@ class McpTool:
 
     tool_type = "mcp"
 
-    def __init__(self, server: McpServer, definition: Any) -> None:
-        """`definition` is the tool as the server listed it."""
+    def __init__(
+        self, server: McpServer, definition: Any, approval: Rule | Policy | None = None
+    ) -> None:
+        """`definition` is the tool as the server listed it; people approve its calls by `approval`."""
         self._server, self._name = server, str(definition.name)
         self.tool_name = self._name
         self.tool_spec: dict[str, Any] = {
@@ -336,6 +350,8 @@ class McpTool:
             "description": definition.description or self.tool_name,
             "inputSchema": {"json": dict(definition.input_schema)},
         }
+        properties = whole_schema(self).get("properties", {})
+        self.approval = policies.checked(approval, f"tool {self.tool_name!r}", properties)
 
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
@@ -498,13 +514,17 @@ def mcp_tools(
     *,
     call_timeout: float = 60.0,
     task_timeout: float = 7 * DAY,
+    approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
 ) -> list[McpTool]:
     """Return the tools of an MCP server for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
+
+    `approval` is that of `@tool`, for every tool or by name: `{"refund": Rule(...)}`.
 
     Raises:
         DefinitionError: the server can't be started, or lacks one of the names.
     """
-    return McpServer(server, call_timeout=call_timeout, task_timeout=task_timeout).tools(only)
+    opened = McpServer(server, call_timeout=call_timeout, task_timeout=task_timeout)
+    return opened.tools(only, approval)
 
 
 def pause_after(number: int) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, Unpack, cast, overload
 
+from runner.approvals.digests import Action
 from runner.errors import ApprovalMismatch, InterruptRaised, UsageError
 from runner.records.codec import plain, unpack
 from runner.records.interrupts import (
@@ -62,7 +63,8 @@ class Asker:
     """Asks for one place in a user's code.
 
     Questions and refusals are also recorded here, so that code which swallows the exception doesn't lose
-    the question. `repeat` allows one name several times (in a tool: the same question).
+    the question. `repeat` allows one name several times (in a tool: the same question). `call` builds the
+    action of a question with a rule that names none.
     """
 
     def __init__(
@@ -73,13 +75,14 @@ class Asker:
         answers: Mapping[str, Interrupt] | None = None,
         *,
         repeat: bool = False,
+        call: Callable[[], Action | None] | None = None,
     ) -> None:
         self.asked: list[Interrupt] = []
         self.refused: UsageError | None = None
         self.mismatch: ApprovalMismatch | None = None
         self._address, self._scope, self._number = address, scope, number
         self._answers = answers or {}
-        self._repeat = repeat
+        self._repeat, self._call = repeat, call
         self._used: set[str] = set()
 
     def ask(
@@ -130,18 +133,15 @@ class Asker:
             )
 
     def _value(self, question: Interrupt, earlier: Interrupt, schema: object) -> Any:
-        judge = self._address.judge
-        if judge is None or (question.rule is None and earlier.rule is None):
-            return answer_value(earlier, schema)
-        value = answer_value(earlier, schema)
         try:
-            approval = judge.approval(question, earlier)
+            return judged_value(self._address, question, earlier, schema)
         except ApprovalMismatch as error:
             self.mismatch = error
             raise
-        return replace(value, votes=approval.votes, effect=approval.effect)
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
+        if self._call is not None and options.get("rule") is not None:
+            options.setdefault("action", self._call())
         question = numbered_question(
             self._address,
             self._answers,
@@ -157,6 +157,22 @@ class Asker:
             )
         self._used.add(name)
         return question
+
+
+def judged_value(
+    address: Address, question: Interrupt, earlier: Interrupt, schema: object = None
+) -> Any:
+    """Return the answer to a question that no longer waits; of one with a rule the `Approval`, if it holds.
+
+    Raises:
+        InterruptExpired, InterruptWithdrawn: there is no answer.
+        ApprovalMismatch: the decision does not hold.
+    """
+    value = answer_value(earlier, schema)
+    if address.judge is None or (question.rule is None and earlier.rule is None):
+        return value
+    approval = address.judge.approval(question, earlier)
+    return replace(value, votes=approval.votes, effect=approval.effect)
 
 
 def is_answered(question: Interrupt) -> bool:

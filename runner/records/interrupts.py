@@ -23,6 +23,7 @@ import pydantic
 
 from runner.approvals import digests
 from runner.approvals.digests import Action
+from runner.approvals.policies import CallSource
 from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, plain_name
 from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
@@ -156,7 +157,7 @@ class Interrupt:
         return self.expires_in is not None and now >= self.ends_at
 
 
-class Judge(Protocol):
+class Judge(CallSource, Protocol):
     """Judge of decisions by a rule, for one visit; `tenant` is part of every action."""
 
     tenant: str

@@ -1,0 +1,117 @@
+"""The gate where a call begins: it asks people by the call's rule, and judges what they decided.
+
+A rule that depends on the call is asked for twice: where the call begins, and, for the arguments with which
+it would be made, after the decision. If the policy then wants more than was given, or raises, the call is
+not made and a new question is asked, about those arguments and by that rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from runner.approvals.policies import CallContext, Policy, rule_of, wants_no_more
+from runner.approvals.rules import Approval, Rule
+from runner.errors import ApprovalMismatch
+from runner.records.asking import is_answered, judged_value
+from runner.records.interrupts import Address, Interrupt
+
+MOST_STEPS = 20
+"""Questions about one call at most, of which each wants more than the one before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """State of a call that needs approval: its question, the decision on it (None while it is open), and
+    the arguments with which the call would be made.
+    """
+
+    question: Interrupt
+    approval: Approval | None
+    args: Any
+
+
+class GatedCall(Protocol):
+    """One call of a tool or node, as its executor asks about it."""
+
+    @property
+    def address(self) -> Address:
+        """Where it begins."""
+
+    @property
+    def answers(self) -> Mapping[str, Interrupt]:
+        """The questions of this visit that are known, by id."""
+
+    def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
+        """Build the question about these arguments; `step` counts those that wanted more, from 0.
+
+        Raises:
+            UsageError: it can't be asked.
+        """
+
+    def earlier(self, step: int) -> Iterable[Interrupt]:
+        """List the questions of a step that were asked before, in any state."""
+
+    def policy_arguments(self, args: Any) -> Mapping[str, Any]:
+        """Return the arguments as a policy gets them."""
+
+    def edited(self, approval: Approval) -> Any:
+        """Return the arguments of an edit.
+
+        Raises:
+            UsageError, pydantic.ValidationError: they don't fit the tool.
+        """
+
+
+def decide(
+    approval: Rule | Policy, call: GatedCall, args: Any, context: CallContext
+) -> Verdict | None:
+    """Return the state of a call's approval; None if it needs none.
+
+    Raises:
+        ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: there was none.
+        UsageError: a question can't be asked. Whatever a policy raises before anything was asked.
+    """
+    verdict: Verdict | None = None
+    wanted: Rule | None = None
+    for step in range(MOST_STEPS):
+        rule = asked = _asked_rule(call, step)
+        if isinstance(approval, Rule):
+            rule = approval
+        elif asked is None:
+            rule = wanted if step else rule_of(approval, call.policy_arguments(args), context)
+        if rule is None:
+            return verdict
+        question = call.question(step, rule, args)
+        earlier = call.answers.get(question.id)
+        if earlier is None or not is_answered(earlier):
+            return Verdict(question, None, args)
+        decision: Approval = judged_value(call.address, question, earlier)
+        if decision.decision == "edit":
+            args = call.edited(decision)
+        verdict = Verdict(earlier, decision, args)
+        if isinstance(approval, Rule) or not decision.approved:
+            return verdict
+        wanted = _wanted(approval, rule, call, args, context)
+    raise ApprovalMismatch(
+        f"the policy of {context.tool!r} wanted more than was given {MOST_STEPS} times; the call was not "
+        "made."
+    )
+
+
+def _asked_rule(call: GatedCall, step: int) -> Rule | None:
+    """Return the rule by which a step was asked before; None if it was not."""
+    rules = [(each.reasked, each.rule) for each in call.earlier(step) if each.rule]
+    return Rule.thawed(max(rules, key=lambda rule: rule[0])[1]) if rules else None
+
+
+def _wanted(
+    policy: Policy, given: Rule, call: GatedCall, args: Any, context: CallContext
+) -> Rule | None:
+    """Return the rule that the policy wants directly before the effect, if the one that was met is less."""
+    try:
+        rule = policy.rule(call.policy_arguments(args), context)
+    except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not be made
+        return replace(given, because=f"its policy failed: {type(error).__name__}")
+    return None if rule is None or wants_no_more(rule, given) else rule

@@ -1,0 +1,250 @@
+"""Rules that depend on the call: a function of the arguments returns the rule of each call, or None.
+
+A policy is asked where a call begins, and again directly before its effect: see `gate.py`. The rule that it
+returned is frozen into the question, with the policy's name and a hash of its source.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, TypeAlias
+
+from runner.approvals import digests, titles
+from runner.approvals.rules import Requester, Rule, selector
+from runner.errors import DefinitionError, UsageError
+
+ApprovalPolicy: TypeAlias = Callable[..., Rule | None]
+"""A function of the validated arguments, and of a `CallContext` if it takes two."""
+
+Gates: TypeAlias = "Mapping[str, Rule | Policy] | Rule | Policy | None"
+"""The rules and policies of several tools: one for all of them, or by name."""
+
+
+class CallSource(Protocol):
+    """The run in which a call begins, as a policy may ask about it."""
+
+    graph_id: str
+
+    def requester(self) -> Requester:
+        """Return who asked for the run, and at which level that is proven."""
+
+    def tags(self) -> Mapping[str, str]:
+        """Return the tags of the run."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """The call that a policy returns a rule for.
+
+    `tool` is the name of the tool; of a node's approval the name of the node. `run_id`, `node_id` and
+    `visit` say where it begins. An agent that is called directly has no run: `run_id` is that of its
+    invocation, and nobody asked for it.
+    """
+
+    tool: str
+    run_id: str
+    node_id: str
+    visit: int
+    source: CallSource | None = None
+
+    @property
+    def graph(self) -> str:
+        """The name of the graph; of a nested one its path."""
+        return self.source.graph_id if self.source else ""
+
+    @property
+    def requester(self) -> Requester:
+        """Who asked for the run; read from the store."""
+        return self.source.requester() if self.source else Requester()
+
+    @property
+    def tags(self) -> Mapping[str, str]:
+        """The tags of the run, as the store has them: nothing signs them."""
+        return self.source.tags() if self.source else {}
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A function that returns the rule of a call, None if the call needs no approval."""
+
+    function: ApprovalPolicy
+    name: str
+    code: str
+    takes_context: bool
+
+    def rule(self, args: Mapping[str, Any], context: CallContext) -> Rule | None:
+        """Return the rule of a call.
+
+        Raises:
+            UsageError: the function returned something else. Whatever the function raises.
+        """
+        rule = self.function(args, context) if self.takes_context else self.function(args)
+        if rule is None:
+            return None
+        if not isinstance(rule, Rule):
+            raise UsageError(
+                f"the approval policy {self.name} returned {rule!r:.80}; it must return a Rule, or None if "
+                "the call needs no approval. The call was not made."
+            )
+        return replace(rule, policy={"name": self.name, "hash": self.code})
+
+
+def checked(
+    approval: object, subject: str, names: Collection[str] | None = None
+) -> Rule | Policy | None:
+    """Return the rule or the policy that `approval=` of a tool or node was given.
+
+    `names` are the arguments that the title of a rule may name.
+
+    Raises:
+        DefinitionError: it is neither, a function that can't be called with arguments and a context, or a
+            rule whose title names something else.
+    """
+    if approval is None or isinstance(approval, Policy):
+        return approval
+    if isinstance(approval, Rule):
+        try:
+            if names is not None:
+                titles.check_names(approval.title, names, subject)
+        except UsageError as error:
+            raise DefinitionError(str(error)) from None
+        return approval
+    problem = "must be a Rule, or a function of the arguments that returns a Rule or None"
+    if not callable(approval) or isinstance(approval, type):
+        raise DefinitionError(f"approval of {subject} {problem}, not {approval!r:.80}.")
+    if inspect.iscoroutinefunction(approval):
+        raise DefinitionError(f"approval of {subject} must not be async: it {problem}.")
+    try:
+        signature = inspect.signature(approval)
+    except (TypeError, ValueError):
+        signature = inspect.Signature()
+    numbers = [number for number in (1, 2) if _takes(signature, number)]
+    if not numbers:
+        raise DefinitionError(
+            f"approval of {subject} is called as f(args), or as f(args, call) with a CallContext, and takes "
+            f"{signature}."
+        )
+    return Policy(approval, _name(approval), _hash(approval), numbers[0] == 2)
+
+
+def _takes(signature: inspect.Signature, number: int) -> bool:
+    try:
+        signature.bind(*range(number))
+    except TypeError:
+        return False
+    return True
+
+
+def by_tool(approval: object, subject: str) -> Gates:
+    """Return what `approval=` of something with several tools was given: for all of them, or by their names.
+
+    Raises:
+        DefinitionError: see `checked`.
+    """
+    if not isinstance(approval, Mapping):
+        return checked(approval, subject)
+    gates = {name: checked(each, f"{name!r} of {subject}") for name, each in approval.items()}
+    return {name: gate for name, gate in gates.items() if gate is not None}
+
+
+def of_tool(gates: Gates, tool: str) -> Rule | Policy | None:
+    """Return the rule or the policy of one tool."""
+    return gates.get(tool) if isinstance(gates, Mapping) else gates
+
+
+def rule_of(
+    approval: Rule | Policy | None, args: Mapping[str, Any], context: CallContext
+) -> Rule | None:
+    """Return the rule of a call; None if it needs no approval. See `Policy.rule` for errors."""
+    return approval.rule(args, context) if isinstance(approval, Policy) else approval
+
+
+def without_edits(rule: Rule) -> Rule:
+    """Return a rule for something that nobody can edit.
+
+    Raises:
+        UsageError: it allows nothing but edits.
+    """
+    decisions = [decision for decision in rule.decisions if decision != "edit"]
+    if not decisions:
+        raise UsageError("its rule allows only edits, and a node's input has none.")
+    return replace(rule, decisions=decisions)
+
+
+def _name(function: Any) -> str:
+    named = (
+        function
+        if hasattr(function, "__qualname__")
+        else getattr(function, "func", type(function))
+    )
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _hash(function: Any) -> str:
+    """Hash the source of a function, so that people see which text of it has returned a rule."""
+    code = (
+        function
+        if hasattr(function, "__qualname__")
+        else getattr(function, "func", type(function))
+    )
+    try:
+        text = inspect.getsource(code)
+    except (OSError, TypeError):
+        text = getattr(getattr(code, "__code__", None), "co_code", b"").hex()
+    return digests.digest("policy-source", {"name": _name(function), "source": text})
+
+
+def wants_no_more(new: Rule, given: Rule) -> bool:
+    """Return whether a decision by one rule satisfies another: who, how many and how sure, no less.
+
+    Title, reason and policy don't matter. Each other difference has to leave the votes that were given as
+    good as they were; one that can't be compared so counts as more.
+    """
+    if len(new.steps) != len(given.steps) or bool(new.stages) != bool(given.stages):
+        return False
+    return _covers(new, given) and all(map(_covers, new.steps, given.steps))
+
+
+def _covers(new: Rule, given: Rule) -> bool:
+    order = ("none", "group", "anyone")
+    eligible, excluded = _forms(given.eligible), _forms(new.exclude)
+    weights = {selector(name): weight for name, weight in given.weights.items()}
+    return (
+        (eligible <= _forms(new.eligible) or "anyone" in _forms(new.eligible))
+        and excluded <= _forms(given.exclude)
+        and new.need <= given.need
+        and {selector(name): weight for name, weight in new.weights.items()} == weights
+        and (new.veto is None or new.veto == given.veto)
+        and _kinds(given) <= _kinds(new)
+        and _is_as_sure(new, given)
+        and set(given.decisions) <= set(new.decisions)
+        and new.edit == given.edit
+        and order.index(given.delegate) <= order.index(new.delegate)
+        and (
+            not given.escalate
+            or (given.escalate, given.calendar) == (new.escalate, new.calendar)
+        )
+        and new.use_within >= given.use_within
+    )
+
+
+def _forms(selectors: Sequence[str]) -> set[str]:
+    return {*map(selector, selectors)}
+
+
+def _kinds(rule: Rule) -> set[str]:
+    return {kind for kind in ("human", "service", "agent") if rule.counts(kind)}
+
+
+def _is_as_sure(new: Rule, given: Rule) -> bool:
+    wanted, had = new.auth, given.auth
+    return (
+        wanted.level <= had.level
+        and (
+            wanted.max_age is None
+            or (had.max_age is not None and had.max_age <= wanted.max_age)
+        )
+        and wanted.acr in {None, had.acr}
+    )
