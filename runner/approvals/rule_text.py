@@ -39,10 +39,17 @@ LEVELS = (
 )
 
 
-def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) -> str:
+def in_words(
+    rule: Rule,
+    requester: str = "",
+    on_behalf_of: Sequence[str] = (),
+    *,
+    is_bound: bool = True,
+) -> str:
     """Describe who may decide by a rule, how many are needed, and what ends it.
 
-    `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom.
+    `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom. Not `is_bound`: the
+    question shows no call, so the code may do anything with the answer, and approvers are warned.
     """
     head = ", then ".join(_step(step, rule) for step in rule.steps)
     phrases = [
@@ -52,6 +59,7 @@ def in_words(rule: Rule, requester: str = "", on_behalf_of: Sequence[str] = ()) 
         *_delegated(rule),
         *_escalations(rule),
         *([f"asked because {shown(rule.because)}"] if rule.because else []),
+        *([] if is_bound else ["no call is bound to this answer"]),
     ]
     return "; ".join(phrases)
 

@@ -244,7 +244,12 @@ def _view(interrupt: Interrupt, standing: Standing | None = None) -> QuestionVie
     return question_view(
         QuestionView,
         interrupt,
-        rule_words=in_words(rule, interrupt.requester, interrupt.on_behalf_of),
+        rule_words=in_words(
+            rule,
+            interrupt.requester,
+            interrupt.on_behalf_of,
+            is_bound=interrupt.action is not None,
+        ),
         have=max(tally.effects.values(), default=0),
         need=rule.steps[tally.stage].need,
         against=tally.against,
