@@ -62,7 +62,7 @@ from runner.agent.tools import (
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import decide
+from runner.approvals.gate import EditRefused, decide
 from runner.approvals.policies import CallContext, Policy
 from runner.approvals.rules import Approval, Rule
 from runner.errors import (
@@ -323,10 +323,6 @@ def next_cut(cuts: Sequence[int], length: int, start: int) -> int | None:
 
 
 # -- one tool call -----------------------------------------------------------------------------------
-
-
-class EditRefused(UsageError):
-    """An edit of a call is not what the tool would get; the model reads why."""
 
 
 class SubagentEvent(dict[str, Any]):

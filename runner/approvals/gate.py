@@ -13,12 +13,16 @@ from typing import Any, Protocol
 
 from runner.approvals.policies import CallContext, Policy, rule_of, wants_no_more
 from runner.approvals.rules import Approval, Rule
-from runner.errors import ApprovalMismatch
+from runner.errors import ApprovalMismatch, UsageError
 from runner.records.asking import is_answered, judged_value
 from runner.records.interrupts import Address, Interrupt
 
 MOST_STEPS = 20
 """Questions about one call at most, of which each wants more than the one before."""
+
+
+class EditRefused(UsageError):
+    """An edit of a call is not what the tool would get; the model reads why."""
 
 
 @dataclass(frozen=True, slots=True)

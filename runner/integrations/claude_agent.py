@@ -21,20 +21,24 @@ from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
+from runner.approvals import policies
+from runner.approvals.gate import Verdict
+from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import Rule
 from runner.errors import DefinitionError, NodeFailed, needs_extra
 from runner.integrations.framework import (
     Approved,
+    Asked,
+    CallGate,
     Denied,
+    FrameworkCall,
     FrameworkNode,
     Past,
     Questions,
     StoredMessages,
     approval,
-    ask_call,
     packed,
     usage_of,
-    use_decision,
 )
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
@@ -79,7 +83,9 @@ class ClaudeAgent(FrameworkNode):
         options: makes the SDK's options; it is called for each execution.
         gate: the names of tools that people decide on, such as "Bash" or "mcp__shop__refund".
         input: makes the prompt of the visit; without it the task and the inputs are a text.
-        approval: the rule that decides gated calls. Without it any answer does.
+        approval: the rule that decides gated calls, a function of a call's arguments and a `CallContext`
+            that returns its rule, or None if it needs no approval, or either of them by the name of a tool.
+            Without it any answer does.
         name: the node's id, unless `add_node` gives one.
         version: change it when waiting runs must not go on with the new code.
     """
@@ -92,7 +98,7 @@ class ClaudeAgent(FrameworkNode):
         *,
         gate: Sequence[str] = (),
         input: Callable[[Visit], str] | None = None,  # noqa: A002 - as in the other adapters
-        approval: Rule | None = None,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
@@ -101,7 +107,14 @@ class ClaudeAgent(FrameworkNode):
             raise DefinitionError(
                 f"the gate of a ClaudeAgent is a list of tools' names, not {gate!r}."
             )
-        self._gate, self._input, self._approval = tuple(gate), input, approval
+        self._gate, self._input = tuple(gate), input
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
+        if isinstance(self._approval, Mapping) and (
+            unknown := sorted(self._approval.keys() - {*gate})
+        ):
+            raise DefinitionError(
+                f"approval= of a ClaudeAgent names {unknown}, which are not in its gate."
+            )
 
     async def _execute(self, visit: Visit) -> Outcome:
         past = self._past(_ClaudePast, visit)
@@ -156,11 +169,12 @@ class _ClaudeExecution:
         past: _ClaudePast,
         options: ClaudeAgentOptions,
         gate: Sequence[str],
-        approval: Rule | None,
+        approval: Gates,
     ) -> None:
         self._visit, self._past, self._options = visit, past, options
-        self._gate, self._approval = gate, approval
+        self._gate = gate
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._calls = CallGate(visit, self._questions, approval)
         self._messages = StoredMessages(visit.messages)
         # This worker may run in another folder than the one that has stored them.
         project = {"project_key": project_key_for_directory(options.cwd)}
@@ -176,16 +190,10 @@ class _ClaudeExecution:
             if self._past.call is None:
                 prompt = await async_loop.in_thread(make, self._visit)
             else:
-                question = self._ask()
-                if isinstance(question, str):
-                    verdict = {
-                        "permissionDecision": "deny",
-                        "permissionDecisionReason": question,
-                    }
-                elif question.id in self._visit.answers:
-                    verdict = await self._decide(question)
-                else:
+                question = await async_loop.in_thread(self._ask)
+                if isinstance(question, Interrupt) and question.id not in self._visit.answers:
                     return Interrupted([question], self._saved(), self._past.usage)
+                verdict = await self._decide(question)
                 self._verdicts = {"hook": verdict, "request": verdict}
             result = await self._invoke(prompt)
             call = result.deferred_tool_use
@@ -255,6 +263,9 @@ class _ClaudeExecution:
         else:
             if name not in self._gate:
                 return {}
+            if not await self._needs_decision(name, call["tool_input"]):
+                allowed = {"hookEventName": "PreToolUse", "permissionDecision": "allow"}
+                return {"hookSpecificOutput": allowed}
             verdict = self._verdict("hook", call_id, name, call["tool_input"])
             refusal = {**output, "permissionDecisionReason": ALONE}
             output = verdict or (
@@ -269,6 +280,8 @@ class _ClaudeExecution:
             if self._options.can_use_tool is None:
                 return PermissionResultDeny(message=f"{name} is not allowed here.")
             return await self._options.can_use_tool(name, tool_input, context)
+        if not await self._needs_decision(name, tool_input):
+            return PermissionResultAllow(updated_input=tool_input)
         verdict = self._verdict("request", context.tool_use_id, name, tool_input) or {}
         if verdict.get("permissionDecision") != "allow":
             reason = verdict.get("permissionDecisionReason", ALONE)
@@ -288,49 +301,56 @@ class _ClaudeExecution:
             return None
         return self._verdicts.pop(channel, None)
 
+    async def _needs_decision(self, name: str, tool_input: JSON) -> bool:
+        """Return whether people decide a call of a gated tool; also if its policy fails."""
+        if not self._calls.is_for(name):
+            return True
+        try:
+            return await async_loop.in_thread(self._calls.rule, name, tool_input) is not None
+        except Exception as error:  # noqa: BLE001 - raised where Claude Code has ended
+            self._stopped = error
+            return True
+
     # -- questions ----------------------------------------------------------------------------------
 
-    def _ask(self) -> Interrupt | str:
-        return ask_call(
-            self._questions,
-            self._visit,
-            self._approval,
-            ("approve", "edit", "reject"),
-            inner=self._past.call["id"],
-            tool=self._past.call["name"],
-            args=self._past.call["input"],
-            args_schema=None,
-            schema=approval.json_schema(),
+    def _ask(self) -> Asked:
+        name, args = self._past.call["name"], self._past.call["input"]
+        call = FrameworkCall(
+            self._past.call["id"], name, args, decisions=("approve", "edit", "reject")
         )
+        return self._calls.ask(call, approval.json_schema())
 
-    async def _decide(self, question: Interrupt) -> dict[str, Any]:
-        """Return the decision on the deferred call as Claude Code takes it; one by a rule is used by that.
-
-        Raises:
-            ApprovalMismatch: it does not hold for the call as it would be made.
-            InterruptExpired: there was no answer in time. InterruptWithdrawn: the question was withdrawn.
-        """
-        checkpoint = self._saved()
-        answer = self._questions.hand_over()[self._past.call["id"]]
-        ballot = await use_decision(self._visit, question, lambda: checkpoint)
+    async def _decide(self, question: Asked) -> dict[str, Any]:
+        """Return the decision on the deferred call as Claude Code takes it; one by a rule is used by that."""
+        answers = self._questions.hand_over()
+        call = self._past.call
         override: JSON = None
         reason: JSON = None
-        if ballot is None:
-            match approval.validate_python(answer):
-                case Approved(override_args=override):
-                    pass
-                case Denied(message=reason):
-                    pass
-                case False:
-                    reason = ""
-        elif not ballot.approved:
-            reason = str(ballot.response["rejected"] or "")
-        elif ballot.decision == "edit":
-            override = ballot.response
+        match question:
+            case None:
+                pass
+            case str():
+                reason = question
+            case Verdict(approval=ballot, args=args) if ballot is not None:
+                if not ballot.approved:
+                    reason = str(ballot.response["rejected"] or "")
+                else:
+                    override = args if ballot.decision == "edit" else None
+                    await async_loop.in_thread(
+                        self._calls.begin, call["name"], args, None, call["id"]
+                    )
+            case _:
+                match approval.validate_python(answers[call["id"]]):
+                    case Approved(override_args=override):
+                        pass
+                    case Denied(message=reason):
+                        pass
+                    case False:
+                        reason = ""
         if reason is not None:
             reason = reason or "The tool call was denied."
             return {"permissionDecision": "deny", "permissionDecisionReason": reason}
-        await async_loop.in_thread(self._visit.check_effect, self._past.call["name"])
+        await async_loop.in_thread(self._visit.check_effect, call["name"])
         edit = {} if override is None else {"updatedInput": override}
         return {"permissionDecision": "allow", **edit}
 

@@ -6,19 +6,24 @@ framework numbers its calls alike never share a question.
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
 from runner import async_loop
 from runner.agent.models.port import raise_delayed
 from runner.agent.tools import whole_arguments
+from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.rules import Approval, Rule
+from runner.approvals.gate import EditRefused, Verdict, decide
+from runner.approvals.policies import CallContext, Gates, wants_no_more
+from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     ApprovalMismatch,
     ConflictError,
@@ -32,7 +37,7 @@ from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit
-from runner.records.interrupts import Address, Interrupt, answer_value
+from runner.records.interrupts import Address, Interrupt, answer_value, as_asked
 from runner.records.outcomes import Failed, Outcome
 
 VERSION = 1
@@ -181,14 +186,18 @@ class Questions:
         Raises:
             UsageError: the question can't be asked as it is.
         """
-        earlier = self._asked.get(inner)
-        number = 1 if earlier is None else earlier.number + earlier.handed
-        scope = f"{self._kind}:{inner}"
+        scope, number = self.place(inner)
         question = numbered_question(
             self._address, self._answers, name, reason, scope=scope, number=number, **options
         )
         self._asked[inner] = _Asked(inner, question.id, number)
         return question
+
+    def place(self, inner: str) -> tuple[str, int]:
+        """Return the scope and the number under which a question is asked next."""
+        earlier = self._asked.get(inner)
+        number = 1 if earlier is None else earlier.number + earlier.handed
+        return f"{self._kind}:{inner}", number
 
     def hand_over(self) -> dict[str, Any]:
         """Return the answers that the framework doesn't have yet, by its own ids.
@@ -214,6 +223,17 @@ class Questions:
         for each, question in self._asked.items():
             if f"{each}.".startswith(f"{inner}."):
                 self._asked[each] = replace(question, handed=False)
+
+    def close(self, inner: str) -> None:
+        """Note that a call has begun: asked under its name again, it is another call, and a new question."""
+        for each, question in self._asked.items():
+            if each == inner or each.startswith(f"{inner}#"):
+                self._asked[each] = replace(question, handed=True)
+
+    def open_document(self, stored: Sequence[JSON]) -> list[JSON]:
+        """Return what to store while no answer of this execution counts: `stored`, and new questions."""
+        open_ = [entry for entry in self.document() if not entry["handed"]]
+        return list({entry["inner"]: entry for entry in (*stored, *open_)}.values())
 
     def ask_again(self) -> list[Interrupt]:
         """Ask again what was withdrawn and is still waited for."""
@@ -266,70 +286,197 @@ def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
     return whole_arguments(spec, args)
 
 
-def ask_call(
-    questions: Questions,
-    visit: Visit,
-    rule: Rule | None,
-    decisions: Sequence[str],
-    *,
-    inner: str,
-    tool: str,
-    args: Any,
-    args_schema: JSON,
-    schema: JSON,
-    description: str = "",
-) -> Interrupt | str:
-    """Ask if a tool call may be made: with a rule, as far as the framework has its decisions, or a schema.
+@dataclass(frozen=True, slots=True)
+class FrameworkCall:
+    """One tool call of a framework's agent, as it asks about it.
 
-    Where the tool's own schema is known (`args_schema`), people see the arguments as the tool gets them. What
-    does not fit it can't be shown so: no one is asked, and the text says why, for the model.
+    `inner` names the call in the node's document, and ends in the framework's id of it: see `inner_name`.
+    `args_schema` is the tool's own schema, a strict one, if it is known; then people see the arguments as the
+    tool gets them. `decisions` are those that the framework can carry out.
     """
-    judge = visit.address.judge
-    try:
-        whole = args if args_schema is None else whole_call(tool, args, args_schema)
-        action = Action(judge.tenant if judge else "", "tool", tool, whole, args_schema)
-        action.digest()
-    except UsageError as error:
-        return f"{error} The call was not made; send other arguments."
-    if rule is None:
-        reason = {"tool": tool, "args": whole, "description": description}
-        return questions.ask(inner, tool, reason, response_schema=schema)
-    common = tuple(each for each in rule.decisions if each in decisions)
-    if not common:
-        raise DefinitionError(
-            f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(decisions)} for "
-            f"{tool}, so no one could decide: nothing was run. Let both take one decision."
+
+    inner: str
+    tool: str
+    args: Any
+    args_schema: JSON = None
+    decisions: Sequence[str] = DECISIONS
+    description: str = ""
+
+
+Asked: TypeAlias = Interrupt | Verdict | str | None
+"""What the gate says of a call: see `CallGate.ask`."""
+
+
+def inner_name(place: str, call_id: str) -> str:
+    """Name a call by its place in a reply and its id, which another agent's call may have, too."""
+    return f"{place}/{call_id}"
+
+
+class CallGate:
+    """The gate where the calls of a framework's agent begin.
+
+    A call that needs approval begins with a judged, unused approval of this visit for that tool, these
+    arguments and that id of a call. Without one it does not begin, whatever the framework's stored document
+    says, also if nobody was asked. `approval` is what the node was given.
+    """
+
+    def __init__(self, visit: Visit, questions: Questions, approval: Gates) -> None:
+        self._visit, self._questions, self._gates = visit, questions, approval
+        self._begun: set[str] = set()
+        self._lock = threading.Lock()
+
+    def is_for(self, tool: str) -> bool:
+        """Return whether some calls of a tool are decided by a rule."""
+        return policies.of_tool(self._gates, tool) is not None
+
+    def rule(self, tool: str, args: Any) -> Rule | None:
+        """Return the rule of a call; None if it needs no approval. Raises what a policy raises."""
+        gate = policies.of_tool(self._gates, tool)
+        return policies.rule_of(gate, args, self._context(tool))
+
+    def ask(self, call: FrameworkCall, schema: JSON) -> Asked:
+        """Ask if a call may be made: by its rule, else by a plain question that takes what fits `schema`.
+
+        Returns an open question (of a plain one also if it is answered), the decision by a rule, a text that
+        says for the model why the call can't be made and nobody was asked, or None: it needs no approval.
+
+        Raises:
+            ApprovalMismatch: a decision does not hold for the call as it would be made.
+            InterruptExpired, InterruptWithdrawn: there was no answer.
+        """
+        gate = policies.of_tool(self._gates, call.tool)
+        try:
+            whole = call.args
+            if call.args_schema is not None:
+                whole = whole_call(call.tool, call.args, call.args_schema)
+            self.action(call.tool, whole, call.args_schema).digest()
+        except UsageError as error:
+            return f"{error} The call was not made; send other arguments."
+        if gate is None:
+            reason = {"tool": call.tool, "args": whole, "description": call.description}
+            return self._questions.ask(call.inner, call.tool, reason, response_schema=schema)
+        gated = _GatedCall(self, call, self._visit, self._questions)
+        try:
+            verdict = decide(gate, gated, whole, self._context(call.tool))
+        except EditRefused as error:
+            return str(error)
+        return verdict.question if verdict and verdict.approval is None else verdict
+
+    def begin(self, tool: str, args: Any, args_schema: JSON, call_id: str) -> None:
+        """Let a call begin, by an approval if it needs one, which is used by that.
+
+        Raises:
+            ApprovalMismatch: nobody has approved it. EffectsFrozen: the graph or the tool is frozen.
+        """
+        if not self.is_for(tool):
+            return
+        try:
+            whole = args if args_schema is None else whole_call(tool, args, args_schema)
+            rule = self.rule(tool, whole)
+        except UsageError as error:
+            raise ApprovalMismatch(
+                f"{error} Nobody can have approved this call of {tool!r}."
+            ) from error
+        if rule is None:
+            return
+        effect = self.action(tool, whole, args_schema).digest()
+        with self._lock:
+            for question in self._visit.answers.values():
+                if self._is_approved(question, rule, effect, call_id):
+                    key = f"{self._visit.idempotency_key}/{question.scope}"
+                    if (question.used or {}).get("key") != key:
+                        self._visit.use(Use(question.id, effect, key))
+                    self._begun.add(question.id)
+                    return
+        raise ApprovalMismatch(
+            f"{tool!r} needs approval, and nobody has approved this call in this visit, or the approval was "
+            "used: the call was not made."
         )
-    return questions.ask(
-        inner,
-        tool,
-        description or f"{visit.address.node_id} asks to call {tool}.",
-        rule=replace(rule, decisions=common),
-        action=action,
-        response_schema=args_schema,
-    )
+
+    def _is_approved(self, question: Interrupt, rule: Rule, effect: str, call_id: str) -> bool:
+        address, judge = self._visit.address, self._visit.address.judge
+        name = re.sub(r"#\d+$", "", question.scope.partition(":")[2])
+        if (
+            judge is None
+            or question.action is None
+            or question.rule is None
+            or question.id in self._begun
+            or question.effect != effect
+            or (question.run_id, question.node_id, question.visit)
+            != (address.run_id, address.node_id, address.visit)
+            or name.rpartition("/")[2] not in {call_id, ""}
+        ):
+            return False
+        given = Rule.thawed(question.rule)
+        return (
+            judge.approval(as_asked(question), question).approved
+            and wants_no_more(rule, given)
+            and not judge.is_stale(rule, question)
+        )
+
+    def action(self, tool: str, args: Any, args_schema: JSON) -> Action:
+        """Return the action of a call."""
+        judge = self._visit.address.judge
+        return Action(judge.tenant if judge else "", "tool", tool, args, args_schema)
+
+    def _context(self, tool: str) -> CallContext:
+        address = self._visit.address
+        return CallContext(tool, address.run_id, address.node_id, address.visit, address.judge)
 
 
-async def use_decision(
-    visit: Visit, question: Interrupt, saved: Callable[[], Saved]
-) -> Approval | None:
-    """Return the decision on a question, used if it approves; None where no rule has decided.
+@dataclass(frozen=True, slots=True)
+class _GatedCall:
+    """A framework's call as the gate asks about it."""
 
-    Raises:
-        ApprovalMismatch: it does not hold for the question as it is asked now.
-    """
-    judge = visit.address.judge
-    if question.rule is None or judge is None:
-        return None
-    decided = visit.answers[question.id]
-    approval = judge.approval(question, decided)
-    if approval.approved:
-        key = f"{visit.idempotency_key}/{question.scope}"
-        if (decided.used or {}).get("key") != key:
-            await async_loop.in_thread(
-                visit.use, Use(question.id, approval.effect, key), saved()
+    gate: CallGate
+    call: FrameworkCall
+    visit: Visit
+    questions: Questions
+
+    @property
+    def address(self) -> Address:
+        return self.visit.address
+
+    @property
+    def answers(self) -> Mapping[str, Interrupt]:
+        return self.visit.answers
+
+    def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
+        call = self.call
+        common = tuple(each for each in rule.decisions if each in call.decisions)
+        if not common:
+            raise DefinitionError(
+                f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(call.decisions)} "
+                f"for {call.tool}, so no one could decide: nothing was run. Let both take one decision."
             )
-    return approval
+        return self.questions.ask(
+            self._inner(step),
+            call.tool,
+            call.description or f"{self.address.node_id} asks to call {call.tool}.",
+            rule=replace(rule, decisions=common),
+            action=self.gate.action(call.tool, args, call.args_schema),
+            response_schema=call.args_schema,
+        )
+
+    def earlier(self, step: int) -> list[Interrupt]:
+        scope, number = self.questions.place(self._inner(step))
+        asked = (self.address.within + scope, number)
+        return [each for each in self.answers.values() if (each.scope, each.number) == asked]
+
+    def _inner(self, step: int) -> str:
+        return self.call.inner + (f"#{step}" if step else "")
+
+    def policy_arguments(self, args: Any) -> Any:
+        return args
+
+    def edited(self, approval: Approval) -> Any:
+        tool, schema, args = self.call.tool, self.call.args_schema, approval.response
+        try:
+            if schema is not None and whole_call(tool, args, schema) != args:
+                raise EditRefused(f"the edit leaves arguments of {tool} to their defaults.")
+        except UsageError as error:
+            raise EditRefused(str(error)) from error
+        return args
 
 
 class StoredMessages:

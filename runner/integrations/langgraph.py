@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import base64
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals.rules import Approval, Rule
+from runner.approvals import policies
+from runner.approvals.gate import Verdict
+from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     CorruptDocument,
     DefinitionError,
@@ -29,12 +31,14 @@ from runner.errors import (
     needs_extra,
 )
 from runner.integrations.framework import (
+    Asked,
+    CallGate,
+    FrameworkCall,
     FrameworkNode,
     Past,
     Questions,
-    ask_call,
+    inner_name,
     strict,
-    use_decision,
     whole_call,
 )
 from runner.records import codec
@@ -58,8 +62,6 @@ with needs_extra("langgraph", "LangGraphNode"):
     from pydantic import ValidationError
 
 KIND = "langgraph"
-
-DECISIONS = ("approve", "edit", "reject", "respond")
 
 _MESSAGE = {"message": {"type": "string"}}
 _EDITED = {
@@ -85,7 +87,10 @@ class LangGraphNode(FrameworkNode):
             user where the state has `messages`, otherwise what a typed function would get.
         output: makes the node's output of the final state; without it the content of the last message, or
             the state.
-        approval: the rule that decides tool calls of the middleware. Without it any answer does.
+        approval: the rule that decides calls of the tools that the middleware asks about (of all tools in a
+            graph without `HumanInTheLoopMiddleware`), a function of a call's arguments and a `CallContext`
+            that returns its rule, or None if it needs no approval, or either of them by the name of a tool.
+            Without it any answer does.
         types: classes of objects in the state, besides those of LangChain: others are not loaded.
         name: the node's id, unless `add_node` gives one.
         version: change it when waiting runs must not go on with the new code.
@@ -99,14 +104,14 @@ class LangGraphNode(FrameworkNode):
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as LangGraph calls it
         output: Callable[[Any], Any] | None = None,
-        approval: Rule | None = None,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
         types: Iterable[type] = (),
         name: str | None = None,
         version: str = "",
     ) -> None:
         super().__init__(factory, Pregel, name, version)
         self._input, self._output = input, output
-        self._approval = approval
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._types = [(cls.__module__, cls.__name__) for cls in types]
 
     async def _execute(self, visit: Visit) -> Outcome:
@@ -180,32 +185,41 @@ class _Execution:
         visit: Visit,
         past: _LangGraphPast,
         types: Sequence[tuple[str, str]],
-        approval: Rule | None,
+        approval: Gates,
     ) -> None:
         self._visit, self._past, self._approval = visit, past, approval
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
         self._last_ids = past.interrupt_ids
         self._schemas: dict[str, JSON] = {}
-        self._counter = _Callbacks(visit)
+        self._gate = CallGate(visit, self._questions, approval)
+        self._callbacks = _Callbacks(visit, self._begin)
+        self._asked_about: frozenset[str] | None = None
         self.saver = NodeCheckpointer(past.thread, self._save, types)
         self.config: Any = {
             "configurable": {
                 "thread_id": visit.idempotency_key,
                 "idempotency_key": visit.idempotency_key,
             },
-            "callbacks": [self._counter],
+            "callbacks": [self._callbacks],
         }
 
     async def run(self, graph: Any, make_input: Callable[[Visit], Any]) -> list[Interrupt]:
         """Go on until the graph is done, or return its open questions."""
         self._schemas = _tool_schemas(graph)
+        self._asked_about = _asked_about(graph, self._approval)
         state = await self._stored_state(graph)
         while True:
             command: Any = None
             if state.created_at is None:
                 command = await async_loop.in_thread(make_input, self._visit)
             elif state.interrupts:
-                asked = [each for ask in _asks(state) for each in self._ask(*ask)]
+                if any(
+                    "action_requests" in each.value
+                    for each in state.interrupts
+                    if isinstance(each.value, Mapping)
+                ):
+                    state = await graph.aget_state(self.config, subgraphs=True)
+                asked = await async_loop.in_thread(self._ask_all, state)
                 open_questions = [
                     each
                     for each in asked
@@ -225,6 +239,9 @@ class _Execution:
                     raise
                 problem = "; ".join(each["msg"] for each in error.errors())
                 self._past.problems = dict.fromkeys(self._past.interrupt_ids.values(), problem)
+            finally:
+                if self._callbacks.stopped:
+                    raise self._callbacks.stopped
             self._visit.check()
             state = await graph.aget_state(self.config)
 
@@ -239,13 +256,21 @@ class _Execution:
 
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, inner: str, interrupt: Any) -> list[Interrupt | str]:
-        """Ask for one interrupt; of several tool calls each is a question, or a reason to make none."""
+    def _ask_all(self, state: Any) -> list[Asked]:
+        ids = _CallIds(state)
+        return [
+            each
+            for inner, interrupt in _asks(state)
+            for each in self._ask(inner, interrupt, ids)
+        ]
+
+    def _ask(self, inner: str, interrupt: Any, ids: _CallIds) -> list[Asked]:
+        """Ask for one interrupt; of several tool calls each is a question, a decision, or needs neither."""
         if self._last_ids.get(inner) == interrupt.id:  # the graph has saved no answer to it
             self._questions.take_back(inner)
         if calls := _calls(interrupt):
             return [
-                self._ask_call(f"{inner}.{number}", call, interrupt)
+                self._ask_call(inner_name(f"{inner}.{number}", ids.of(call)), call, interrupt)
                 for number, call in enumerate(calls)
             ]
         name, reason = _title(interrupt.value)
@@ -255,30 +280,26 @@ class _Execution:
             self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
         ]
 
-    def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Interrupt | str:
+    def _ask_call(self, inner: str, call: _Call, interrupt: Any) -> Asked:
         args_schema = self._schemas.get(call.name)
         schema = args_schema is None and interrupt.response_schema
-        return ask_call(
-            self._questions,
-            self._visit,
-            self._approval,
-            call.allowed,
-            inner=inner,
-            tool=call.name,
-            args=call.args,
-            args_schema=args_schema,
-            schema=schema or _decision_schema(call, args_schema),
-            description=call.description,
+        framework_call = FrameworkCall(
+            inner, call.name, call.args, args_schema, call.allowed, call.description
         )
+        return self._gate.ask(framework_call, schema or _decision_schema(call, args_schema))
 
     async def _answers(self, state: Any) -> dict[str, Any]:
-        """Return the answers by the ids of interrupts; decisions by a rule are used by that.
+        """Return the answers by the ids of interrupts.
 
         Raises:
             ApprovalMismatch: a decision does not hold for the call as it would be made.
             InterruptExpired: there was no answer in time. InterruptWithdrawn: a question was withdrawn.
         """
-        asked = [(inner, each, self._ask(inner, each)) for inner, each in _asks(state)]
+        ids = _CallIds(state)
+        asked = [
+            (inner, each, await async_loop.in_thread(self._ask, inner, each, ids))
+            for inner, each in _asks(state)
+        ]
         given = self._questions.hand_over()
         answers = {}
         for inner, interrupt, questions in asked:
@@ -286,9 +307,12 @@ class _Execution:
             if not calls:
                 answers[interrupt.id] = given[inner]
                 continue
+            plain = {
+                each: answer for each, answer in given.items() if each.startswith(f"{inner}.")
+            }
             decisions = [
-                await self._decision(call, question, given.get(f"{inner}.{number}"))
-                for number, (call, question) in enumerate(zip(calls, questions, strict=True))
+                self._decision(call, question, plain.get(_inner_of(question)))
+                for call, question in zip(calls, questions, strict=True)
             ]
             batched = "action_requests" in interrupt.value
             answers[interrupt.id] = {"decisions": decisions} if batched else decisions[0]
@@ -296,21 +320,22 @@ class _Execution:
         self._last_ids = {}
         return answers
 
-    async def _decision(self, call: _Call, question: Interrupt | str, answer: Any) -> Any:
+    def _decision(self, call: _Call, question: Asked, answer: Any) -> Any:
         """Return one decision of the middleware's form; of what does not fit the tool a rejection."""
+        if question is None:
+            return {"type": "approve"}
+        if isinstance(question, Verdict) and question.approval is not None:
+            return _decision_of(call, question.approval)
         if isinstance(question, Interrupt):
-            saved = partial(self.saved, handed=False)
-            approval = await use_decision(self._visit, question, saved)
-            decision = answer if approval is None else _decision_of(call, approval)
             try:
-                self._check_edit(call, decision)
+                self._check_edit(call, answer)
             except UsageError as error:
                 question = str(error)
             else:
-                return decision
+                return answer
         if "reject" not in call.allowed:
-            raise UsageError(question)
-        return {"type": "reject", "message": question}
+            raise UsageError(str(question))
+        return {"type": "reject", "message": str(question)}
 
     def _check_edit(self, call: _Call, decision: Mapping[str, Any]) -> None:
         """Refuse an edit that is not all that the tool gets, though a door has let it pass.
@@ -325,12 +350,17 @@ class _Execution:
         if whole_call(call.name, args, schema) != args:
             raise UsageError(f"the edit leaves arguments of {call.name} to their defaults.")
 
+    def _begin(self, tool: str, args: Any, call_id: str) -> None:
+        """Let a call begin, or refuse it: see `CallGate.begin`."""
+        if self._asked_about is None or tool in self._asked_about:
+            self._gate.begin(tool, args, self._schemas.get(tool), call_id)
+
     # -- what is stored ---------------------------------------------------------------------------
 
     @property
     def usage(self) -> dict[str, int]:
         """The tokens of this visit."""
-        return add_usage(self._past.usage, self._counter.usage)
+        return add_usage(self._past.usage, self._callbacks.usage)
 
     def saved(self, *, handed: bool = True) -> Saved:
         """Return what to store; not `handed`: the graph has none of the answers of this execution yet."""
@@ -350,6 +380,39 @@ class _Execution:
         self._visit.save(self.saved())
 
 
+def _inner_of(question: Asked) -> str:
+    return question.scope.partition(":")[2] if isinstance(question, Interrupt) else ""
+
+
+class _CallIds:
+    """The ids of the tool calls in a state: an interrupt for several of them does not name them."""
+
+    def __init__(self, state: Any) -> None:
+        self._calls = list(_tool_calls(state))
+
+    def of(self, call: _Call) -> str:
+        """Return the id of a call, and leave that to no other call; "" if it is not known."""
+        for found in self._calls:
+            if (found["name"], found["args"]) == (call.name, call.args) and (
+                call.id in {"", found["id"]}
+            ):
+                self._calls.remove(found)
+                return str(found["id"])
+        return call.id
+
+
+def _tool_calls(state: Any) -> Iterator[Any]:
+    """Yield the calls of a state's last replies, and of the graphs in it."""
+    values = state.values if isinstance(state.values, Mapping) else {}
+    for message in reversed(values.get("messages") or ()):
+        if isinstance(message, AIMessage):
+            yield from message.tool_calls
+            break
+    for task in state.tasks:
+        if hasattr(task.state, "tasks"):
+            yield from _tool_calls(task.state)
+
+
 def _asks(state: Any) -> list[tuple[str, Any]]:
     """List what a graph asks, each under a name that is the same in every process.
 
@@ -367,12 +430,13 @@ def _asks(state: Any) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A tool call that people review."""
+    """A tool call that people review; `id` is "" where the middleware does not name it."""
 
     name: str
     args: dict[str, Any]
     description: str
     allowed: Sequence[str]
+    id: str = ""
 
 
 def _calls(interrupt: Any) -> list[_Call]:
@@ -382,7 +446,13 @@ def _calls(interrupt: Any) -> list[_Call]:
         return []
     if value.get("type") == "tool_approval":
         return [
-            _Call(value["name"], value["args"], value.get("description", ""), _types(interrupt))
+            _Call(
+                value["name"],
+                value["args"],
+                value.get("description", ""),
+                _types(interrupt),
+                str(value.get("tool_call_id") or ""),
+            )
         ]
     allowed = {
         config["action_name"]: config["allowed_decisions"]
@@ -433,6 +503,67 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
     return schemas
 
 
+def _asked_about(graph: Any, approval: Gates) -> frozenset[str] | None:
+    """Return the tools that a rule is for: those of `HumanInTheLoopMiddleware`; None for all.
+
+    Raises:
+        DefinitionError: a middleware asks about some calls of a tool only, or not about a tool with a rule.
+    """
+    if not isinstance(approval, (Rule, Mapping)):
+        return None
+    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
+    found = {id(each): each for one in graphs for each in _middleware(one)}
+    asked_about = {
+        tool: config for each in found.values() for tool, config in each.interrupt_on.items()
+    }
+    if isinstance(approval, Mapping):
+        if missing := sorted(approval.keys() - asked_about.keys()) if found else []:
+            raise DefinitionError(
+                f"approval= has rules for {missing}, and HumanInTheLoopMiddleware does not ask about them: "
+                "nothing was run. Name them in interrupt_on, too."
+            )
+        return None
+    if not found:
+        return None
+    if partial_ones := sorted(
+        tool for tool, config in asked_about.items() if config.get("when")
+    ):
+        raise DefinitionError(
+            f"HumanInTheLoopMiddleware asks about some calls of {partial_ones} only, by `when`, which is not "
+            "asked where a call begins, so nothing was run: leave it out, and give approval= a function that "
+            "returns None for the other calls."
+        )
+    return frozenset(asked_about)
+
+
+def _middleware(graph: Any) -> Iterator[Any]:
+    """Yield the middleware that asks about tool calls: its hooks are bound methods in an agent's nodes."""
+    seen: set[int] = set()
+    queue: list[Any] = [node.bound for node in graph.nodes.values()]
+    while queue:
+        item = queue.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(getattr(item, "interrupt_on", None), Mapping):
+            yield item
+            continue
+        names = ("func", "afunc", "__self__", "__func__", "_wrap_tool_call", "_awrap_tool_call")
+        queue += [each for name in names if (each := getattr(item, name, None)) is not None]
+        queue += [
+            cell.cell_contents
+            for cell in getattr(item, "__closure__", None) or ()
+            if _is_filled(cell)
+        ]
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        return callable(cell.cell_contents)
+    except ValueError:
+        return False
+
+
 def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
     def decision(kind: str) -> dict[str, JSON]:
         fields, required = _FIELDS[kind]
@@ -465,19 +596,36 @@ def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
 
 
 class _Callbacks(BaseCallbackHandler):
-    """Counts tokens, and lets no tool that is frozen begin."""
+    """Counts tokens, and lets no tool begin that is frozen, or needs an approval and has none."""
 
     raise_error = True
     run_inline = True
 
-    def __init__(self, visit: Visit) -> None:
-        self._visit = visit
+    def __init__(self, visit: Visit, begin: Callable[[str, Any, str], None]) -> None:
+        self._visit, self._begin = visit, begin
         self.usage: dict[str, int] = {}
+        self.stopped: Exception | None = None
 
-    def on_tool_start(self, serialized: dict[str, Any], input_str: str, **_: Any) -> None:
-        """Check the tool, by its name."""
-        del input_str
-        self._visit.check_effect(str(serialized.get("name", "")))
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any],
+        input_str: str,
+        *,
+        inputs: Any = None,
+        tool_call_id: str | None = None,
+        **_: Any,
+    ) -> None:
+        """Let a call begin that is not frozen and needs no approval, or has it.
+
+        The node fails or is held by what is raised here, also if the graph makes it a message for the model.
+        """
+        name = str(serialized.get("name", ""))
+        try:
+            self._visit.check_effect(name)
+            self._begin(name, input_str if inputs is None else inputs, tool_call_id or "")
+        except Exception as error:
+            self.stopped = error
+            raise
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
         """Add the tokens of a reply, and check the calls in it before any of them begins.

@@ -8,29 +8,36 @@ what it did since its last pause. Errors of the agent are the node's failure.
 
 from __future__ import annotations
 
+import copy
+import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version as installed
 from typing import Any
 
 from pydantic import StrictBool, TypeAdapter
 
 from runner import async_loop
-from runner.approvals.rules import Rule
-from runner.errors import CorruptDocument, needs_extra
+from runner.approvals import policies
+from runner.approvals.gate import Verdict
+from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.rules import Approval, Rule
+from runner.errors import CorruptDocument, DefinitionError, UsageError, needs_extra
 from runner.integrations.framework import (
+    Asked,
+    CallGate,
     Denied,
+    FrameworkCall,
     FrameworkNode,
     Past,
     Questions,
-    ask_call,
+    inner_name,
     packed,
     strict,
     usage_of,
-    use_decision,
+    whole_call,
 )
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
@@ -67,7 +74,9 @@ class OpenAIAgent(FrameworkNode):
         input: makes the agent's input of the visit; without it the task and the inputs are a text.
         context: makes the context of tools and hooks, which is not stored; without it a dictionary with the
             visit's `idempotency_key`.
-        approval: the rule that decides tool calls. Without it any answer does.
+        approval: the rule that decides calls of the tools that need approval, a function of a call's
+            arguments and a `CallContext` that returns its rule, or None if it needs no approval, or either of
+            them by the name of a tool. Without it any answer does.
         run_config: the SDK's settings of a run.
         max_turns: the most calls of the model in one visit; None for any number.
         name: the node's id, unless `add_node` gives one.
@@ -82,7 +91,7 @@ class OpenAIAgent(FrameworkNode):
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as the SDK calls it
         context: Callable[[Visit], Any] | None = None,
-        approval: Rule | None = None,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
         run_config: RunConfig | None = None,
         max_turns: int | None = 10,
         name: str | None = None,
@@ -90,7 +99,7 @@ class OpenAIAgent(FrameworkNode):
     ) -> None:
         super().__init__(factory, Agent, name, version)
         self._input, self._context = input, context
-        self._approval = approval
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._options = {"run_config": run_config, "max_turns": max_turns}
 
     def _cause(self, error: BaseException) -> BaseException:
@@ -117,12 +126,14 @@ class _OpenAIExecution:
     """One execution: what the agent is given, and what to store of it."""
 
     def __init__(
-        self, visit: Visit, past: _OpenAIPast, approval: Rule | None, options: dict[str, Any]
+        self, visit: Visit, past: _OpenAIPast, approval: Gates, options: dict[str, Any]
     ) -> None:
         self._visit, self._past, self._approval, self._options = visit, past, approval, options
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._gate = CallGate(visit, self._questions, approval)
         self._usage = dict(past.usage)
         self._stopped: Exception | None = None
+        self._calls: list[object] = []
 
     async def run(
         self, agent: Agent[Any], context: Any, make: Callable[[Visit], Any]
@@ -130,6 +141,8 @@ class _OpenAIExecution:
         """Go on from where the stored document stands."""
         for each in _reachable(agent):
             each.hooks = _checked(each.hooks or AgentHooks())
+        for each in (agent, *_reachable(agent)):
+            self._prepare_tools(each)
         _current.set(self)
         while True:
             if self._past.state is None:
@@ -137,7 +150,7 @@ class _OpenAIExecution:
             else:
                 given = await self._restored_state(agent, context)
                 calls = given.get_interruptions()
-                questions = [self._ask(*named) for named in _named(calls)]
+                questions = await async_loop.in_thread(self._ask_all, calls)
                 if open_questions := [
                     each
                     for each in questions
@@ -180,47 +193,97 @@ class _OpenAIExecution:
             self._stopped = error
             raise
 
+    async def begin(self, context: Any, agent: Any, tool: Any) -> None:
+        """Let a tool begin that is not frozen, and whose call needs no approval, or has it."""
+        await self.check(tool.name)
+        # The hooks of the run and those of the agent see the same call.
+        if any(context is each for each in self._calls):
+            return
+        self._calls.append(context)
+        name = getattr(tool, "qualified_name", None) or tool.name
+        if not self._gate.is_for(name) or not await self._needs_approval(context, tool):
+            return
+        args, schema = _read(context.tool_arguments), _schema_of(agent, {name, tool.name})
+        try:
+            await async_loop.in_thread(
+                self._gate.begin, name, args, schema, context.tool_call_id
+            )
+        except Exception as error:
+            self._stopped = error
+            raise
+
+    async def _needs_approval(self, context: Any, tool: Any) -> bool:
+        """Return whether a rule for all tools is for this call: if the tool says that it needs approval."""
+        needs: Any = getattr(tool, "needs_approval", False)
+        if not isinstance(self._approval, Rule) or not callable(needs):
+            return bool(needs) or not isinstance(self._approval, Rule)
+        needed = needs(context, _read(context.tool_arguments), context.tool_call_id)
+        return bool(await needed if inspect.isawaitable(needed) else needed)
+
+    def _prepare_tools(self, agent: Agent[Any]) -> None:
+        """Have the SDK ask about the calls for which there is a policy, or a rule for this tool.
+
+        Raises:
+            DefinitionError: a tool needs approval whose calls can't be checked where they begin.
+        """
+        for number, tool in enumerate(agent.tools):
+            if isinstance(tool, FunctionTool):
+                if isinstance(self._approval, Rule) or not self._gate.is_for(tool.name):
+                    continue
+                gated = copy.copy(tool)
+                gated.needs_approval = _needs_rule(agent, tool)
+                agent.tools[number] = gated
+            elif self._gate.is_for(tool.name) and getattr(tool, "needs_approval", False):
+                raise DefinitionError(
+                    f"the tool {tool.name!r} needs approval, and calls of a {type(tool).__name__} can't be "
+                    "compared with what was approved, so nothing was run: make it a function tool, or give "
+                    "approval= by the names of the other tools."
+                )
+
+    async def needs_rule(self, agent: Agent[Any], tool: FunctionTool, args: Any) -> bool:
+        """Return whether people decide a call; one that does not fit the tool is refused when it is asked."""
+        schema = _schema_of(agent, {tool.name})
+        try:
+            whole = args if schema is None else whole_call(tool.name, args, schema)
+        except UsageError:
+            return True
+        return await async_loop.in_thread(self._gate.rule, tool.name, whole) is not None
+
     # -- questions --------------------------------------------------------------------------------
 
-    def _ask(self, inner: str, call: ToolApprovalItem) -> Interrupt | str:
-        return ask_call(
-            self._questions,
-            self._visit,
-            self._approval,
-            ("approve", "reject"),
-            inner=inner,
-            tool=_name(call),
-            args=_arguments(call),
-            args_schema=_schema(call),
-            schema=_answer.json_schema(),
-        )
+    def _ask_all(self, calls: list[ToolApprovalItem]) -> list[Asked]:
+        return [
+            self._gate.ask(
+                FrameworkCall(
+                    inner, _name(call), _arguments(call), _schema(call), ("approve", "reject")
+                ),
+                _answer.json_schema(),
+            )
+            for inner, call in _named(calls)
+        ]
 
     async def _decide(
         self,
         state: Any,
         calls: list[ToolApprovalItem],
-        questions: list[Interrupt | str],
+        questions: list[Asked],
     ) -> None:
-        """Give the state the answers; decisions by a rule are used by that.
-
-        Raises:
-            ApprovalMismatch: a decision does not hold for the call as it would be made.
-            InterruptExpired: there was no answer in time. InterruptWithdrawn: a question was withdrawn.
-        """
-        before = self._past.questions
+        """Give the state the answers."""
         given = self._questions.hand_over()
         for (inner, call), question in zip(_named(calls), questions, strict=True):
-            if isinstance(question, str):
-                state.reject(call, rejection_message=question)
-                continue
-            approval = await use_decision(self._visit, question, partial(self._saved, before))
-            if approval is not None:
-                is_approved = approval.approved
-                message = None if is_approved else approval.response["rejected"]
-            else:
-                answer = _answer.validate_python(given[inner])
-                is_approved = answer is True
-                message = answer.message if isinstance(answer, Denied) else None
+            message: JSON = None
+            match question:
+                case str():
+                    is_approved, message = False, question
+                case None:
+                    is_approved = True
+                case Verdict(approval=Approval() as approval):
+                    is_approved = approval.approved
+                    message = None if is_approved else approval.response["rejected"]
+                case _:
+                    answer = _answer.validate_python(given[inner])
+                    is_approved = answer is True
+                    message = answer.message if isinstance(answer, Denied) else None
             if is_approved:
                 await self.check(_name(call))
                 state.approve(call)
@@ -241,11 +304,11 @@ class _OpenAIExecution:
                 "under the names that they had."
             ) from error
 
-    def _saved(self, questions: list[JSON] | None = None) -> Saved:
+    def _saved(self) -> Saved:
         return Saved(
             {
                 **vars(self._past),
-                "questions": self._questions.document() if questions is None else questions,
+                "questions": self._questions.document(),
                 "usage": self._usage,
                 "library": installed("openai-agents"),
             }
@@ -272,7 +335,9 @@ def _dumped(state: Any) -> JSON:
 
 def _named(calls: list[ToolApprovalItem]) -> list[tuple[str, ToolApprovalItem]]:
     """Name each call by its number, too: two agents that are tools may give theirs the same id."""
-    return [(f"{number}.{call.call_id}", call) for number, call in enumerate(calls)]
+    return [
+        (inner_name(str(number), call.call_id or ""), call) for number, call in enumerate(calls)
+    ]
 
 
 def _name(call: ToolApprovalItem) -> str:
@@ -280,23 +345,40 @@ def _name(call: ToolApprovalItem) -> str:
 
 
 def _schema(call: ToolApprovalItem) -> JSON:
+    return _schema_of(call.agent, {call.name, call.qualified_name})
+
+
+def _schema_of(agent: Any, names: Collection[str | None]) -> JSON:
     """Return the schema of a local function's arguments; of any other tool None."""
-    names = {call.name, call.qualified_name}
-    tools = [tool for tool in call.agent.tools if isinstance(tool, FunctionTool)]
+    tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
     schemas = [tool.params_json_schema for tool in tools if tool.name in names]
     return strict(schemas[0]) if schemas else None
 
 
 def _arguments(call: ToolApprovalItem) -> dict[str, Any]:
     """Return the arguments of a function; of any other tool, or of unreadable ones, the whole call."""
-    try:
-        arguments = json.loads(call.arguments or "")
-    except ValueError:
-        arguments = None
+    arguments = _read(call.arguments)
     if isinstance(arguments, dict):
         return arguments
     raw: Any = call.raw_item
     return dict(raw) if isinstance(raw, Mapping) else dict(raw.model_dump(mode="json"))
+
+
+def _read(arguments: str | None) -> Any:
+    try:
+        return json.loads(arguments or "")
+    except ValueError:
+        return None
+
+
+def _needs_rule(agent: Agent[Any], tool: FunctionTool) -> Callable[..., Awaitable[bool]]:
+    """Return the function by which the SDK asks if a call needs approval, in whatever execution."""
+
+    async def needs_approval(context: Any, args: dict[str, Any], call_id: str) -> bool:
+        del context, call_id
+        return await _current.get().needs_rule(agent, tool, args)
+
+    return needs_approval
 
 
 def _counts(usage: Any) -> dict[str, int]:
@@ -352,7 +434,8 @@ def _checked(theirs: Any) -> Any:
             await super().on_llm_end(context, agent, response)
 
         async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-            await _check(tool.name)
+            if execution := _current.get(None):
+                await execution.begin(context, agent, tool)
             await super().on_tool_start(context, agent, tool)
 
     hooks = object.__new__(Checked)

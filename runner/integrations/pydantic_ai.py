@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import mimetypes
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version as installed
 from typing import Any, TypeVar
 
@@ -18,17 +18,25 @@ from pydantic import TypeAdapter, ValidationError
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
+from runner.approvals import policies
+from runner.approvals.gate import Verdict
+from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, UsageError, needs_extra
 from runner.integrations.framework import (
     ANYTHING,
     Approved,
+    Asked,
+    CallGate,
     Denied,
+    FrameworkCall,
     FrameworkNode,
     Past,
     Questions,
     StoredMessages,
     approval,
     packed,
+    strict,
     usage_of,
 )
 from runner.records import codec
@@ -41,6 +49,7 @@ from runner.records.outcomes import Interrupted, Outcome, Succeeded
 with needs_extra("pydantic-ai", "PydanticAIAgent"):
     from pydantic_ai import (
         Agent,
+        ApprovalRequired,
         BinaryContent,
         DeferredToolRequests,
         DeferredToolResults,
@@ -53,6 +62,7 @@ with needs_extra("pydantic-ai", "PydanticAIAgent"):
         ModelRequest,
         ToolCallPart,
     )
+    from pydantic_ai.toolsets import ToolsetTool, WrapperToolset
 
 KIND = "pydantic_ai"
 
@@ -72,6 +82,9 @@ class PydanticAIAgent(FrameworkNode):
     Args:
         factory: builds the agent: model, tools and instructions come from here, in every process.
         deps: makes the agent's dependencies from the invocation state.
+        approval: the rule that decides calls of the tools that need approval, a function of a call's
+            arguments and a `CallContext` that returns its rule, or None if it needs no approval, or either of
+            them by the name of a tool. Without it any answer does.
         name: the node's id, unless `add_node` gives one.
         version: change it when waiting runs must not go on with the new code.
     """
@@ -83,15 +96,17 @@ class PydanticAIAgent(FrameworkNode):
         factory: Callable[[], Agent[Any, Any]],
         *,
         deps: Callable[[dict[str, Any]], Any] | None = None,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
         super().__init__(factory, Agent, name, version)
         self._deps = deps
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
 
     async def _execute(self, visit: Visit) -> Outcome:
         past = self._past(_PydanticPast, visit)
-        execution = _PydanticExecution(visit, past)
+        execution = _PydanticExecution(visit, past, self._approval)
         agent = await async_loop.in_thread(self._factory)
         deps = (
             await async_loop.in_thread(self._deps, visit.invocation_state)
@@ -103,18 +118,20 @@ class PydanticAIAgent(FrameworkNode):
 
 @dataclass(kw_only=True)
 class _PydanticPast(Past):
-    """`requests` is what the agent waits for, if it waits."""
+    """`requests` is what the agent waits for, if it waits, `schemas` are those of the tools in it."""
 
     requests: JSON = None
+    schemas: dict[str, JSON] = field(default_factory=dict)
 
 
 class _PydanticExecution:
     """One execution: what the agent is given, and what to store of it."""
 
-    def __init__(self, visit: Visit, past: _PydanticPast) -> None:
-        self._visit, self._past = visit, past
+    def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
+        self._visit, self._past, self._approval = visit, past, approval
         self._messages = StoredMessages(visit.messages)
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._gate = CallGate(visit, self._questions, approval)
         self._usage = dict(past.usage)
 
     async def run(self, agent: Agent[Any, Any], deps: Any) -> Outcome:
@@ -123,13 +140,19 @@ class _PydanticExecution:
         messages = codec.unpack(self._messages.stored)
         while True:
             requests = self._waits_for()
+            asked = await async_loop.in_thread(self._ask_all, requests)
             open_questions = [
-                ask for ask in self._ask_all(requests) if ask.id not in self._visit.answers
+                question
+                for question in asked.values()
+                if isinstance(question, Interrupt) and question.id not in self._visit.answers
             ]
             if open_questions:
                 return Interrupted(open_questions, self._saved(messages), self._usage)
             history = _read(ModelMessagesTypeAdapter, messages, "messages")
-            output, messages = await self._invoke(agent, deps, history, requests)
+            results = self._results(requests, asked)
+            toolsets = [_GatedToolset(each, self) for each in agent.toolsets]
+            with agent.override(toolsets=toolsets, tools=[]):
+                output, messages = await self._invoke(agent, deps, history, results)
             if not isinstance(output, DeferredToolRequests):
                 return self._ended(output, messages)
             self._past.requests = _requests.dump_python(output, mode="json")
@@ -139,10 +162,9 @@ class _PydanticExecution:
         agent: Agent[Any, Any],
         deps: Any,
         history: list[ModelMessage],
-        requests: DeferredToolRequests,
+        results: DeferredToolResults | None,
     ) -> tuple[Any, list[JSON]]:
         prompt = None if self._past.begun else _prompt(self._visit)
-        results = self._results(requests)
         usage = self._usage
         async with agent.iter(
             prompt, message_history=history, deferred_tool_results=results, deps=deps
@@ -158,6 +180,10 @@ class _PydanticExecution:
         if isinstance(output, DeferredToolRequests):
             tools = run.ctx.deps.tool_manager.tools or {}
             output.approvals = [_whole(call, tools) for call in output.approvals]
+            self._past.schemas = {
+                name: _schema(tools[name])
+                for name in sorted({call.tool_name for call in output.approvals} & tools.keys())
+            }
         return output, _dumped(run.result.all_messages())
 
     async def _checkpoint(
@@ -192,11 +218,22 @@ class _PydanticExecution:
             return DeferredToolRequests()
         return _read(_requests, self._past.requests, "deferred calls")
 
-    def _ask_all(self, requests: DeferredToolRequests) -> list[Interrupt]:
-        approvals = [
-            self._ask(requests, call, approval.json_schema()) for call in requests.approvals
-        ]
-        return approvals + [self._ask(requests, call, None) for call in requests.calls]
+    def _ask_all(self, requests: DeferredToolRequests) -> dict[str, Asked]:
+        """Ask for all calls that wait, by their ids."""
+        asked: dict[str, Asked] = {}
+        for call in requests.approvals:
+            if self._gate.is_for(call.tool_name):
+                schema = self._past.schemas.get(call.tool_name)
+                decisions = ("approve", "edit", "reject")
+                gated = FrameworkCall(
+                    call.tool_call_id, call.tool_name, call.args_as_dict(), schema, decisions
+                )
+                asked[call.tool_call_id] = self._gate.ask(gated, None)
+            else:
+                asked[call.tool_call_id] = self._ask(requests, call, approval.json_schema())
+        return asked | {
+            call.tool_call_id: self._ask(requests, call, None) for call in requests.calls
+        }
 
     def _ask(
         self, requests: DeferredToolRequests, call: ToolCallPart, schema: JSON
@@ -211,23 +248,65 @@ class _PydanticExecution:
             call.tool_call_id, call.tool_name, reason, response_schema=schema
         )
 
-    def _results(self, requests: DeferredToolRequests) -> DeferredToolResults | None:
+    def _results(
+        self, requests: DeferredToolRequests, asked: Mapping[str, Asked]
+    ) -> DeferredToolResults | None:
         if not requests.approvals and not requests.calls:
             return None
         answers = self._questions.hand_over()
         return DeferredToolResults(
             calls={call.tool_call_id: answers[call.tool_call_id] for call in requests.calls},
             approvals={
-                call.tool_call_id: _approved(answers[call.tool_call_id], call)
+                call.tool_call_id: _decision(
+                    asked[call.tool_call_id], answers.get(call.tool_call_id), call
+                )
                 for call in requests.approvals
             },
             metadata=requests.metadata,
         )
 
+    async def begin(self, tool: ToolsetTool[Any], args: dict[str, Any], context: Any) -> None:
+        """Let a call begin that needs no approval, or has it.
+
+        Raises:
+            ApprovalRequired: it has to be asked about. ApprovalMismatch: nobody has approved it.
+        """
+        name, is_approved = tool.tool_def.name, context.tool_call_approved
+        is_for_all = isinstance(self._approval, Rule)
+        if not self._gate.is_for(name) or (
+            is_for_all and tool.tool_def.kind != "unapproved" and not is_approved
+        ):
+            return
+        whole = ANYTHING.dump_python(args, mode="json")
+        if not (is_approved or is_for_all):
+            rule = await async_loop.in_thread(self._gate.rule, name, whole)
+            if rule is not None:
+                raise ApprovalRequired
+        call_id = context.tool_call_id or ""
+        await async_loop.in_thread(self._gate.begin, name, whole, _schema(tool), call_id)
+
     # -- the end ----------------------------------------------------------------------------------
 
     def _ended(self, output: Any, messages: list[JSON]) -> Succeeded:
         return Succeeded(*packed(output), self._usage, self._saved(messages))
+
+
+@dataclass
+class _GatedToolset(WrapperToolset[Any]):
+    """The tools of an agent, whose calls begin when the gate lets them."""
+
+    execution: _PydanticExecution
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: Any, tool: ToolsetTool[Any]
+    ) -> Any:
+        """Call a tool, if its call may begin."""
+        await self.execution.begin(tool, tool_args, ctx)
+        return await super().call_tool(name, tool_args, ctx, tool)
+
+
+def _schema(tool: ToolsetTool[Any]) -> JSON:
+    return strict(tool.tool_def.parameters_json_schema)
 
 
 def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
@@ -242,6 +321,22 @@ def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
         return replace(call, args=whole) if validated(whole) == whole else call
     except (KeyError, ValueError):
         return call
+
+
+def _decision(
+    asked: Asked, answer: Any, call: ToolCallPart
+) -> bool | ToolApproved | ToolDenied:
+    """Return a decision by a rule, or the answer to a plain question, as the framework takes it."""
+    match asked:
+        case None:
+            return ToolApproved(override_args=call.args_as_dict())
+        case str():
+            return ToolDenied(asked)
+        case Verdict(approval=Approval() as decided, args=args):
+            if decided.approved:
+                return ToolApproved(override_args=args)
+            return ToolDenied(str(decided.response["rejected"] or "The tool call was denied."))
+    return _approved(answer, call)
 
 
 def _approved(response: Any, call: ToolCallPart) -> bool | ToolApproved | ToolDenied:

@@ -11,20 +11,35 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version as installed
 from typing import Any
 
 from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
-from runner.errors import CorruptDocument, DefinitionError, NodeFailed, RetryAfter, needs_extra
+from runner.approvals import policies
+from runner.approvals.gate import Verdict
+from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.rules import Approval, Rule
+from runner.errors import (
+    ApprovalMismatch,
+    ConflictError,
+    CorruptDocument,
+    DefinitionError,
+    NodeFailed,
+    RetryAfter,
+    needs_extra,
+)
 from runner.integrations.framework import (
+    CallGate,
+    FrameworkCall,
     FrameworkNode,
     Past,
     Questions,
     StoredMessages,
     restored,
+    strict,
 )
 from runner.records import codec, failures
 from runner.records.checkpoints import Saved
@@ -36,6 +51,7 @@ from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 with needs_extra("strands", "StrandsAgent"):
     import strands
     from strands import hooks
+    from strands.interrupt import InterruptException
     from strands.types.exceptions import EventLoopException, SnapshotException
 
 KIND = "strands"
@@ -49,6 +65,8 @@ class StrandsAgent(FrameworkNode):
     Args:
         factory: builds the agent, a new one at each call: model, tools, hooks and settings come from
             here, in every process; conversation and state come from the store.
+        approval: the rule that decides tool calls, a function of a call's arguments and a `CallContext` that
+            returns its rule, or None if it needs no approval, or either of them by the name of a tool.
         name: the node's id, unless `add_node` gives one.
         version: change it when waiting runs must not go on with the new code.
     """
@@ -59,10 +77,12 @@ class StrandsAgent(FrameworkNode):
         self,
         factory: Callable[[], strands.Agent],
         *,
+        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
         super().__init__(factory, strands.Agent, name, version)
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._built: weakref.WeakSet[strands.Agent] = weakref.WeakSet()
 
     def _cause(self, error: BaseException) -> BaseException:
@@ -75,7 +95,7 @@ class StrandsAgent(FrameworkNode):
         past = _past_of(visit)
         agent = await async_loop.in_thread(self._build)
         try:
-            return await _StrandsExecution(visit, agent, past).run()
+            return await _StrandsExecution(visit, agent, past, self._approval).run()
         finally:
             # The agent is this execution's own; what its tools hold open goes with it.
             await async_loop.in_thread(agent.cleanup)
@@ -103,10 +123,16 @@ def _in_order(result: Any) -> list[Any]:
 
 @dataclass(kw_only=True)
 class _StrandsPast(Past):
-    """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask."""
+    """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask.
+
+    `calls` are the questions about calls that need approval, `gates` their ids by those of the agent's
+    interrupts.
+    """
 
     snapshot: dict[str, JSON] | None = None
     waits: bool = False
+    calls: list[JSON] = field(default_factory=list)
+    gates: dict[str, str] = field(default_factory=dict)
     structured: JSON = None
 
 
@@ -124,13 +150,19 @@ def _past_of(visit: Visit) -> _StrandsPast:
 class _StrandsExecution:
     """One execution: an agent of its own, and what to store of it."""
 
-    def __init__(self, visit: Visit, agent: strands.Agent, past: _StrandsPast) -> None:
+    def __init__(
+        self, visit: Visit, agent: strands.Agent, past: _StrandsPast, approval: Gates
+    ) -> None:
         self._visit, self._agent, self._past = visit, agent, past
         self._messages = StoredMessages(visit.messages)
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        self._calls = Questions(f"{KIND}_call", visit.address, visit.answers, past.calls)
+        self._gate = CallGate(visit, self._calls, approval)
+        self._asked: dict[str, Interrupt] = {}
         self._given: dict[str, int] = {}
         self._resuming = False
         self._cancelled = False
+        self._stopped: Exception | None = None
 
     async def run(self) -> Outcome:
         """Go on from where the stored document stands."""
@@ -158,33 +190,98 @@ class _StrandsExecution:
                 )
             self._past.waits = True
             checkpoint = self._saved()
-            answers = self._questions.hand_over()
-            if not answers:
+            prompt = self._responses()
+            if not prompt:
                 return Interrupted(questions, checkpoint, self._usage())
             # An earlier attempt of this visit had asked the same, and the answer is there.
             await async_loop.in_thread(self._visit.save, checkpoint)
-            prompt = _responses(answers)
 
     def _prompt(self) -> Any:
         if self._past.waits:
-            return _responses(self._questions.hand_over())
+            return self._responses()
         return None if self._past.begun else input_blocks(self._visit.task, self._visit.inputs)
 
     async def _invoke(self, prompt: Any) -> Any:
         result: Any = None
         # The agent's loop writes live objects into this dict: it gets a copy.
         state = copy.deepcopy(self._visit.invocation_state)
-        async for event in self._agent.stream_async(prompt, invocation_state=state):
-            if event_data := event.get("tool_interrupt_event"):
-                await self._publish(event_data["interrupts"])
-            result = event.get("result", result)
+        try:
+            async for event in self._agent.stream_async(prompt, invocation_state=state):
+                if event_data := event.get("tool_interrupt_event"):
+                    await self._publish(event_data["interrupts"])
+                result = event.get("result", result)
+        finally:
+            if self._stopped:
+                raise self._stopped
         self._visit.check()
         return result
 
     # -- questions --------------------------------------------------------------------------------
 
     def _ask(self, interrupt: Any) -> Interrupt:
-        return self._questions.ask(interrupt.id, interrupt.name, interrupt.reason)
+        return self._asked.get(interrupt.id) or self._questions.ask(
+            interrupt.id, interrupt.name, interrupt.reason
+        )
+
+    def _responses(self) -> list[dict[str, Any]]:
+        """Return the answers that the agent does not have yet, by the ids of its interrupts.
+
+        A decision on a call is only said to be there: the gate reads it when the call begins.
+        """
+        answers = self._questions.hand_over()
+        for inner, question in list(self._past.gates.items()):
+            if question in self._visit.answers:
+                answers[inner] = True
+                del self._past.gates[inner]
+        return [
+            {"interruptResponse": {"interruptId": inner, "response": response}}
+            for inner, response in answers.items()
+        ]
+
+    async def _approve(self, event: hooks.BeforeToolCallEvent) -> None:
+        """Have people approve a call that needs it; it begins as they approved it, or is cancelled."""
+        tool: Any = event.selected_tool
+        if event.cancel_tool or tool is None or not self._gate.is_for(tool.tool_name):
+            return
+        call_id, schema = (
+            event.tool_use["toolUseId"],
+            strict(tool.tool_spec["inputSchema"]["json"]),
+        )
+        call = FrameworkCall(
+            call_id,
+            tool.tool_name,
+            event.tool_use["input"],
+            schema,
+            ("approve", "edit", "reject"),
+        )
+        asked = await async_loop.in_thread(self._gate.ask, call, None)
+        args = event.tool_use["input"]
+        match asked:
+            case str():
+                event.cancel_tool = asked
+            case Interrupt():
+                try:
+                    event.interrupt(asked.id)
+                except InterruptException as error:
+                    self._asked[error.interrupt.id] = asked
+                    self._past.gates[error.interrupt.id] = asked.id
+                    raise
+                raise ApprovalMismatch(
+                    f"the agent has an answer to {asked.id}, which nobody has answered."
+                )
+            case Verdict(approval=Approval() as approval):
+                if not approval.approved:
+                    rejection = approval.response["rejected"]
+                    event.cancel_tool = (
+                        f"the call was rejected{rejection and ': '}{rejection or ''}"
+                    )
+                args = asked.args
+        if event.cancel_tool:
+            return
+        # A hook or another tool may hold what the event shows, and change it.
+        event.tool_use = {**event.tool_use, "input": copy.deepcopy(args)}
+        await async_loop.in_thread(self._gate.begin, tool.tool_name, args, schema, call_id)
+        self._calls.close(call_id)
 
     async def _publish(self, interrupts: Iterable[Any]) -> None:
         """Show questions while other tools still run, beside the snapshot that was stored last."""
@@ -194,9 +291,8 @@ class _StrandsExecution:
         ]
         if new_questions and self._past.snapshot is not None:
             # That snapshot has none of the answers of this execution: it still needs them.
-            open_ = [entry for entry in self._questions.document() if not entry["handed"]]
-            by_inner = {entry["inner"]: entry for entry in (*self._past.questions, *open_)}
-            self._past.questions = list(by_inner.values())
+            self._past.questions = self._questions.open_document(self._past.questions)
+            self._past.calls = self._calls.open_document(self._past.calls)
             await async_loop.in_thread(
                 self._visit.ask, new_questions, self._messages.unchanged(self._document())
             )
@@ -235,6 +331,11 @@ class _StrandsExecution:
         names = {event.tool_use["name"], getattr(event.selected_tool, "tool_name", "")}
         for name in sorted(names - {""}):
             await async_loop.in_thread(self._visit.check_effect, name)
+        try:
+            await self._approve(event)
+        except (ApprovalMismatch, ConflictError) as error:
+            self._stopped = error
+            raise
 
     async def _tools_begin(self, event: hooks.BeforeToolsEvent) -> None:
         # Before any of them has begun: none is repeated after the thaw.
@@ -265,6 +366,7 @@ class _StrandsExecution:
         messages = codec.pack(snapshot["data"].pop("messages"), "the agent's messages")
         self._past.snapshot = codec.pack(snapshot, "the agent's snapshot")
         self._past.questions = self._questions.document()
+        self._past.calls = self._calls.document()
         return self._messages.saved(self._document(), messages)
 
     def _document(self) -> dict[str, JSON]:
@@ -301,13 +403,6 @@ class _StrandsExecution:
         return Succeeded(
             agent_result.to_document(), agent_result.output, self._usage(), self._saved()
         )
-
-
-def _responses(answers: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {"interruptResponse": {"interruptId": inner, "response": response}}
-        for inner, response in answers.items()
-    ]
 
 
 def _counts(agent: strands.Agent) -> dict[str, int]:

@@ -82,7 +82,7 @@ class Visit(Protocol):
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions now, while other work of this node continues."""
 
-    def use(self, use: Use, checkpoint: Saved) -> None:
+    def use(self, use: Use, checkpoint: Saved | None = None) -> None:
         """Record that a decision is used, with a checkpoint; raise ApprovalMismatch where it was before."""
 
     def approved(
