@@ -10,6 +10,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, Self
 
+from runner.approvals import granting
+from runner.approvals.granting import GrantView
+from runner.approvals.grants import GrantRecord
 from runner.approvals.rules import Principal, Voter
 from runner.approvals.votes import (
     Sign,
@@ -539,6 +542,93 @@ class Client:
             )
             for name in ids
         ]
+
+    def grant(
+        self,
+        interrupt_id: str,
+        *,
+        by: Principal | str,
+        bounds: Mapping[str, Any],
+        uses: int = 1,
+        sums: Mapping[str, float] | None = None,
+        lifetime: float | None = None,
+        requesters: Sequence[str] = (),
+        graphs: Sequence[str] = (),
+        comment: str = "",
+    ) -> Receipt:
+        """Grant calls to come that are like the one which a question shows, as far as its rule allows.
+
+        `bounds` is a JSON Schema of the arguments, such as `{"properties": {"amount": {"maximum": 50}}}`; the
+        grant is for `uses` calls, whose arguments come to no more than `sums` in all, for `lifetime` seconds
+        (without it as long as the rule allows), and for runs of these `requesters` (without any for all). The
+        receipt is counted until as many have voted as the rule needs, by `vote_grant`; its `interrupt_id`
+        names the grant.
+
+        Raises:
+            NotFoundError: there is no such question. UsageError: a name is no principal.
+            GrantRefused: the grant can't be made; it names the field.
+            DirectoryError: groups can't be looked up now.
+        """
+        record = granting.propose(
+            self.engine,
+            interrupt_id,
+            bounds=bounds,
+            uses=uses,
+            sums=sums,
+            lifetime=lifetime,
+            requesters=requesters,
+            graphs=graphs,
+        )
+        return self._vote_grant(record, "approve", by, None, comment)
+
+    def vote_grant(
+        self,
+        grant_id: str,
+        decision: str = "approve",
+        *,
+        by: Principal | str,
+        proof: Mapping[str, object] | None = None,
+        comment: str = "",
+    ) -> Receipt:
+        """Vote for a grant that waits for more votes: "approve" or "reject".
+
+        `proof` is the signature of `approvals.vote_body("grant:<id>", decision, by, digest=...)`.
+
+        Raises:
+            NotFoundError: there is no such grant.
+            UsageError: `by` is no principal, or the decision is another.
+            DirectoryError: groups can't be looked up now.
+        """
+        if decision not in {"approve", "reject"}:
+            raise UsageError(f"a grant is approved or rejected, not {decision!r:.40}.")
+        record = granting.find(self.engine, grant_id)
+        return self._vote_grant(record, decision, by, proof, comment)
+
+    def _vote_grant(
+        self,
+        record: GrantRecord,
+        decision: str,
+        by: Principal | str,
+        proof: Mapping[str, object] | None,
+        comment: str,
+    ) -> Receipt:
+        principal = principal_of(by)
+        message = granting.message(record, decision, principal, comment)
+        body = proven(self.engine, message, principal, proof)
+        return granting.vote(self.engine, record, body, Voter(principal))
+
+    def grants(self) -> list[GrantView]:
+        """List all grants, the newest first."""
+        return granting.list_grants(self.engine)
+
+    def revoke_grant(self, grant_id: str, reason: str, *, by: str = "") -> GrantView:
+        """Revoke a grant: no call begins by it from now on.
+
+        Raises:
+            NotFoundError: there is no such grant. UsageError: there is no reason.
+            ConflictError: it was revoked before.
+        """
+        return granting.revoke(self.engine, grant_id, reason, by)
 
     def withdraw_vote(
         self,

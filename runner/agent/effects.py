@@ -62,7 +62,7 @@ from runner.agent.tools import (
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import EditRefused, decide
+from runner.approvals.gate import EditRefused, Granted, decide
 from runner.approvals.policies import CallContext, Policy
 from runner.approvals.rules import Approval, Rule
 from runner.errors import (
@@ -453,6 +453,12 @@ class ToolExecution:
         if verdict is None:
             self._check_ungated()
             return None
+        if isinstance(verdict, Granted):
+            self._take_over(verdict.args)
+            self._begun = verdict.use(self.idempotency_key)
+            await self.effects.post(ApprovalUsed(self.id, self._begun))
+            self._begin(verdict.effect)
+            return None
         if verdict.approval is None:
             return ToolAsked(self.id, [verdict.question])
         if verdict.approval.approved:
@@ -472,14 +478,22 @@ class ToolExecution:
             case "respond" | "expired":
                 return self.returned(approval.response, 0.0)
         await self._use(question, approval)
+        self._begin(approval.effect)
+        return None
+
+    def _begin(self, effect: str) -> None:
+        """Let the call begin that was approved.
+
+        Raises:
+            ApprovalMismatch: it is another one by now.
+        """
         # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
         self._take_over(self.command.use["input"])
-        if self.action(self.command.use["input"]).digest() != approval.effect:
+        if self.action(self.command.use["input"]).digest() != effect:
             raise ApprovalMismatch(
                 f"the call of {self.tool.tool_name!r} that was about to begin is not the one that was "
                 "approved; it was not made."
             )
-        return None
 
     def _asked_by_hooks(self) -> list[Interrupt]:
         """List the questions about this call that hooks asked by a rule, and that were answered."""
@@ -538,6 +552,11 @@ class ToolExecution:
 
     def _scope(self, step: int) -> str:
         return f"approval:{self.id}" + (f":{step}" if step else "")
+
+    def use_key(self, step: int) -> str:
+        """Return the idempotency key of the call."""
+        del step
+        return self.idempotency_key
 
     def policy_arguments(self, args: Any) -> Mapping[str, Any]:
         """Return the arguments as the function gets them, of any other tool as JSON data."""

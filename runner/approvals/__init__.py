@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from runner.approvals.decision_keys import SigningKey
     from runner.approvals.digests import Action
     from runner.approvals.directory import Directory
-    from runner.approvals.rules import DAY, HOUR, Approval, Auth, Principal, Rule
+    from runner.approvals.grants import GrantRefused
+    from runner.approvals.policies import CallContext
+    from runner.approvals.rules import DAY, HOUR, Approval, Auth, Grants, Principal, Rule
     from runner.records.messages import operation_body, start_body, vote_body
 
 __all__ = [
@@ -21,7 +23,10 @@ __all__ = [
     "Approval",
     "Auth",
     "Calendar",
+    "CallContext",
     "Directory",
+    "GrantRefused",
+    "Grants",
     "Principal",
     "Rule",
     "SigningKey",
@@ -38,7 +43,17 @@ __getattr__ = lazy_names(
         "runner.approvals.decision_keys": ("SigningKey",),
         "runner.approvals.digests": ("Action",),
         "runner.approvals.directory": ("Directory",),
-        "runner.approvals.rules": ("DAY", "HOUR", "Approval", "Auth", "Principal", "Rule"),
+        "runner.approvals.grants": ("GrantRefused",),
+        "runner.approvals.policies": ("CallContext",),
+        "runner.approvals.rules": (
+            "DAY",
+            "HOUR",
+            "Approval",
+            "Auth",
+            "Grants",
+            "Principal",
+            "Rule",
+        ),
         "runner.records.messages": ("operation_body", "start_body", "vote_body"),
     },
 )

@@ -52,7 +52,8 @@ class Use:
     """One use of a decision: the digest of the effect and its idempotency key.
 
     `follows` is the key under which the node that asked may have used it already, for a node after it.
-    What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed.
+    What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed. A
+    call that nobody was asked about has the id of its `grant` in place of a question's.
     """
 
     interrupt_id: str
@@ -61,6 +62,7 @@ class Use:
     follows: str = ""
     result: str = ""
     status: str = ""
+    grant: str = ""
 
     def allowed(self, earlier_use: Mapping[str, Any] | None) -> bool:
         """Return whether the decision may be used so: for the first time, or once more in the same try."""

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from runner.approvals.ballots import Use
+from runner.approvals.digests import Action
 from runner.approvals.policies import CallContext, Policy, rule_of, wants_no_more
 from runner.approvals.rules import Approval, Rule
 from runner.errors import ApprovalMismatch, UsageError
@@ -36,6 +38,19 @@ class Verdict:
     args: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """A call that a grant covers: its id, the digest of the call, and the arguments; its use is counted."""
+
+    grant: str
+    effect: str
+    args: Any
+
+    def use(self, key: str) -> Use:
+        """Return the use to record."""
+        return Use("", self.effect, key, grant=self.grant)
+
+
 class GatedCall(Protocol):
     """One call of a tool or node, as its executor asks about it."""
 
@@ -57,6 +72,12 @@ class GatedCall(Protocol):
     def earlier(self, step: int) -> Iterable[Interrupt]:
         """List the questions of a step that were asked before, in any state."""
 
+    def action(self, args: Any) -> Action:
+        """Return the action of the call with these arguments."""
+
+    def use_key(self, step: int) -> str:
+        """Return the idempotency key under which the effect of the call is used."""
+
     def policy_arguments(self, args: Any) -> Mapping[str, Any]:
         """Return the arguments as a policy gets them."""
 
@@ -70,7 +91,7 @@ class GatedCall(Protocol):
 
 def decide(
     approval: Rule | Policy, call: GatedCall, args: Any, context: CallContext
-) -> Verdict | None:
+) -> Verdict | Granted | None:
     """Return the state of a call's approval; None if it needs none.
 
     Raises:
@@ -87,6 +108,10 @@ def decide(
             rule = wanted if step else rule_of(approval, call.policy_arguments(args), context)
         if rule is None:
             return verdict
+        if asked is None and rule.grants is not None and call.address.judge is not None:
+            action = call.action(args)
+            if grant := call.address.judge.use_grant(rule, action, call.use_key(step)):
+                return Granted(grant, action.digest(), args)
         question = call.question(step, rule, args)
         earlier = call.answers.get(question.id)
         if earlier is None or not is_answered(earlier):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from runner.approvals import titles
@@ -122,6 +122,21 @@ class Auth:
 
 
 @dataclass(frozen=True, slots=True)
+class Grants:
+    """The widest bounds of the grants that a rule allows: decisions on calls to come.
+
+    `bounds` is a JSON Schema that the arguments of each call must fit, as in
+    `{"properties": {"amount": {"maximum": 50}}}`; `uses` is how many calls a grant is for at most, `sums` the
+    most that an argument may come to in all of them, `lifetime` the seconds that a grant holds at most.
+    """
+
+    bounds: Mapping[str, Any] = field(default_factory=dict)
+    uses: int = 100
+    sums: Mapping[str, float] = field(default_factory=dict)
+    lifetime: float = 7 * DAY
+
+
+@dataclass(frozen=True, slots=True)
 class Rule:
     """Who may decide a question, how many are needed, and what ends it.
 
@@ -137,7 +152,7 @@ class Rule:
     after the decision it may be used. `title` says the effect in one sentence, with the names of
     arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
     "the amount is above 500"; `policy` names the function that returned the rule (see `policies.py`, which
-    fills it in).
+    fills it in). `grants` allows decisions on calls to come, within those bounds.
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -158,6 +173,7 @@ class Rule:
     kinds: Sequence[Kind] = ()
     because: str = ""
     policy: Mapping[str, str] = field(default_factory=dict)
+    grants: Grants | None = None
 
     def __post_init__(self) -> None:
         """Check all of it where it is declared.
@@ -195,6 +211,7 @@ class Rule:
             **({"kinds": list(self.kinds)} if self.kinds else {}),
             **({"because": self.because} if self.because else {}),
             **({"policy": dict(self.policy)} if self.policy else {}),
+            **({"grants": asdict(self.grants)} if self.grants else {}),
         }
 
     @classmethod
@@ -212,6 +229,8 @@ class Rule:
                 (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
             )
             fields.setdefault("kinds", ())
+            if fields.get("grants"):
+                fields["grants"] = Grants(**fields["grants"])
             for name in ("eligible", "exclude", "decisions", "kinds"):
                 fields[name] = tuple(fields[name])
             return cls(**fields)

@@ -9,9 +9,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from runner.approvals import judgement
+from runner.approvals import grants, judgement
 from runner.approvals.calendars import escalates_at
 from runner.approvals.decision_keys import DecisionKeys
+from runner.approvals.digests import Action
+from runner.approvals.grants import GrantRecord
 from runner.approvals.judgement import Evidence, level_of
 from runner.approvals.rules import (
     OUTER,
@@ -28,9 +30,31 @@ from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.run import PATH
 from runner.scheduler.timers import CRASH_BUDGET
 from runner.store.interface import Claim, Store
+from runner.store.requests import UseGrant
 
 MOST_AGAIN = 100
 """Most repeats of a question among which a later node looks for the last."""
+
+
+GRANTS_EVERY = 1.0
+"""Seconds for which a process uses the grants that it has read; a revoked one is refused by the store."""
+
+
+class KnownGrants:
+    """Cache of the grants. Thread-safe; it reads only when a call begins whose rule allows grants."""
+
+    def __init__(self, store: Store) -> None:
+        """Nothing is read yet."""
+        self._store, self._due = store, 0.0
+        self._records: Sequence[GrantRecord] = ()
+
+    def read(self) -> Sequence[GrantRecord]:
+        """Return all grants, those with most left first."""
+        if time.monotonic() >= self._due:
+            records = self._store.grants().values()
+            self._records = sorted(records, key=lambda each: each.used - each.grant.uses)
+            self._due = time.monotonic() + GRANTS_EVERY
+        return self._records
 
 
 class VisitJudge:
@@ -41,15 +65,18 @@ class VisitJudge:
         store: Store,
         keys: DecisionKeys,
         claim: Claim,
+        *,
         retry: RetryPolicy | None,
         check_exclusions: Callable[[Rule], None],
+        known_grants: KnownGrants,
     ) -> None:
         """Read the votes on those of the claim's answers that were decided by a rule.
 
         `retry` is the node's: for so long an effect that has begun may begin again. `check_exclusions`
         refuses a rule that excludes who answered a node that is none.
         """
-        self._check_exclusions = check_exclusions
+        self._check_exclusions, self._grants = check_exclusions, known_grants
+        self._node = claim.token.node
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.graph_id = claim.graph_id
         self.tenant = store.namespace
@@ -76,9 +103,12 @@ class VisitJudge:
         """
         if decision.used is not None and level_of(rule) == 0:
             return False
-        clock, retry_ms = self._store.clock, 0 if decision.used is None else self._retry_ms
-        now = clock() if clock else time.time_ns() // 1_000_000
-        return judgement.is_stale(rule, decision, now, retry_ms)
+        retry_ms = 0 if decision.used is None else self._retry_ms
+        return judgement.is_stale(rule, decision, self._now(), retry_ms)
+
+    def _now(self) -> int:
+        clock = self._store.clock
+        return clock() if clock else time.time_ns() // 1_000_000
 
     def check(self, rule: Rule) -> None:
         """Check what a rule needs to know besides itself.
@@ -110,6 +140,36 @@ class VisitJudge:
             return Requester()
         root = self._root(self._run_id)
         return judgement.requester_of(stored, self._keys.read(), root)
+
+    def use_grant(self, rule: Rule, action: Action, key: str) -> str:
+        """Use a grant for an action that nobody was asked about, and return its id; "" if none covers it.
+
+        The use is counted once for the idempotency key of the effect.
+        """
+        shown, requester = action.preimage(), None
+        for record in self._grants.read():
+            grant = record.grant
+            if not grant.covers(shown, self.graph_id):
+                continue
+            requester = requester or self.requester()
+            answered = answerers_of(self._store, rule, self._run_id)
+            now = self._now()
+            if grants.judge(record, rule, requester, answered, keys=self._keys.read, now=now):
+                continue
+            reply = self._store.do(
+                UseGrant(
+                    grant.id,
+                    grant.digest(),
+                    key,
+                    grants.amounts_of(grant, shown["args"]),
+                    action.digest(),
+                    self._run_id,
+                    self._node,
+                )
+            )
+            if reply.word == "used":
+                return grant.id
+        return ""
 
     def tags(self) -> Mapping[str, str]:
         """Return the tags of the run."""
@@ -158,8 +218,16 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
 
 def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
     """Return, by node as a rule names it, who answered that: in the question's run or one around it."""
-    nodes, runs = excluded_answerers(rule), [question.run_id]
-    if nodes and PATH in (question.place or {}).get("graph", ""):
+    is_nested = PATH in (question.place or {}).get("graph", "")
+    return answerers_of(store, rule, question.run_id, is_nested=is_nested)
+
+
+def answerers_of(
+    store: Store, rule: Rule, run_id: str, *, is_nested: bool = True
+) -> dict[str, frozenset[str]]:
+    """Return, by node as a rule names it, who answered that: in a run or one around it."""
+    nodes, runs = excluded_answerers(rule), [run_id]
+    if nodes and is_nested:
         while (record := store.peek(runs[-1])) is not None and record.parent:
             runs.append(record.parent)
     return {

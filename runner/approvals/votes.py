@@ -206,7 +206,7 @@ def sender_of(
         return replace(voter, doubt=doubt), body
     module = proofs()
     try:
-        voter = module.verify(body, engine.decision_keys.read(), now=_now(engine)).voter()
+        voter = module.verify(body, engine.decision_keys.read(), now=now_of(engine)).voter()
     except module.ProofRefused as error:
         return replace(voter, doubt=str(error)), {
             name: value for name, value in body.items() if name != "proof"
@@ -214,7 +214,7 @@ def sender_of(
     return voter if level else _looked_up(engine, voter), body
 
 
-def _now(engine: Engine) -> float:
+def now_of(engine: Engine) -> float:
     """Return the time in seconds since 1970: that of a store with a clock of its own."""
     clock = engine.store.clock
     return clock() / 1000 if clock else time.time()
@@ -243,7 +243,7 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
     login: dict[str, JSON] = {"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
     if engine.signing_level is not None:
         login["level"] = engine.signing_level
-    return key.sign(body, now=_now(engine), login=login)
+    return key.sign(body, now=now_of(engine), login=login)
 
 
 def proven(
@@ -285,7 +285,7 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     keys = engine.decision_keys.read()
     try:
         if keys:
-            proofs().verify(body, keys, now=_now(engine), member="requester")
+            proofs().verify(body, keys, now=now_of(engine), member="requester")
     except UsageError:
         raise
     except RunnerError as error:

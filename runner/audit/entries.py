@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from runner.approvals import digests
+from runner.approvals.grants import Grant
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
 from runner.records.codec import JSON
@@ -247,6 +248,25 @@ def _key(actor: str) -> str:
 def _plain(value: object) -> JSON:
     return (
         value if isinstance(value, int) and not isinstance(value, bool) else _text(str(value))
+    )
+
+
+def of_grant(
+    type_: str, grant: Grant, by: str, about: Mapping[str, JSON], at: int
+) -> dict[str, JSON]:
+    """Build the entry of a grant that was made, voted for, used or revoked."""
+    outcome = {name: value for name, value in about.items() if name not in {"effect", "reason"}}
+    reason = str(about.get("reason") or "")
+    return entry(
+        type_,
+        at=at,
+        actor=by,
+        hashes={
+            "grant": grant.digest(),
+            "effect": str(about.get("effect") or ""),
+            "payload": digests.payload_digest(reason) if reason else "",
+        },
+        outcome={"grant": grant.id, "tool": _text(grant.tool), **outcome},
     )
 
 

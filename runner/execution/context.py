@@ -16,7 +16,7 @@ from runner.approvals.digests import Action
 from runner.approvals.freezes import Freezes
 from runner.approvals.policies import wants_no_more
 from runner.approvals.rules import Approval, Rule
-from runner.approvals.visit_judge import VisitJudge
+from runner.approvals.visit_judge import KnownGrants, VisitJudge
 from runner.definition.model import HIDDEN, NodeSpec, map_of
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, LeaseLost, NotFoundError, StoreError
@@ -76,6 +76,7 @@ class ClaimedVisit:
         reset: bool,
         routes: Sequence[str],
         keys: DecisionKeys,
+        grants: KnownGrants,
         freezes: Freezes,
         retry: RetryPolicy | None,
         check_exclusions: Callable[[Rule], None],
@@ -89,7 +90,14 @@ class ClaimedVisit:
         is_current = document is not None and document.visit == token.visit
         current = document if document and is_current else NodeDocument(token.visit)
         memory = document if is_current or not reset else None
-        self._judge = VisitJudge(store, keys, claim, retry, check_exclusions)
+        self._judge = VisitJudge(
+            store,
+            keys,
+            claim,
+            retry=retry,
+            check_exclusions=check_exclusions,
+            known_grants=grants,
+        )
         self.address = Address(
             token.run_id, token.node, token.visit, routes=tuple(routes), judge=self._judge
         )
@@ -185,7 +193,7 @@ class ClaimedVisit:
             raise ApprovalMismatch(
                 f"the decision on {use.interrupt_id} was used for something else, and counts once."
             )
-        if use.key == self.idempotency_key:
+        if use.key == self.idempotency_key and not use.grant:
             self._begun[use.interrupt_id] = use
 
     def _note_begun(self, question: Interrupt) -> None:

@@ -24,6 +24,7 @@ from runner import async_loop
 from runner.approvals import freezes
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import WAIT_MS, Freezes
+from runner.approvals.visit_judge import KnownGrants
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import (
     ApprovalMismatch,
@@ -151,6 +152,7 @@ class Engine:
         self._unserved = UnservedNodes(store)
         self._quarantine = Quarantine(store)
         self.freezes = Freezes(store.frozen, registry.names_on)
+        self._grants = KnownGrants(store)
         self._sweep_timer = SweepTimer(self.sweep)
 
     # -- verbs -------------------------------------------------------------------------------------
@@ -460,6 +462,7 @@ class Engine:
             reset=plan.definition.reset_on_revisit,
             routes=plan.routes(claim.token.node),
             keys=self.decision_keys,
+            grants=self._grants,
             freezes=self.freezes,
             retry=plan.node(claim.token.node).retry,
             check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),

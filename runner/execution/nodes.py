@@ -18,7 +18,7 @@ from typing import Any
 from runner import async_loop
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import decide
+from runner.approvals.gate import Granted, decide
 from runner.approvals.policies import CallContext, without_edits
 from runner.approvals.rules import Approval, Rule
 from runner.definition.model import (
@@ -229,6 +229,7 @@ class _GatedNode:
     address: Address
     answers: Mapping[str, Interrupt]
     tenant: str
+    idempotency_key: str
 
     def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
         """Build the question, which can't be answered with an edit."""
@@ -249,6 +250,11 @@ class _GatedNode:
     def earlier(self, step: int) -> list[Interrupt]:
         """List the questions that were asked about this visit."""
         return [each for each in self.answers.values() if each.scope == _scope(step)]
+
+    def use_key(self, step: int) -> str:
+        """Return the idempotency key of the visit."""
+        del step
+        return self.idempotency_key
 
     def policy_arguments(self, args: Any) -> Any:
         """Return the task and the inputs."""
@@ -279,7 +285,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         return None
     inputs = {item.node_id: codec.plain(item.output) for item in visit.inputs}
     args = {"task": codec.plain(visit.task), "inputs": inputs}
-    node = _GatedNode(address, visit.answers, visit.store.namespace)
+    node = _GatedNode(address, visit.answers, visit.store.namespace, visit.idempotency_key)
     place = (address.run_id, address.node_id, address.visit)
     try:
         verdict = decide(spec.approval, node, args, CallContext(spec.id, *place, address.judge))
@@ -287,7 +293,9 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         raise
     except Exception as error:  # noqa: BLE001 - users' policies raise anything
         return Failed(failures.record(error))
-    if verdict is None:
+    if isinstance(verdict, Granted):
+        visit.use(verdict.use(visit.idempotency_key))
+    if verdict is None or isinstance(verdict, Granted):
         return None
     question, approval = verdict.question, verdict.approval
     if approval is None:

@@ -21,7 +21,7 @@ from runner.agent.tools import whole_arguments
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import EditRefused, Verdict, decide
+from runner.approvals.gate import EditRefused, Granted, Verdict, decide
 from runner.approvals.policies import CallContext, Gates, wants_no_more
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
@@ -323,6 +323,7 @@ class CallGate:
     def __init__(self, visit: Visit, questions: Questions, approval: Gates) -> None:
         self._visit, self._questions, self._gates = visit, questions, approval
         self._begun: set[str] = set()
+        self._granted: list[tuple[str, str]] = []
         self._lock = threading.Lock()
 
     def is_for(self, tool: str) -> bool:
@@ -360,6 +361,9 @@ class CallGate:
             verdict = decide(gate, gated, whole, self._context(call.tool))
         except EditRefused as error:
             return str(error)
+        if isinstance(verdict, Granted):
+            self._granted.append((call.tool, verdict.effect))
+            return None
         return verdict.question if verdict and verdict.approval is None else verdict
 
     def begin(self, tool: str, args: Any, args_schema: JSON, call_id: str) -> None:
@@ -379,8 +383,12 @@ class CallGate:
             ) from error
         if rule is None:
             return
-        effect = self.action(tool, whole, args_schema).digest()
+        action = self.action(tool, whole, args_schema)
+        effect = action.digest()
         with self._lock:
+            if (tool, effect) in self._granted:
+                self._granted.remove((tool, effect))
+                return
             for question in self._visit.answers.values():
                 if self._is_approved(question, rule, effect, call_id):
                     key = f"{self._visit.idempotency_key}/{question.scope}"
@@ -388,6 +396,11 @@ class CallGate:
                         self._visit.use(Use(question.id, effect, key))
                     self._begun.add(question.id)
                     return
+        judge = self._visit.address.judge
+        # A call of an earlier execution, which a crash has cut off from the grant that was counted for it.
+        key = f"{self._visit.idempotency_key}/{call_id}/{self._visit.attempt}"
+        if judge and rule.grants is not None and judge.use_grant(rule, action, key):
+            return
         raise ApprovalMismatch(
             f"{tool!r} needs approval, and nobody has approved this call in this visit, or the approval was "
             "used: the call was not made."
@@ -454,7 +467,7 @@ class _GatedCall:
             call.tool,
             call.description or f"{self.address.node_id} asks to call {call.tool}.",
             rule=replace(rule, decisions=common),
-            action=self.gate.action(call.tool, args, call.args_schema),
+            action=self.action(args),
             response_schema=call.args_schema,
         )
 
@@ -462,6 +475,13 @@ class _GatedCall:
         scope, number = self.questions.place(self._inner(step))
         asked = (self.address.within + scope, number)
         return [each for each in self.answers.values() if (each.scope, each.number) == asked]
+
+    def action(self, args: Any) -> Action:
+        return self.gate.action(self.call.tool, args, self.call.args_schema)
+
+    def use_key(self, step: int) -> str:
+        scope, number = self.questions.place(self._inner(step))
+        return f"{self.visit.idempotency_key}/{scope}/{number}"
 
     def _inner(self, step: int) -> str:
         return self.call.inner + (f"#{step}" if step else "")

@@ -172,6 +172,9 @@ class Judge(CallSource, Protocol):
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision."""
 
+    def use_grant(self, rule: Rule, action: Action, key: str) -> str:
+        """Use a grant for a call that nobody was asked about, and return its id; "" if none covers it."""
+
     def check(self, rule: Rule) -> None:
         """Check what a rule needs to know besides itself.
 

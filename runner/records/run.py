@@ -377,6 +377,7 @@ class EventKind(enum.StrEnum):
     INTERRUPT_ESCALATED = "interrupt.escalated"
     INTERRUPT_USED = "interrupt.used"
     EFFECT_ENDED = "interrupt.effect_ended"
+    GRANT_USED = "grant.used"
     RECEIPT = "receipt"
     PROGRESS = "progress"
     AGENT = "agent"

@@ -54,7 +54,7 @@ from runner.scheduler.lifecycle import (
     retry,
     settle,
 )
-from runner.scheduler.questions import answer, ask, note, park, wake, withdraw
+from runner.scheduler.questions import answer, ask, granted, note, park, wake, withdraw
 from runner.scheduler.runs import (
     begin,
     cancel,
@@ -102,6 +102,7 @@ __all__ = [
     "end_reported",
     "expand",
     "fork",
+    "granted",
     "hand_over",
     "hold",
     "leave",

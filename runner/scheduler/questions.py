@@ -147,6 +147,15 @@ def note(changes: Changes, kind: EventKind, interrupt: str) -> TransitionResult:
     return changes.result("noted")
 
 
+def granted(
+    changes: Changes, node: str, visit: int, fence: int, grant: str
+) -> TransitionResult:
+    """Record that a call of a visit begins by a grant; its worker owns the visit."""
+    del fence
+    changes.add(AddEvent(EventKind.GRANT_USED, node, visit, grant))
+    return changes.result("noted")
+
+
 def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResult:
     """Withdraw an open question on request; its node gets that as the outcome, with `reask` at once."""
     address = address_of(interrupt)

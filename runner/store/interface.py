@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
+from runner.approvals.grants import GrantRecord
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument
 from runner.limits.fairness import Share
@@ -336,6 +337,9 @@ class Store(Bounded, Protocol):
 
     def frozen(self) -> dict[str, Freeze]:
         """Return what is frozen, by its scope."""
+
+    def grants(self) -> dict[str, GrantRecord]:
+        """Return all grants by their id, with how much of each was used."""
 
     def limit_settings(self) -> dict[str, LimitSetting]:
         """Return what is set of limits, by name."""

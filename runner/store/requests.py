@@ -17,6 +17,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.approvals.ballots import Use
+from runner.approvals.grants import GrantRecord
 from runner.audit.entries import of_change
 from runner.definition.model import Topology
 from runner.limits.concurrency import (
@@ -741,6 +742,17 @@ class UseDecision(VisitRequest):
         run, use = owned(transaction, self.token), self.use
         if run is None:
             return Reply("stale")
+        if use.grant:
+            run.keep(self.token.node, self.saved)
+            if not use.result:
+                data: dict[str, JSON] = {
+                    "grant": use.grant,
+                    "key": use.key,
+                    "effect": use.effect,
+                }
+                payloads = {EventKind.GRANT_USED: data}
+                visit(transaction, self.token, scheduler.granted, use.grant, payloads=payloads)
+            return Reply("used")
         question = run.question(use.interrupt_id)
         if (
             question is None
@@ -755,7 +767,7 @@ class UseDecision(VisitRequest):
                 effect = effect_payload(use)
                 note(transaction, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
         elif question.used is None or question.used["key"] != use.key:
-            data: dict[str, JSON] = {"key": use.key, "effect": use.effect}
+            data = {"key": use.key, "effect": use.effect}
             note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
             # Last: where no time is known yet, the decision can't be read again.
             run.note_use(question, {**data, "at": transaction.clock()})
@@ -1029,6 +1041,43 @@ class ThawScope(FreezeScope):
     """End a freeze: "thawed", or "unknown" where there is none."""
 
     verb = "thaw"
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeGrant(Request[Reply]):
+    """Make a grant, or change it: "changed", or "same". `change` depends on the stored record alone.
+
+    `event` is the type of the entry of the audit, `by` who does it, `drop` names grants that are long over.
+    See runner/approvals/granting.py.
+    """
+
+    verb = "grant"
+    run_id = ""
+    grant_id: str
+    change: Callable[[GrantRecord | None], GrantRecord | None]
+    event: str
+    by: str
+    reason: str = ""
+    drop: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UseGrant(Request[Reply]):
+    """Count one use of a grant: "used", "spent", or "over" if it is none any more.
+
+    `digest` is that of the grant as it was judged, `key` that of the effect: a repeat is counted once.
+    `amounts` are added to its sums, as decimal numbers.
+    """
+
+    verb = "use_grant"
+    run_id = ""
+    grant_id: str
+    digest: str
+    key: str
+    amounts: Mapping[str, str]
+    effect: str
+    about_run: str
+    node: str
 
 
 @dataclass(frozen=True, slots=True)

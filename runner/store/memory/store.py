@@ -15,6 +15,7 @@ from runner import scheduler
 from runner.approvals import ballots
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
+from runner.approvals.grants import GrantRecord
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
@@ -305,6 +306,9 @@ class MemoryStore:
     def frozen(self) -> dict[str, Freeze]:
         with self._changed:
             return dict(self._database.frozen)
+
+    def grants(self) -> dict[str, GrantRecord]:
+        return {}
 
     def limit_settings(self) -> dict[str, LimitSetting]:
         with self._changed:

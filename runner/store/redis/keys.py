@@ -430,6 +430,18 @@ DICTIONARY = (
         "as long as those",
     ),
     Key(
+        "grants",
+        "hash",
+        "id -> grant and the votes for it (JSON); of the first partition alone",
+        "some weeks after it is over",
+    ),
+    Key(
+        "grant:<id>",
+        "hash",
+        "used (how often), sum:<argument>, key:<idempotency key> of each use",
+        "some weeks after it is over",
+    ),
+    Key(
         "frozen",
         "hash",
         "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)",
@@ -555,6 +567,7 @@ class Keys:
         self.audit_head = f"{self.prefix}audit:head"
         self.audit_leaves = f"{self.prefix}audit:leaves"
         self.frozen = f"{self.prefix}frozen"
+        self.grants = f"{self.prefix}grants"
         self.spread = f"{self.prefix}spread"
 
     def singleton_lock(self, name: str) -> str:
@@ -577,6 +590,10 @@ class Keys:
 
     def job(self, job_id: str) -> str:
         return f"{self.prefix}job:{job_id}"
+
+    def grant_uses(self, grant_id: str) -> str:
+        """Name the hash of a grant's uses."""
+        return f"{self.prefix}grant:{grant_id}"
 
     def budget(self, name: str) -> str:
         """Name the sum of a tag in a window."""

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
+from runner.approvals.grants import GrantRecord
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.setting import LimitSetting
@@ -517,6 +518,9 @@ class PartitionedStore:
             partition.archived(own)
 
     # Freezes
+
+    def grants(self) -> dict[str, GrantRecord]:
+        return self._first.grants()
 
     def frozen(self) -> dict[str, Freeze]:
         return self._first.frozen()

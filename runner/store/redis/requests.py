@@ -37,7 +37,7 @@ from runner.store.encoding import (
     reply_of,
 )
 from runner.store.interface import Claim, Doorbell, R, Reply, Request, Start, Token
-from runner.store.redis import freezes, ledger, measurements, packed_runs
+from runner.store.redis import freezes, grants, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
@@ -66,6 +66,7 @@ from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
     CancelRun,
+    ChangeGrant,
     ChangeLimit,
     ClaimVisit,
     CloseRaise,
@@ -88,6 +89,7 @@ from runner.store.requests import (
     StartRun,
     ThawScope,
     UseDecision,
+    UseGrant,
     VisitRequest,
     WithdrawQuestion,
     owned,
@@ -121,6 +123,7 @@ class Requests:
             ApplyOperation: self._operate,
             AskQuestions: self._wait,
             CastVote: self._vote,
+            ChangeGrant: self._change_grant,
             ChangeLimit: self._change_limit,
             ClaimVisit: self._claim,
             CloseRaise: self._close_raise,
@@ -138,6 +141,7 @@ class Requests:
             StartRun: self._start,
             ThawScope: self._thaw,
             UseDecision: self._use,
+            UseGrant: self._use_grant,
         }
 
     def do(self, request: Request[R]) -> R:
@@ -432,6 +436,22 @@ class Requests:
         if reply.word == "relaxed":
             self.wake_ready_nodes()
         return reply
+
+    def _change_grant(self, request: ChangeGrant) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
+            return grants.change(transaction.write_set, request)
+
+        wants = [(grants.GRANTS, request.grant_id)]
+        return self._transactions.run("grant", plan, wants, makes_room=True)
+
+    def _use_grant(self, request: UseGrant) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
+            return grants.use(transaction.write_set, request)
+
+        key = grants.uses_key(request.grant_id)
+        names = ["used", f"key:{request.key}", *(f"sum:{name}" for name in request.amounts)]
+        wants = [(grants.GRANTS, request.grant_id), *((key, name) for name in names)]
+        return self._transactions.run("use_grant", plan, wants)
 
     def _freeze(self, request: FreezeScope) -> Reply:
         scope, reason, by = request.scope, request.reason, request.by

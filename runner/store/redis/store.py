@@ -18,6 +18,7 @@ from typing import Any
 from runner.approvals import ballots
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
+from runner.approvals.grants import GrantRecord
 from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
 from runner.errors import CorruptDocument, StoreError
@@ -64,6 +65,7 @@ from runner.store.redis import (
     archive_queue,
     due_timers,
     freezes,
+    grants,
     layout,
     measurements,
     packed_runs,
@@ -405,6 +407,14 @@ class RedisStore:
     def frozen(self) -> dict[str, Freeze]:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
         return freezes.read(fields)
+
+    def grants(self) -> dict[str, GrantRecord]:
+        fields: list[bytes] = self._redis.call("HGETALL", self._keys.grants)
+
+        def uses(grant_id: str) -> dict[bytes, bytes]:
+            return mapping_of(self._redis.call("HGETALL", self._keys.grant_uses(grant_id)))
+
+        return grants.read(fields, uses)
 
     def limit_settings(self) -> dict[str, LimitSetting]:
         return self.limits.settings()

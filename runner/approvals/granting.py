@@ -1,0 +1,323 @@
+"""Making grants, voting for them, and revoking them; the worker judges them by `grants.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from runner.approvals.grants import (
+    GRANT,
+    KEPT_MS,
+    Grant,
+    GrantRecord,
+    GrantRefused,
+    check,
+    counted,
+    voter_of,
+)
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import Count, Principal, Rule, Voter
+from runner.approvals.visit_judge import answerers
+from runner.approvals.votes import now_of, sender_of
+from runner.definition.registry import tools_of
+from runner.errors import ConflictError, NotFoundError
+from runner.execution.engine import Engine
+from runner.records import validation
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
+from runner.records.messages import vote_body
+from runner.records.run import outermost
+from runner.store.requests import ChangeGrant, new_nonce
+
+
+@dataclass(frozen=True, slots=True)
+class GrantVote:
+    """A vote for a grant: who, approve or reject, when (ms since 1970), and a comment."""
+
+    by: str
+    decision: str
+    at: int
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GrantView:
+    """A grant as doors show it, with what was used of it.
+
+    `state` is "waits" for votes, "valid", "rejected", "used up", "over" or "revoked". Times are ms since
+    1970. `have` of `need` is what its votes weigh. See `Grant` for the rest.
+    """
+
+    id: str
+    state: str
+    tool: str
+    kind: str
+    graphs: list[str]
+    bounds: dict[str, Any]
+    uses: int
+    used: int
+    sums: dict[str, float]
+    summed: dict[str, str]
+    until: int
+    made_at: int
+    requesters: list[str]
+    question: str
+    digest: str
+    have: int
+    need: int
+    votes: list[GrantVote] = field(default_factory=list)
+    revoked: dict[str, Any] | None = None
+
+
+def view_of(record: GrantRecord, now: int) -> GrantView:
+    """Return a grant as doors show it at a time (ms)."""
+    grant, count = record.grant, _count(record)
+    state = "waits"
+    if record.revoked is not None:
+        state = "revoked"
+    elif count.decision == "reject":
+        state = "rejected"
+    elif now > grant.until:
+        state = "over"
+    elif record.used >= grant.uses:
+        state = "used up"
+    elif count.word == "accepted":
+        state = "valid"
+    shown = {
+        name: value for name, value in asdict(grant).items() if name not in {"v", "tenant"}
+    }
+    votes = [
+        GrantVote(vote["by"], vote["decision"], vote["at"], vote["comment"])
+        for vote in record.votes
+    ]
+    return GrantView(
+        **shown,
+        state=state,
+        used=record.used,
+        summed=record.summed,
+        digest=grant.digest(),
+        have=count.have,
+        need=count.need,
+        votes=votes,
+        revoked=record.revoked,
+    )
+
+
+def list_grants(engine: Engine) -> list[GrantView]:
+    """Return all grants, the newest first."""
+    now = round(now_of(engine) * 1000)
+    views = [view_of(record, now) for record in engine.store.grants().values()]
+    return sorted(views, key=lambda view: -view.made_at)
+
+
+def propose(
+    engine: Engine,
+    interrupt_id: str,
+    *,
+    bounds: Mapping[str, Any],
+    uses: int = 1,
+    sums: Mapping[str, float] | None = None,
+    lifetime: float | None = None,
+    requesters: Sequence[str] = (),
+    graphs: Sequence[str] = (),
+) -> GrantRecord:
+    """Return a grant for calls like the one that a question shows; nothing is stored.
+
+    `lifetime` is in seconds, without it as long as the rule allows; without `graphs` it is for the graph of
+    the question.
+
+    Raises:
+        NotFoundError: there is no such question. UsageError: a requester is no principal.
+        GrantRefused: it can't be granted; the error names the field.
+    """
+    (question,) = engine.store.interrupts([interrupt_id])
+    if question is None:
+        raise NotFoundError(f"no question {interrupt_id!r:.120} was asked.")
+    if question.action is None or question.rule is None:
+        raise GrantRefused("question", "shows no call that a rule decides")
+    rule, now = Rule.thawed(question.rule), round(now_of(engine) * 1000)
+    if rule.grants is None:
+        raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
+    names = [*graphs] or [outermost((question.place or {}).get("graph", ""))]
+    longest = rule.grants.lifetime if lifetime is None else lifetime
+    action: Mapping[str, Any] = question.action
+    grant = Grant(
+        new_nonce(),
+        action["tenant"],
+        action["kind"],
+        action["tool"],
+        sorted({*names}),
+        {"properties": {}, **bounds},
+        uses,
+        dict(sums or {}),
+        now,
+        now + round(longest * 1000),
+        sorted({Principal.read(name).key for name in requesters}),
+        interrupt_id,
+    )
+    check(grant, rule, _schema(question), now)
+    _check_graphs(engine, grant)
+    return GrantRecord(grant, question.rule)
+
+
+def _schema(question: Interrupt) -> Mapping[str, Any]:
+    """Return the schema of the arguments; without one their names are those that were shown."""
+    action: Mapping[str, Any] = question.action or {}
+    return question.response_schema or {
+        "properties": {name: _shape(value) for name, value in action["args"].items()}
+    }
+
+
+def _shape(value: JSON) -> dict[str, JSON]:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return {"type": "number"} if is_number else {}
+
+
+def _check_graphs(engine: Engine, grant: Grant) -> None:
+    known = {outermost(name) for name in engine.store.graphs()}
+    for name in grant.graphs:
+        if name not in known:
+            raise GrantRefused("graphs", f"there is no graph {name!r:.80}")
+        plans = [
+            plan
+            for plan in engine.registry.everything()
+            if outermost(plan.definition.id) == name
+        ]
+        nodes = [node for plan in plans for node in plan.definition.nodes.values()]
+        tools = {tool.tool_name for node in nodes for tool in tools_of(node.executor)}
+        # Tools of a framework's agent are known to the framework alone.
+        frameworks = any(
+            not any(tools_of(node.executor)) and node.kind not in {"function", "graph"}
+            for node in nodes
+        )
+        if nodes and not frameworks and grant.tool not in tools | {node.id for node in nodes}:
+            raise GrantRefused(
+                "graphs", f"no agent or node of the graph {name!r} has {grant.tool!r}"
+            )
+
+
+def message(
+    record: GrantRecord, decision: str, by: Principal, comment: str = ""
+) -> dict[str, JSON]:
+    """Return the message of a vote for a grant, as it is signed."""
+    name, digest = GRANT + record.grant.id, record.grant.digest()
+    return vote_body(name, decision, by, digest=digest, comment=comment)
+
+
+def vote(
+    engine: Engine, record: GrantRecord, body: Mapping[str, JSON], voter: Voter
+) -> Receipt:
+    """Count a vote for a grant, and store the grant if this is the first; `voter` is who the door says.
+
+    The receipt is accepted once enough have granted it, or one that ends it has rejected it.
+
+    Raises:
+        DirectoryError: who they are can't be looked up now; nothing was counted.
+    """
+    grant, rule = record.grant, Rule.thawed(record.rule)
+    (question,) = engine.store.interrupts([grant.question])
+    message_: Mapping[str, Any] = body
+    validation.checked(message_.get("comment") or "", "the comment", validation.MAX_REASON)
+    voter, proved = sender_of(engine, voter, body, level_of(rule))
+    taken: dict[str, Any] = {
+        "by": voter.principal.key,
+        "decision": message_["decision"],
+        "at": round(now_of(engine) * 1000),
+        "comment": message_.get("comment") or "",
+        "level": voter.level,
+        "groups": sorted(voter.groups),
+        "roles": sorted(voter.roles),
+        "login_age": voter.login_age,
+        "acr": voter.acr,
+        "body": dict(proved) if proved.get("proof") else {},
+    }
+    receipt = _refused(grant, ReceiptStatus.FORBIDDEN, voter.doubt)
+
+    def change(stored: GrantRecord | None) -> GrantRecord | None:
+        nonlocal receipt
+        current = stored or record
+        if voter.doubt:
+            return current  # it waits for a signature of theirs
+        if current.revoked is not None or grant.until < taken["at"]:
+            receipt = _refused(
+                grant, ReceiptStatus.SUPERSEDED, "the grant was revoked, or is over"
+            )
+            return None
+        if any(each["body"] == taken["body"] != {} for each in current.votes):
+            receipt = _receipt(grant, _count(current))
+            return None
+        voters = [(voter_of(each), each["decision"]) for each in current.votes]
+        people = (question.requester, *question.on_behalf_of) if question else ()
+        answered = answerers(engine.store, rule, question) if question else {}
+        count = counted(rule, grant, [*voters, (voter, taken["decision"])], people, answered)
+        receipt = _receipt(grant, count)
+        if count.word not in {"counted", "accepted"}:
+            return None
+        return replace(current, votes=[*current.votes, taken])
+
+    if not voter.doubt or not record.votes:
+        old = [
+            name
+            for name, each in engine.store.grants().items()
+            if each.grant.until + KEPT_MS < taken["at"]
+        ]
+        engine.store.do(
+            ChangeGrant(
+                grant.id, change, "grant.voted", voter.principal.key, taken["comment"], old
+            )
+        )
+    return receipt
+
+
+def find(engine: Engine, grant_id: str) -> GrantRecord:
+    """Return a grant.
+
+    Raises:
+        NotFoundError: there is none of this id.
+    """
+    record = engine.store.grants().get(grant_id.removeprefix(GRANT))
+    if record is None:
+        raise NotFoundError(f"there is no grant {grant_id!r:.80}.")
+    return record
+
+
+def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantView:
+    """Revoke a grant: no call begins by it from now on, on any worker.
+
+    Raises:
+        NotFoundError: there is none of this id. UsageError: there is no reason, or it is too long.
+        ConflictError: it was revoked before.
+    """
+    validation.reason(reason)
+    record, now = find(engine, grant_id), round(now_of(engine) * 1000)
+    note: dict[str, Any] = {"by": by, "at": now, "reason": reason}
+
+    def change(stored: GrantRecord | None) -> GrantRecord | None:
+        if stored is None or stored.revoked is not None:
+            return None
+        return replace(stored, revoked=note)
+
+    if (
+        engine.store.do(ChangeGrant(record.grant.id, change, "grant.revoked", by, reason)).word
+        != "changed"
+    ):
+        raise ConflictError(
+            f"the grant {record.grant.id} was revoked before; nothing was changed."
+        )
+    return view_of(find(engine, grant_id), now)
+
+
+def _count(record: GrantRecord) -> Count:
+    voters = [(voter_of(each), each["decision"]) for each in record.votes]
+    return counted(Rule.thawed(record.rule), record.grant, voters)
+
+
+def _receipt(grant: Grant, count: Count) -> Receipt:
+    numbers = (count.have, count.need, count.tally.against)
+    taken = numbers if count.word in {"counted", "accepted"} else ()
+    return Receipt(ReceiptStatus(count.word), GRANT + grant.id, None, count.detail, *taken)
+
+
+def _refused(grant: Grant, status: ReceiptStatus, detail: str) -> Receipt:
+    return Receipt(status, GRANT + grant.id, None, detail)

@@ -1,0 +1,450 @@
+"""Grants: decisions on calls to come, bounded by arguments, uses, sums, time and requesters.
+
+A rule allows them by `grants=Grants(...)`, which has their widest bounds. A grant is signed as a vote is, by
+as many as its rule needs; the worker judges it where a call begins, by the rule in the code and for the
+requester of that run, and the store counts its uses: see docs/how-to/grants.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal, InvalidOperation
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pydantic
+
+from runner.approvals import ballots, digests, rules
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import (
+    Count,
+    Principal,
+    Requester,
+    Rule,
+    Tally,
+    Vote,
+    Voter,
+    VoterFacts,
+)
+from runner.errors import RunnerError, UsageError
+from runner.records import codec, validation
+from runner.records.run import outermost
+
+if TYPE_CHECKING:
+    from runner.approvals.proofs import VerificationKey
+
+GRANT = "grant:"
+"""Begins the name of a grant where a message or a use names a question otherwise."""
+
+MOST_GRAPHS, MOST_REQUESTERS = 100, 100
+
+KEPT_MS = 30 * 86_400_000
+"""For how long a grant that is over is still listed."""
+
+BELOW, ABOVE = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
+
+OF_TEXTS = ("minLength", "maxLength", "pattern")
+
+KEYWORDS = (*BELOW, *ABOVE, *OF_TEXTS, "const", "enum", "type")
+"""Keywords of JSON Schema that bound one argument of the calls of a grant."""
+
+
+class GrantRefused(UsageError):
+    """A grant can't be made as it is; `field` names what is wrong, as in "bounds.amount"."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Say what is wrong with which field."""
+        super().__init__(f"{field}: {problem}. No grant was made.")
+        self.field = field
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What is granted: calls of one tool, or runs of one node, of some graphs.
+
+    `bounds` is the JSON Schema that the arguments of each call must fit: every argument that it names must be
+    there. `uses` and `sums` (by argument) bound all calls together. Times are ms; `requesters` are the keys
+    of those whose runs it is for, without any of them all. `question` is the one on whose page it was made.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    id: str
+    tenant: str
+    kind: str
+    tool: str
+    graphs: list[str]
+    bounds: dict[str, Any]
+    uses: int
+    sums: dict[str, float]
+    made_at: int
+    until: int
+    requesters: list[str] = field(default_factory=list)
+    question: str = ""
+    v: int = 1
+
+    def digest(self) -> str:
+        """Hash all of it: what those sign who grant it."""
+        return digests.digest("grant", asdict(self), "the grant")
+
+    def covers(self, action: Mapping[str, Any], graph_id: str) -> bool:
+        """Return whether it is for an action (its preimage) in a graph, with arguments within its bounds."""
+        return (
+            (self.tenant, self.kind, self.tool)
+            == tuple(action[n] for n in ("tenant", "kind", "tool"))
+            and outermost(graph_id) in self.graphs
+            and fits(self.bounds, action["args"])
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GrantRecord:
+    """A grant as it is stored, with the votes for it and how much of it was used.
+
+    `rule` is the one that it was made by. A vote has who it is `by`, when (`at`, ms) and its signed `body`,
+    or the groups and roles that the door has seen. `revoked` has who has revoked it, when, and why.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    grant: Grant
+    rule: dict[str, Any]
+    votes: list[dict[str, Any]] = field(default_factory=list)
+    revoked: dict[str, Any] | None = None
+    used: int = 0
+    summed: dict[str, str] = field(default_factory=dict)
+
+
+def amounts_of(grant: Grant, args: Mapping[str, Any]) -> dict[str, str]:
+    """Return what a call adds to each sum of a grant, as exact decimal numbers."""
+    return {name: str(number_of(args.get(name))) for name in grant.sums}
+
+
+# -- bounds ------------------------------------------------------------------------------------------
+
+
+def number_of(value: object) -> Decimal | None:
+    """Return a number, also one that is written as text as a `Decimal` is; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = Decimal(str(value))
+    except InvalidOperation:
+        return None
+    return number if number.is_finite() else None
+
+
+def properties_of(bounds: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the bounds of each argument."""
+    found: Mapping[str, Any] = bounds.get("properties", {})
+    return found
+
+
+def fits(bounds: Mapping[str, Any], args: object) -> bool:
+    """Return whether arguments are within bounds: each one that is named is there, and fits."""
+    return isinstance(args, Mapping) and all(
+        name in args and _fits(bound, args[name])
+        for name, bound in properties_of(bounds).items()
+    )
+
+
+def _fits(bound: Mapping[str, Any], value: object) -> bool:
+    """Return whether a value fits; a keyword for another type, which JSON Schema ignores, refuses here."""
+    number = number_of(value)
+    if {*BELOW, *ABOVE} & bound.keys() and (number is None or not _is_inside(bound, number)):
+        return False
+    if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
+        return False
+    rest = {name: each for name, each in bound.items() if name not in {*BELOW, *ABOVE}}
+    return not validation.mismatch(rest, codec.plain(value))
+
+
+def _is_inside(bound: Mapping[str, Any], number: Decimal) -> bool:
+    limits = {name: Decimal(str(bound[name])) for name in (*BELOW, *ABOVE) if name in bound}
+    return (
+        number <= limits.get("maximum", number)
+        and number >= limits.get("minimum", number)
+        and ("exclusiveMaximum" not in limits or number < limits["exclusiveMaximum"])
+        and ("exclusiveMinimum" not in limits or number > limits["exclusiveMinimum"])
+    )
+
+
+def check_bounds(bounds: object, field: str) -> None:
+    """Check the form of bounds.
+
+    Raises:
+        GrantRefused: they aren't an object schema of plain bounds, or nothing is within them.
+    """
+    if not isinstance(bounds, Mapping) or set(bounds) - {"type", "properties", "required"}:
+        raise GrantRefused(
+            field, 'must be a JSON Schema such as {"properties": {"amount": {"maximum": 50}}}'
+        )
+    if bounds.get("type", "object") != "object" or not isinstance(
+        bounds.get("properties", {}), Mapping
+    ):
+        raise GrantRefused(field, "must be the schema of an object, the arguments of a call")
+    if unbound := set(bounds.get("required") or ()) - set(properties_of(bounds)):
+        raise GrantRefused(field, f"requires {sorted(unbound)}, and bounds no such argument")
+    for name, bound in properties_of(bounds).items():
+        where = f"{field}.{name}"
+        if not isinstance(bound, Mapping) or (unknown := sorted(set(bound) - set(KEYWORDS))):
+            named = f", not {unknown}" if isinstance(bound, Mapping) else ""
+            raise GrantRefused(where, f"may have {', '.join(KEYWORDS)}{named}")
+        for keyword in {*BELOW, *ABOVE} & set(bound):
+            if isinstance(bound[keyword], str) or number_of(bound[keyword]) is None:
+                raise GrantRefused(
+                    f"{where}.{keyword}", f"must be a number, not {bound[keyword]!r:.40}"
+                )
+        try:
+            validation.check_schema(codec.plain(dict(bound)), where)
+        except UsageError as error:
+            raise GrantRefused(where, str(error).rstrip(".")) from error
+        low, high = _ends(bound)
+        if low is not None and high is not None and low > high:
+            raise GrantRefused(where, f"nothing is at least {low} and at most {high}")
+        if (values := _values(bound)) and not any(_fits(bound, value) for value in values):
+            raise GrantRefused(where, "none of its values is within its other bounds")
+
+
+def _ends(bound: Mapping[str, Any]) -> tuple[Decimal | None, Decimal | None]:
+    """Return the least and the greatest number within bounds."""
+    lows = [Decimal(str(bound[name])) for name in ABOVE if name in bound]
+    highs = [Decimal(str(bound[name])) for name in BELOW if name in bound]
+    return max(lows, default=None), min(highs, default=None)
+
+
+def _values(bound: Mapping[str, Any]) -> list[Any]:
+    return [bound["const"]] if "const" in bound else list(bound.get("enum", ()))
+
+
+def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str) -> None:
+    """Check that calls with a schema can be within bounds.
+
+    Raises:
+        GrantRefused: they have no such argument, or none of its values is.
+    """
+    known = schema.get("properties", {})
+    for name, bound in properties_of(bounds).items():
+        where = f"{field}.{name}"
+        if name not in known:
+            names = ", ".join(sorted(known)) or "none"
+            raise GrantRefused(where, f"the call has no such argument; it has {names}")
+        part = {"$defs": schema.get("$defs", {}), **known[name]}
+        values = _values(bound)
+        if values and all(validation.mismatch(part, codec.plain(value)) for value in values):
+            raise GrantRefused(where, "no call of this tool has one of these values")
+        kinds = _kinds(known[name])
+        if {*BELOW, *ABOVE} & set(bound) and kinds and not kinds & {"number", "integer"}:
+            raise GrantRefused(
+                where, f"is {' or '.join(sorted(kinds))}, and only numbers have a bound"
+            )
+        low, high = _ends(bound)
+        least, greatest = _ends(known[name])
+        if (low is not None and greatest is not None and low > greatest) or (
+            high is not None and least is not None and high < least
+        ):
+            raise GrantRefused(where, "no call of this tool has a number within these bounds")
+
+
+def _kinds(schema: Mapping[str, Any]) -> set[str]:
+    """Return the types that a schema names, its own and those of its alternatives."""
+    found: set[str] = set()
+    for each in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        kinds = each.get("type", ())
+        found |= {kinds} if isinstance(kinds, str) else {*kinds}
+    return found
+
+
+def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: str) -> None:
+    """Check that bounds are within those that a rule allows.
+
+    Raises:
+        GrantRefused: they are wider, or can't be compared.
+    """
+    for name, outer in properties_of(widest).items():
+        where, inner = f"{field}.{name}", properties_of(bounds).get(name)
+        if inner is None:
+            raise GrantRefused(
+                where, f"the rule allows grants only with {dict(outer)}: bound it, too"
+            )
+        if values := _values(inner):
+            if all(_fits(outer, value) for value in values):
+                continue
+            raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
+        limits = {keyword: outer[keyword] for keyword in (*BELOW, *ABOVE) if keyword in outer}
+        rest = {keyword: value for keyword, value in outer.items() if keyword not in limits}
+        if not _is_within(inner, limits) or any(
+            inner.get(keyword) != value for keyword, value in rest.items()
+        ):
+            raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
+
+
+def _is_within(inner: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+    """Return whether all numbers within bounds are within some limits."""
+    low, high = _ends(inner)
+    for keyword in limits:
+        end = high if keyword in BELOW else low
+        is_open = end is not None and any(
+            name in inner and Decimal(str(inner[name])) == end
+            for name in ("exclusiveMaximum", "exclusiveMinimum")
+        )
+        if end is None or not (
+            _is_inside({keyword: limits[keyword]}, end)
+            or (is_open and end == Decimal(str(limits[keyword])))
+        ):
+            return False
+    return True
+
+
+def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) -> None:
+    """Check a grant where it is made; `schema` is that of the arguments, if it is known, `now` is in ms.
+
+    Raises:
+        GrantRefused: it can't be met, is wider than the rule allows, or has an end that is past.
+    """
+    allowed = rule.grants
+    if allowed is None:
+        raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
+    check_bounds(grant.bounds, "bounds")
+    if schema is not None:
+        check_reach(grant.bounds, schema, "bounds")
+    check_narrower(grant.bounds, allowed.bounds, "bounds")
+    if type(grant.uses) is not int or not 1 <= grant.uses <= allowed.uses:
+        raise GrantRefused(
+            "uses", f"must be a whole number from 1 to {allowed.uses}, not {grant.uses!r:.40}"
+        )
+    for name in {*grant.sums, *allowed.sums}:
+        most, most_allowed = grant.sums.get(name), allowed.sums.get(name)
+        if most is None:
+            raise GrantRefused(
+                f"sums.{name}",
+                f"the rule allows grants only with a sum of at most {most_allowed}",
+            )
+        if isinstance(most, str) or (number := number_of(most)) is None or number <= 0:
+            raise GrantRefused(f"sums.{name}", f"must be a number above 0, not {most!r:.40}")
+        if most_allowed is not None and number > Decimal(str(most_allowed)):
+            raise GrantRefused(
+                f"sums.{name}", f"wider than the rule allows, which is {most_allowed}"
+            )
+        kinds = _kinds((schema or {}).get("properties", {}).get(name, {}))
+        if schema is not None and not kinds & {"number", "integer"}:
+            raise GrantRefused(f"sums.{name}", "the call has no such number")
+    if grant.until <= now:
+        raise GrantRefused("until", "is in the past")
+    if grant.until > now + allowed.lifetime * 1000:
+        raise GrantRefused(
+            "until", f"the rule allows grants for at most {allowed.lifetime:g} seconds"
+        )
+    if not grant.graphs or len(grant.graphs) > MOST_GRAPHS:
+        raise GrantRefused("graphs", f"must name 1 to {MOST_GRAPHS} graphs")
+    if len(grant.requesters) > MOST_REQUESTERS:
+        raise GrantRefused("requesters", f"must name at most {MOST_REQUESTERS} principals")
+
+
+# -- who has granted it ------------------------------------------------------------------------------
+
+
+def voter_of(vote: Mapping[str, Any]) -> Voter:
+    """Return who a vote for a grant is from, as its door has seen them."""
+    groups, roles = (frozenset(vote.get(name) or ()) for name in ("groups", "roles"))
+    return Voter(
+        Principal.read(vote["by"]),
+        groups,
+        roles,
+        int(vote.get("level", 0)),
+        vote.get("login_age"),
+        vote.get("acr"),
+    )
+
+
+def counted(
+    rule: Rule,
+    grant: Grant,
+    voters: Sequence[tuple[Voter, str]],
+    requesters: Sequence[str] = (),
+    answered: Mapping[str, frozenset[str]] | None = None,
+) -> Count:
+    """Count the votes for a grant by a rule; the last one's refusal is what counts if there is one."""
+    effect, tally, voted = grant.digest(), Tally(), dict[str, int]()
+    count = Count("counted", tally, 0, rule.steps[0].need)
+    for voter, decision in voters:
+        facts = VoterFacts(
+            [each for each in requesters if each],
+            answered or {},
+            original=effect,
+            voted_in=voted.get(voter.principal.key),
+        )
+        vote = Vote(
+            voter.principal.key,
+            "reject" if decision == "reject" else "approve",
+            effect if decision != "reject" else "",
+        )
+        count, taken = rules.cast(replace(rule, escalate=()), tally, voter, vote, facts)
+        if count.word in {"counted", "accepted"}:
+            voted[taken.principal] = count.tally.round
+        tally = count.tally
+        if count.word == "accepted":
+            return count
+    return count
+
+
+def judge(
+    record: GrantRecord,
+    rule: Rule,
+    requester: Requester,
+    answered: Mapping[str, frozenset[str]],
+    *,
+    keys: Callable[[], Mapping[str, VerificationKey]],
+    now: int,
+) -> str:
+    """Return why a grant does not hold for a run, or ""; `rule` is the code's, `now` is in ms.
+
+    Nothing is taken from the store that a signature could say: the grant is the one that those signed who
+    count by the rule, for a run that none of those has asked for whom the rule excludes.
+    """
+    grant, allowed, level = record.grant, rule.grants, level_of(rule)
+    if allowed is None:
+        return "its rule allows no grants"
+    if record.revoked is not None or now > grant.until:
+        return "it was revoked or is over"
+    if grant.requesters and (requester.key not in grant.requesters or requester.level < level):
+        return "it is for runs of others"
+    if rules.excludes_requester(rule) and (not requester.key or requester.level < level):
+        return "nothing proves who has asked for the run"
+    voters = []
+    try:
+        check(grant, rule, None, grant.made_at)
+        for vote in record.votes:
+            voter = voter_of(vote) if not level else _signed_by(vote, grant, keys(), now)
+            voters.append((voter, vote["decision"] if not level else vote["body"]["decision"]))
+        people = (requester.key, *requester.on_behalf_of)
+        count = counted(rule, grant, voters, people, answered)
+    except (RunnerError, KeyError, TypeError, ValueError, AttributeError) as error:
+        return f"it can't be read as one: {error}"
+    if count.word != "accepted" or count.decision == "reject":
+        return count.detail or "too few have granted it"
+    return ""
+
+
+def _signed_by(
+    vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey], now: int
+) -> Voter:
+    """Return who has signed a vote for a grant.
+
+    Raises:
+        UsageError, ProofRefused: nobody has, it is for another grant, or from another time.
+    """
+    from runner.approvals.proofs import verify  # noqa: PLC0415 - an extra, which most do without
+
+    body = vote["body"]
+    proof = verify(body, keys, now=None)
+    key = keys[proof.kid]
+    issued, skew = proof.issued * 1000, ballots.SKEW * 1000
+    if (body.get("interrupt_id"), body.get("digest")) != (GRANT + grant.id, grant.digest()):
+        raise UsageError("it was signed for another grant")
+    if not grant.made_at - skew <= issued <= grant.until + skew:
+        raise UsageError("it was signed at another time than the grant was made")
+    # A grant is for calls to come: a key that was revoked grants nothing from then on.
+    if key.revoked is not None and key.revoked * 1000 <= now:
+        raise UsageError(f"the key {proof.kid!r} was revoked")
+    return proof.voter()

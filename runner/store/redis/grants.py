@@ -1,0 +1,121 @@
+"""Grants in a transaction, beside the first partition: what was granted, and how much of it was used.
+
+`grants` has each grant with its votes, `grant:<id>` how often and for which effects it was used:
+`used`, by argument `sum:<name>`, and `key:<idempotency key>` of each use.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
+from decimal import Decimal
+
+from runner.approvals.grants import KEPT_MS, GrantRecord
+from runner.audit import entries as audit_entries
+from runner.errors import CorruptDocument
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.store.encoding import dump
+from runner.store.interface import Reply
+from runner.store.redis import ledger
+from runner.store.redis.transaction.sets import WriteSet
+from runner.store.requests import ChangeGrant, UseGrant
+
+log = logging.getLogger(__name__)
+
+GRANTS = "grants"
+
+
+def uses_key(grant_id: str) -> str:
+    """Name the hash of a grant's uses."""
+    return f"grant:{grant_id}"
+
+
+def change(write_set: WriteSet, request: ChangeGrant) -> Reply:
+    """Store what a change makes of a grant: "changed", or "same"."""
+    stored = write_set.read(GRANTS, request.grant_id)
+    record = codec.decode(GrantRecord, stored) if stored else None
+    changed = request.change(record)
+    if changed is None or changed == record:
+        return Reply("same")
+    write_set.put(GRANTS, request.grant_id, dump(_document(changed)))
+    for name in request.drop:
+        write_set.drop(GRANTS, name)
+    _note(write_set, request.event, changed, {"reason": request.reason}, request.by)
+    return Reply("changed")
+
+
+def use(write_set: WriteSet, request: UseGrant) -> Reply:
+    """Count one use: "used" (also one that was counted before), "spent", or "over": it is none any more."""
+    stored, key = write_set.read(GRANTS, request.grant_id), uses_key(request.grant_id)
+    record = codec.decode(GrantRecord, stored) if stored else None
+    now = write_set.read_set.now
+    if record is None or record.revoked is not None or now > record.grant.until:
+        return Reply("over")
+    grant = record.grant
+    if grant.digest() != request.digest:
+        return Reply("over")
+    if write_set.read(key, f"key:{request.key}") is not None:
+        return Reply("used")
+    used = int(write_set.read(key, "used") or 0) + 1
+    sums = {
+        name: Decimal((write_set.read(key, f"sum:{name}") or b"0").decode()) + Decimal(amount)
+        for name, amount in request.amounts.items()
+    }
+    if used > grant.uses or any(
+        total > Decimal(str(grant.sums[name])) for name, total in sums.items()
+    ):
+        return Reply("spent")
+    write_set.put(key, "used", str(used))
+    for name, total in sums.items():
+        write_set.put(key, f"sum:{name}", str(total))
+    write_set.put(key, f"key:{request.key}", "1")
+    write_set.command("PEXPIREAT", key, grant.until + KEPT_MS)
+    about: dict[str, JSON] = {
+        "run": request.about_run,
+        "node": request.node,
+        "key": request.key,
+    }
+    _note(write_set, "grant.used", record, {**about, "used": used, "effect": request.effect})
+    return Reply("used")
+
+
+def read(
+    fields: Sequence[bytes], uses: Callable[[str], Mapping[bytes, bytes]]
+) -> dict[str, GrantRecord]:
+    """Read all grants by their id; `uses` reads the hash of one grant's uses. A damaged one is left out."""
+    records = {}
+    for name, text in zip(fields[::2], fields[1::2], strict=True):
+        try:
+            record = codec.decode(GrantRecord, text)
+        except CorruptDocument as error:
+            log.warning("grant.damaged: %r allows nothing: %s", name, error)
+            continue
+        counted = {
+            field.decode(): value.decode() for field, value in uses(record.grant.id).items()
+        }
+        summed = {
+            field[4:]: total for field, total in counted.items() if field.startswith("sum:")
+        }
+        records[record.grant.id] = replace(
+            record, used=int(counted.get("used", 0)), summed=summed
+        )
+    return records
+
+
+def _document(record: GrantRecord) -> dict[str, JSON]:
+    document = asdict(record)
+    return {name: value for name, value in document.items() if name not in {"used", "summed"}}
+
+
+def _note(
+    write_set: WriteSet,
+    type_: str,
+    record: GrantRecord,
+    about: Mapping[str, JSON],
+    by: str = "",
+) -> None:
+    if write_set.settings.audit != "off":
+        now = write_set.read_set.now
+        ledger.append(write_set, audit_entries.of_grant(type_, record.grant, by, about, now))
