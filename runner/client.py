@@ -235,7 +235,7 @@ class Run:
 
         `by` is who forks it: the new run's requester, for whom asked for this one, so that rules exclude all
         of them. It is signed by `sign`, or with RUNNER_SIGNING_KEY. Without `by` the requester is this run's,
-        and unsigned.
+        and unsigned: where a rule excludes who asked for a run, it has to be named.
 
         Raises:
             NotFoundError: there is no such run, node or visit. UsageError: the node has not run yet.

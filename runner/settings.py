@@ -218,6 +218,8 @@ class Settings(BaseSettings):
     """Where people ask for no more of them, mailto: or https:, for the header List-Unsubscribe."""
     directory: str = ""
     """`module:object` that knows the groups and roles of people: see approvals."""
+    plain_names_issuer: str = ""
+    """The issuer of names that are written without one, for exclusions; "" for any."""
     decision_keys: str = ""
     """A file with the public keys (JWKS) that check signed decisions: see approvals."""
     signing_key: str = ""

@@ -32,6 +32,7 @@ class Ballot:
     `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
     node, the principals who answered what the rule excludes. `body` is the message as it was signed.
     `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
+    `plain_issuer` is the issuer of names without one, see `rules.is_same_person`.
     """
 
     interrupt_id: str
@@ -45,6 +46,7 @@ class Ballot:
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
+    plain_issuer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +97,7 @@ class Operation:
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
+    plain_issuer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ def facts(
         gave=key in standing.lent.values(),
         original=approved(question),
         voted_in=voter_record.get("round"),
+        plain_issuer=operation.plain_issuer,
     )
 
 

@@ -41,7 +41,8 @@ class Evidence:
     `votes` are those of the question as they are stored, in order. `requester` has the `principal` who asked
     for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
     those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`. `began` (ms)
-    is when the run was started, by its id, which the digest of the question covers.
+    is when the run was started, by its id, which the digest of the question covers. `plain_issuer` is the
+    issuer of names without one.
     """
 
     votes: Sequence[Mapping[str, Any]] = ()
@@ -50,6 +51,7 @@ class Evidence:
     keys: Callable[[], Mapping[str, VerificationKey]] = dict
     root: str = ""
     began: int = 0
+    plain_issuer: str = ""
 
 
 def level_of(rule: Rule) -> int:
@@ -207,6 +209,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         _requesters(rule, question, evidence, keys),
         evidence.answered,
         original=ballots.approved(question),
+        plain_issuer=evidence.plain_issuer,
     )
     tally, rounds, seen_jtis = Tally(), dict[str, int](), set[str]()
     lent_in = dict[

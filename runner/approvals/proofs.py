@@ -75,7 +75,7 @@ class VerificationKey:
 class Proved:
     """A proof that holds: who it is of, how sure it is, and what the door knew of the login.
 
-    `issued` and `expires` are in seconds since 1970. `counter` is that of a passkey: see `Voter`.
+    `issued` and `expires` are in seconds since 1970. For `counter` and `claims` see `Voter`.
     """
 
     principal: Principal
@@ -89,11 +89,12 @@ class Proved:
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
     counter: tuple[str, int] | None = None
+    claims: frozenset[str] = frozenset()
 
     def voter(self) -> Voter:
         """Return who votes, with all that the proof vouches for."""
-        login = (self.level, self.login_age, self.acr)
-        return Voter(self.principal, self.groups, self.roles, *login, counter=self.counter)
+        login = (self.level, self.login_age, self.acr, "", self.counter, self.claims)
+        return Voter(self.principal, self.groups, self.roles, *login)
 
 
 def encoded(data: bytes) -> str:
@@ -310,6 +311,11 @@ def verify(
         _vouched(key, key.groups, proof.get("groups")),
         _vouched(key, key.roles, proof.get("roles")),
         (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
+        frozenset(
+            f"{form}:{name}"
+            for form in ("group", "role")
+            for name in _texts(proof.get(f"{form}s"))
+        ),
     )
 
 
@@ -317,9 +323,12 @@ def _vouched(key: VerificationKey, of_key: frozenset[str], stated: object) -> fr
     """Return the groups or roles of who decides: those of their own key, or what a door may state of them."""
     if key.level == OWN_KEY:
         return of_key
-    names = stated if isinstance(stated, list) else []
-    stated_names = frozenset(name for name in names if isinstance(name, str))
-    return stated_names & of_key if of_key else stated_names
+    return _texts(stated) & of_key if of_key else _texts(stated)
+
+
+def _texts(names: object) -> frozenset[str]:
+    items = names if isinstance(names, list) else []
+    return frozenset(item for item in items if isinstance(item, str))
 
 
 def signature_count(proof: Mapping[str, Any]) -> int:

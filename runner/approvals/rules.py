@@ -9,7 +9,7 @@ effect.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
@@ -388,6 +388,28 @@ def people_of(rule: Rule) -> list[str]:
     )
 
 
+def is_same_person(key: str, other_key: str, plain_issuer: str = "") -> bool:
+    """Return whether two principals count as one person where one of them is excluded.
+
+    A name without an issuer is that of every principal of the name, so that an exclusion fails closed; if
+    `plain_issuer` says which issuer such names have, it is that issuer's principal and no other.
+    """
+    (kind, iss, sub), (other_kind, other_iss, other_sub) = map(_parts, (key, other_key))
+    if plain_issuer:
+        return (kind, iss or plain_issuer, sub) == (
+            other_kind,
+            other_iss or plain_issuer,
+            other_sub,
+        )
+    return key == other_key or (sub == other_sub and not (iss and other_iss))
+
+
+def _parts(key: str) -> tuple[str, str, str]:
+    head, _, sub = key.partition("|")
+    kind, _, iss = head.partition(":")
+    return kind, iss, sub
+
+
 def excludes_requester(rule: Rule) -> bool:
     """Return whether who asked for the run may not decide."""
     return any("requester" in step.exclude for step in (rule, *rule.steps))
@@ -440,7 +462,8 @@ class Voter:
     """A principal with what its door knows: groups and roles (bare names), and how sure it is.
 
     `login_age` is in seconds; `acr` is what the issuer stated. `counter` names the passkey that has signed,
-    and says how often it had. `doubt` is why what should prove all of that does not hold.
+    and says how often it had. `doubt` is why what should prove all of that does not hold. `claims` are
+    selectors of all groups and roles that the door states: they exclude, whatever its key may vouch for.
     """
 
     principal: Principal
@@ -451,6 +474,7 @@ class Voter:
     acr: str | None = None
     doubt: str = ""
     counter: tuple[str, int] | None = None
+    claims: frozenset[str] = frozenset()
 
     @property
     def selectors(self) -> frozenset[str]:
@@ -477,11 +501,12 @@ def forbidden(
     answered_by: Mapping[str, frozenset[str]] | None = None,
     escalated_selectors: Sequence[str] = (),
     stage: int = 0,
+    plain_issuer: str = "",
 ) -> str:
     """Return why a voter may not vote in a stage, or "".
 
     `requesters` and `answered_by` (by node) are keys of principals; `escalated_selectors` have become
-    eligible since.
+    eligible since. `plain_issuer` is the issuer of names without one, see `is_same_person`.
     """
     if voter.doubt:
         return voter.doubt
@@ -500,14 +525,18 @@ def forbidden(
         ):
             where = "; no group or role of theirs is known (RUNNER_DIRECTORY)"
         return f"not one of those who may decide this{where}"
+
+    def is_one_of(keys: Iterable[str]) -> bool:
+        return any(is_same_person(key, one_key, plain_issuer) for one_key in keys)
+
     for entry in {*rule.exclude, *step.exclude}:
         form = selector(entry)
-        if form == "requester" and key in requesters:
+        if form == "requester" and is_one_of(requesters):
             return "who asked for this does not decide it"
         node = form.removeprefix(ANSWERED)
-        if form != node and key in (answered_by or {}).get(node, frozenset()):
+        if form != node and is_one_of((answered_by or {}).get(node, ())):
             return f"who answered {node.removeprefix(OUTER)!r} does not decide this"
-        if form in selectors:
+        if form in selectors | voter.claims or is_one_of([form.removeprefix("user:")]):
             return f"excluded: {entry}"
     return unsure(rule, voter, stage)
 
@@ -648,6 +677,7 @@ class VoterFacts:
     who answered it, `escalated` are selectors that have become eligible; `lent` is the stage in which the
     voter may stand in for an eligible person, `gave` is true for one who has delegated. `original` is the
     effect of approving what was shown, `voted_in` the round in which the voter has voted before.
+    `plain_issuer` is the issuer of names without one, "" where none is set.
     """
 
     requesters: Collection[str] = ()
@@ -657,6 +687,7 @@ class VoterFacts:
     gave: bool = False
     original: str = ""
     voted_in: int | None = None
+    plain_issuer: str = ""
 
 
 def cast(
@@ -714,4 +745,5 @@ def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
         answered_by=facts.answered,
         escalated_selectors=escalated_selectors,
         stage=stage,
+        plain_issuer=facts.plain_issuer,
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeGuard
 
 from runner.approvals import grants, judgement
 from runner.approvals.calendars import escalates_at
@@ -69,14 +70,16 @@ class VisitJudge:
         retry: RetryPolicy | None,
         check_exclusions: Callable[[Rule], None],
         known_grants: KnownGrants,
+        plain_issuer: Callable[[], str],
     ) -> None:
         """Read the votes on those of the claim's answers that were decided by a rule.
 
         `retry` is the node's: for so long an effect that has begun may begin again. `check_exclusions`
-        refuses a rule that excludes who answered a node that is none.
+        refuses a rule that excludes who answered a node that is none. `plain_issuer` reads the issuer of
+        names without one.
         """
         self._check_exclusions, self._grants = check_exclusions, known_grants
-        self._node = claim.token.node
+        self._plain_issuer, self._node = plain_issuer, claim.token.node
         self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
         self.graph_id = claim.graph_id
         self.tenant = store.namespace
@@ -121,10 +124,10 @@ class VisitJudge:
         if not excludes_requester(rule):
             return
         requester, level = self._store.requester(self._run_id), level_of(rule)
-        if requester is None:
+        if not is_named(requester):
             raise UsageError(
                 "the rule excludes who asked for the run, but no one was named when it was started: start it "
-                "with requester=."
+                "with requester=, or make it from another run with by=."
             )
         keys = self._keys.read() if level else {}
         if keys and (signed := judgement.requester_level(requester, keys)) < level:
@@ -187,12 +190,18 @@ class VisitJudge:
         # Where a test has a clock of its own, ids are not of its time.
         began = 0 if self._store.clock else run_ids.time_of(answer.run_id)
         votes = self._votes.get(answer.id) or self._store.votes(answer.id)
-        return Evidence(votes, requester, answered_by, self._keys.read, root, began)
+        issuer = self._plain_issuer() if level_of(rule) else ""
+        return Evidence(votes, requester, answered_by, self._keys.read, root, began, issuer)
 
     def _root(self, run_id: str) -> str:
         """Return the outermost run: for one of a nested graph the store says it."""
         record = self._store.peek(run_id) if self._nested else None
         return record.root if record else run_id
+
+
+def is_named(requester: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
+    """Return whether it is known who asked for a run; `inherited` are those who asked for another."""
+    return requester is not None and not requester.get("inherited")
 
 
 SCOPES = ("function", "node")

@@ -89,6 +89,7 @@ def apply_vote(
         answerers(engine.store, rule, question),
         body,
         decision.shown_at,
+        engine.plain_issuer,
     )
     reply = engine.store.do(CastVote(ballot, new_nonce()))
     (receipt,) = reply.receipts
@@ -167,6 +168,7 @@ def apply_operation(
         comment,
         answered=answered_by,
         body=body,
+        plain_issuer=engine.plain_issuer,
         **marks,
     )
     reply = engine.store.do(ApplyOperation(operation, new_nonce()))
@@ -305,7 +307,8 @@ def inherited(
 ) -> dict[str, JSON] | None:
     """Return who asks for a run that is made from another one, `by` a person; None where no one is known.
 
-    `body` says what is done. All who asked for the other run ask for this one, too.
+    `body` says what is done. All who asked for the other run ask for this one, too. Without `by` it is
+    marked as `inherited`: a rule that excludes who asks does not take that.
 
     Raises:
         UsageError: `by` is no principal.
@@ -316,7 +319,8 @@ def inherited(
     ]
     if by is None:
         # What was signed was the start of the other run.
-        return {name: value for name, value in source.items() if name != "body"} or None
+        record = {name: value for name, value in source.items() if name != "body"}
+        return {**record, "inherited": True} if record else None
     principal = principal_of(by)
     behalf = [name for name in people if name != principal.key]
     body = {

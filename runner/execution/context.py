@@ -82,6 +82,7 @@ class ClaimedVisit:
         check_exclusions: Callable[[Rule], None],
         specs: Mapping[str, NodeSpec],
         ring: Callable[[Reply], Reply],
+        plain_issuer: Callable[[], str],
     ) -> None:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
         self._ring = ring
@@ -97,6 +98,7 @@ class ClaimedVisit:
             retry=retry,
             check_exclusions=check_exclusions,
             known_grants=grants,
+            plain_issuer=plain_issuer,
         )
         self.address = Address(
             token.run_id, token.node, token.visit, routes=tuple(routes), judge=self._judge

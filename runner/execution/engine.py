@@ -165,6 +165,13 @@ class Engine:
         path = Settings().signing_key
         return SigningKey.read(path) if path else None
 
+    @functools.cached_property
+    def plain_issuer(self) -> str:
+        """The issuer of names that are written without one; "" where none is set."""
+        from runner.settings import Settings  # noqa: PLC0415 - as above
+
+        return Settings().plain_names_issuer
+
     def start(self, graph_id: str, task: object, **options: Unpack[StartOptions]) -> str:
         """Start a run and return its id; the same idempotency key returns the same run.
 
@@ -468,6 +475,7 @@ class Engine:
             check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),
             specs=plan.definition.nodes,
             ring=self.ring,
+            plain_issuer=lambda: self.plain_issuer,
         )
 
     def _commit(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from runner.approvals.decision_keys import run_name
+from runner.approvals.visit_judge import is_named
 from runner.definition.model import Topology, map_of
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import NotFoundError, TooManyRuns, UsageError
@@ -108,11 +109,7 @@ class RunStarter:
         _check_on_end(on_end)
         if plan is not None:
             self.publish([graph_id], replace=False)
-            if plan.for_requester and requester is None:
-                raise UsageError(
-                    f"node {plan.for_requester!r} of graph {graph_id!r} is approved by a rule that excludes "
-                    "who asked for the run, so nothing was started: pass requester."
-                )
+            check_requester(plan, requester)
         run_id = options.get("run_id")
         if not run_id:
             partition = self._store.partition(graph_id, key or effects or None, tags)
@@ -174,6 +171,20 @@ class RunStarter:
             self.publish([outermost(start.graph_id)], replace=False)
             reply = self._store.do(StartRun(start))
         return reply
+
+
+def check_requester(plan: CompiledGraph, requester: Mapping[str, JSON] | None) -> None:
+    """Check that it is known who asks for a run of a graph whose rules exclude them.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if plan.for_requester and not is_named(requester):
+        raise UsageError(
+            f"node {plan.for_requester!r} of graph {plan.definition.id!r} is approved by a rule that "
+            "excludes who asked for the run, so nothing was started: pass requester, or by where it is made "
+            "from another run."
+        )
 
 
 def _limits(topology: Topology) -> list[LimitShape]:

@@ -24,7 +24,7 @@ from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
 from runner.operations.setting_sources import unknown_settings
 from runner.records.json_form import span
-from runner.records.listings import RunQuery
+from runner.records.listings import InterruptQuery, RunQuery, grouped
 from runner.records.run import Status, outermost
 from runner.records.validation import one_line
 from runner.records.workers import Worker
@@ -62,8 +62,8 @@ class Facts:
     graphs that have unfinished runs; `unreadable` are queues whose key is no list. `other_servers` are those
     of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
     are set, or "". `signing` is what is wrong with the
-    keys of decisions, or "". `held` are the newest runs that are held. `doors` are the processes of `runner
-    server` that reported lately.
+    keys of decisions, or "". `voters` are the keys of those who have voted lately. `held` are the newest runs
+    that are held. `doors` are the processes of `runner server` that reported lately.
     """
 
     vitals: ServerInfo
@@ -94,6 +94,7 @@ class Facts:
     audits: Sequence[Audited] = ()
     audit: str = "off"
     signing: str = ""
+    voters: Sequence[str] = ()
     dropped: int = 0
     address: str = ""
     doors: Sequence[Worker] = ()
@@ -190,6 +191,7 @@ def read_facts(settings: Settings) -> Facts:
         archive=bool(settings.archive),
         held=[run.run_id for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
+        voters=_read_voters(store),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
@@ -230,6 +232,17 @@ def _read_queues(
                     queues(graph, run.fingerprint)
                 )
     return graph_queues, run_queues
+
+
+QUESTIONS_READ = 100
+"""The oldest open questions, and the newest closed ones, whose votes are read."""
+
+
+def _read_voters(store: Store) -> list[str]:
+    queries = (InterruptQuery(), InterruptQuery(closed=True))
+    pages = [store.open_interrupts(query, QUESTIONS_READ) for query in queries]
+    by_rule = [question.id for page in pages for question in page if question.rule is not None]
+    return sorted({vote["by"] for name in by_rule for vote in store.votes(name)})
 
 
 def broker_detail(settings: Settings) -> str:
@@ -370,6 +383,21 @@ def _keys(facts: Facts) -> Iterator[Check]:
     yield from _check(
         "keys", "", facts.signing, "Name the file of its public half for doors and workers."
     )
+
+
+def _voters(facts: Facts) -> Iterator[Check]:
+    people = [key for key in facts.voters if key.startswith("human:")]
+    by_name = grouped(people, lambda key: key.partition("|")[2])
+    double = [" and ".join(keys) for keys in by_name.values() if len(keys) > 1]
+    problem = (
+        double
+        and f"one name votes with several issuers, so counts several times: {_names(double)}"
+    )
+    fix = (
+        "Let all doors name a person with one issuer; say in RUNNER_PLAIN_NAMES_ISSUER which one names "
+        "without an issuer have."
+    )
+    yield from _check("voters", "", problem or "", fix)
 
 
 def _version(facts: Facts) -> Iterator[Check]:
@@ -894,6 +922,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _memory,
     _settings,
     _keys,
+    _voters,
     _version,
     _eviction,
     _disk,

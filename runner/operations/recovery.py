@@ -24,6 +24,7 @@ from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
+from runner.execution.runs import check_requester
 from runner.limits.concurrency import label, tag_of
 from runner.records import codec
 from runner.records.codec import JSON
@@ -470,9 +471,12 @@ def fork(
 
     Raises:
         NotFoundError: there is no such run, node or visit.
-        UsageError: the node has not run yet.
+        UsageError: the node has not run yet, or a rule excludes who asks for the run, and that is not known.
         ConflictError: what the run has kept does not lead to the node, or its shape is gone.
     """
+    source = engine.store.peek(run_id)
+    if source and (plan := engine.registry.find(source.graph_id)):
+        check_requester(plan, requester)
     packed_input = codec.pack(new_input[0], "input") if new_input else None
     new_id = ids.run_id(partition_of(run_id), run_name(requester))
     options = ForkOptions(

@@ -142,6 +142,7 @@ def why_barred(
         escalated(question, round(time.time() * 1000)),
         question.stage if key in question.delegated else None,
         gave=key in question.delegated.values(),
+        plain_issuer=services.client.engine.plain_issuer,
     )
     why = barred(rule, voter, facts, question.stage)
     # A login that is too old is said beside the form, with the way to another.

@@ -42,6 +42,7 @@ class Services(Installation):
         """The client of the store; it vouches for people as a service, as it knows of no login."""
         client = Client(store=self.store)
         client.engine.signing_level = SERVICE
+        client.engine.plain_issuer = self.settings.plain_names_issuer
         return client
 
     @cached_property

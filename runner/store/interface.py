@@ -99,7 +99,8 @@ class Start:
     """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data. With `parent` set
     it is a child run, whose node waits for it; `on_end` names a task to call at its end. `trace` is the
     traceparent (W3C) of the program that starts it. `requester` has the `principal` (key) who asked for the
-    run, and the `body` of the signed message that said so.
+    run, and the `body` of the signed message that said so; `inherited` is true where the run was made from
+    another and has the people of that.
     """
 
     run_id: str

@@ -292,7 +292,8 @@ def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str
     if not others or (more if "body" in second else "body" in first):
         return None
     behalf: Any = first.get("on_behalf_of") or ()
-    return {**first, "on_behalf_of": [*behalf, *more]} if more else first
+    joint = {**first, "on_behalf_of": [*behalf, *more]} if more else first
+    return {**joint, "inherited": True} if second.get("inherited") else joint
 
 
 def _people(requester: Mapping[str, Any]) -> dict[str, None]:

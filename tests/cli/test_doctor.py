@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from runner.approvals import Principal
 from runner.approvals.freezes import Freeze
 from runner.approvals.keys import KeySet
 from runner.operations.doctor import (
@@ -24,6 +25,9 @@ from runner.records.workers import Worker
 from runner.settings import Settings
 from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
+from runner.store.redis.store import RedisStore
+from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.voting import TWO, voting
 from tests.waiting import wait_until
 
 NOW = 1_800_000_000_000
@@ -54,6 +58,7 @@ WELL = Facts(
     False,
     graph_queues={"refund": {"runner/refund"}},
     run_queues={"refund": {"runner/refund"}},
+    voters=["human:|ana", "human:https://idp|ben", "service:ci|ana"],
 )
 
 
@@ -161,6 +166,7 @@ CASES = [
     ),
     ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
     ("keys", WARN, replace(WELL, signing="no such file")),
+    ("voters", WARN, replace(WELL, voters=["human:|ana", "human:https://idp|ana"])),
     (
         "schedule",
         WARN,
@@ -283,6 +289,21 @@ def test_doctor_fails_without_a_worker(call, redis_url):
 
     assert done.exit_code == 1
     assert ["FAIL", "workers", "none", "Start one with `runner worker`."] in cells
+
+
+def test_doctor_names_a_person_who_votes_under_two_issuers(call, redis_url):
+    """A plain name and a login of that name count twice; votes of several people are no problem."""
+    people = voting(ManualWorker(RedisStore(redis_url, push=False)), replace(TWO, need=3))
+
+    def doubled():
+        lines = call("doctor", url=redis_url).stdout.splitlines()
+        return [cells for line in lines if "voters" in (cells := line.split("\t"))]
+
+    assert people.words(("ana",), ("ben",)) == ["counted", "counted"]
+    assert doubled() == []
+    assert people.vote(Principal("ana", "https://idp")).status == "accepted"
+    ((result, _, detail, _),) = doubled()
+    assert (result, "human:https://idp|ana and human:|ana" in detail) == ("WARN", True)
 
 
 def test_doctor_ends_with_7_without_a_store(call):

@@ -219,6 +219,7 @@ SETTINGS = {
     "log",
     "max",
     "on",
+    "plain",
     "redis",
     "shutdown",
     "signing",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Client, Graph, Status
+from runner import Client, Graph, GraphBuilder, Status
 from runner.approvals import (
     Action,
     Approval,
@@ -381,7 +381,8 @@ def test_who_asked_for_a_run_does_not_decide_it():
     assert question.requester == "human:https://login|ana"
     ana = Principal("ana", "https://login", name="Ana")
     assert nested.client.vote(question.id, "approve", by=ana).status == "forbidden"
-    assert nested.client.vote(question.id, "approve", by="ana").status == "accepted"
+    assert nested.client.vote(question.id, "approve", by="ana").status == "forbidden"
+    assert nested.client.vote(question.id, "approve", by="ben").status == "accepted"
 
     plain = Asking(rule=rule, action=REFUND)
     plain.start(requester={"principal": "human:|ana"})
@@ -459,8 +460,9 @@ def test_who_answered_another_node_does_not_decide():
     assert [team.vote("ben"), team.vote("cid")] == ["counted", "accepted"]
     team.bench.finish()
 
-    words = [team.vote(who) for who in ("ana", "ben", "cid", "dan")]
-    assert words == ["forbidden", "forbidden", "forbidden", "accepted"]
+    logins = [f"human:https://idp|{name}" for name in ("ana", "ben")]
+    words = [team.vote(who) for who in ("ana", "ben", "cid", *logins, "dan")]
+    assert words == ["forbidden"] * 5 + ["accepted"]
 
 
 @pytest.mark.parametrize(
@@ -701,7 +703,6 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
     for by, people in (
         ("ben", {"principal": "human:|ben", "on_behalf_of": ["service:|bot", "human:|ana"]}),
         ("ana", {"principal": "human:|ana", "on_behalf_of": ["service:|bot"]}),
-        (None, {"principal": "service:|bot", "on_behalf_of": ["human:|ana"]}),
     ):
         run = source.fork("a", by=by) if made == "fork" else source.again(by=by)
         team.bench.run_id = run.id
@@ -712,10 +713,101 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
         assert [team.vote(who) for who in [*excluded, "cid"]] == ["forbidden"] * len(
             excluded
         ) + ["accepted"]
+    team.bench.run_id = (source.fork("a") if made == "fork" else source.again()).id
+    assert "with by=" in str(team.bench.finish().results["a"].result)
     if made == "fork":
         assert (
             team.client.start("bench", "task").fork("a").id
         )  # nobody is known: none is made up
+
+
+@pytest.mark.parametrize("made", ["fork", "again"])
+def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made):
+    """The first requester does not stand for who makes another run; a graph without such a rule takes it."""
+
+    def make(rule: Rule, **options: Any) -> str:
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: 1, "pay", approval=rule)
+        team = Asking(builder.build())
+        run = team.client.start("bench", "task", requester="ana")
+        team.bench.run_id = run.id
+        team.bench.finish()
+        return (run.fork("pay", **options) if made == "fork" else run.again(**options)).id
+
+    with pytest.raises(UsageError, match="nothing was started: pass requester, or by"):
+        make(FOUR_EYES)
+    assert make(FOUR_EYES, by="ben")
+    assert make(Rule())
+
+
+@pytest.mark.parametrize(
+    ("requester", "rule", "voter", "issuer", "status"),
+    [
+        # The line of approvals.md: a bot asks for a person, whose login has an issuer.
+        ("service:https://chat|bot", {}, "human:https://idp|ana", "", "forbidden"),
+        ("service:https://chat|bot", {}, "human:https://idp|ana", "https://idp", "forbidden"),
+        ("service:https://chat|bot", {}, "human:https://else|ana", "https://idp", "accepted"),
+        ("service:https://chat|bot", {}, "human:https://idp|ben", "", "accepted"),
+        ("human:https://idp|eve", {}, "eve", "", "forbidden"),
+        ("human:https://idp|eve", {}, "human:https://else|eve", "", "accepted"),
+        ("zoe", {"exclude": ["eve"]}, "human:https://idp|eve", "", "forbidden"),
+        ("zoe", {"exclude": ["eve"]}, "human:https://idp|ben", "", "accepted"),
+        (
+            "zoe",
+            {"stages": [Rule(exclude=["requester"], auth=Auth(level=1))], "exclude": []},
+            "human:https://idp|zoe",
+            "",
+            "forbidden",
+        ),
+    ],
+)
+def test_four_eyes_hold_for_names_without_an_issuer(  # noqa: PLR0917 - pytest passes them by name
+    public, requester, rule, voter, issuer, status
+):
+    """Who is named without an issuer does not decide by a login of that name; what is accepted runs."""
+    options = {"exclude": ["requester"], "auth": Auth(level=1), **rule}
+    team = Asking(rule=Rule(**options), action=REFUND)
+    engine = team.bench.engine
+    engine.plain_issuer, engine.decision_keys = issuer, DecisionKeys(public)
+    team.bench.clock.now = time.time_ns() // 1_000_000
+    start = start_body("bench", "task", requester, on_behalf_of=["ana"])
+    started = handle_start(engine, sent(DOOR.sign(start))).receipt
+    assert started is not None
+    team.bench.run_id = started.run_id or ""
+    team.bench.finish()
+    shown = team.shown
+    vote = DOOR.sign(vote_body(shown["interrupt_id"], "approve", voter, digest=shown["digest"]))
+    delegation = operation_body(shown["interrupt_id"], "delegate", voter, to="human:|dan")
+
+    assert operation(team, vote, 2) == status
+    if status == "forbidden":
+        assert operation(team, DOOR.sign(delegation), 3) == "forbidden"
+        assert team.bench.result().interrupts
+    else:
+        assert team.finish().approved
+
+
+def test_who_stands_in_for_another_is_no_one_excluded(public):
+    """A vote that was delegated to who asked for the run, by another spelling of the name, is refused."""
+    rule = Rule(exclude=["requester"], delegate="anyone", auth=Auth(level=1))
+    team = Asking(rule=rule, action=REFUND)
+    engine = team.bench.engine
+    engine.decision_keys = DecisionKeys(public)
+    team.bench.clock.now = time.time_ns() // 1_000_000
+    start = start_body("bench", "task", "ana")
+    started = handle_start(engine, sent(DOOR.sign(start))).receipt
+    assert started is not None
+    team.bench.run_id = started.run_id or ""
+    team.bench.finish()
+    shown = team.shown
+
+    for number, (name, status) in enumerate([("ana", "forbidden"), ("cid", "accepted")]):
+        to = f"human:https://idp|{name}"
+        lent = operation_body(shown["interrupt_id"], "delegate", "ben", to=to)
+        vote = vote_body(shown["interrupt_id"], "approve", to, digest=shown["digest"])
+        assert operation(team, DOOR.sign(lent), 2 * number + 2) == "accepted"
+        assert operation(team, DOOR.sign(vote), 2 * number + 3) == status
+    assert team.finish().approved
 
 
 @pytest.mark.parametrize("level", [1, 2])

@@ -121,7 +121,7 @@ class Machine:
     def cast(
         self, tally: Tally, voter: str, vote: Vote, voted_in: int | None
     ) -> tuple[Count, Vote]:
-        facts = VoterFacts(REQUESTER, original=SHOWN, voted_in=voted_in)
+        facts = VoterFacts((REQUESTER,), original=SHOWN, voted_in=voted_in)
         return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
     def recount(self, votes: Sequence[Vote]) -> Count:

@@ -228,6 +228,13 @@ FAULTS = (
         "rejections end a question whose rule has no veto",
         test="tests/records/test_approvals.py",
     ),
+    Mutation(
+        "approvals/rules.py",
+        "return key == other_key or (sub == other_sub and not (iss and other_iss))",
+        "return key == other_key",
+        "who is excluded by a name alone decides by a login of that name",
+        test="tests/records/test_approvals.py",
+    ),
     # -- votes, judged by the worker -----------------------------------------------------------------
     Mutation(
         "approvals/judgement.py",

@@ -248,6 +248,49 @@ def test_who_may_vote(voter, reason):
     assert bool(refused) is bool(reason)
 
 
+IDP = "https://idp.example"
+
+
+@pytest.mark.parametrize("how", ["requester", "answered", "exclude"])
+@pytest.mark.parametrize(
+    ("excluded", "voter", "issuer", "is_excluded"),
+    [
+        ("ana", f"human:{IDP}|ana", "", True),
+        (f"human:{IDP}|ana", "ana", "", True),
+        ("ana", f"agent:{IDP}|ana", "", True),
+        ("service:|bot", f"service:{IDP}|bot", "", True),
+        (f"human:{IDP}|ana", f"human:{IDP}|ana", "", True),
+        (f"human:{IDP}|ana", "human:other|ana", "", False),
+        ("ana", f"human:{IDP}|ben", "", False),
+        ("ana", f"human:{IDP}|ana", IDP, True),
+        (f"human:{IDP}|ana", "ana", IDP, True),
+        ("ana", "human:other|ana", IDP, False),
+        ("ana", f"agent:{IDP}|ana", IDP, False),
+    ],
+)
+def test_an_exclusion_by_a_name_alone_fails_closed(how, excluded, voter, issuer, is_excluded):
+    """A name without an issuer is every principal of that name, or that of the issuer which is set."""
+    excluded_key = Principal.read(excluded).key
+    people = {
+        "answered_by": {"look_up": frozenset({excluded_key})},
+        "requesters": [excluded_key],
+    }
+    form = {"requester": "requester", "answered": "answered:look_up"}.get(
+        how, f"user:{excluded}"
+    )
+    rule = Rule(exclude=[form], kinds=["human", "service", "agent"])
+
+    refused = forbidden(rule, Voter(Principal.read(voter)), plain_issuer=issuer, **people)
+    assert bool(refused) is is_excluded
+
+
+def test_a_name_alone_makes_no_one_else_eligible():
+    """Who may decide is named exactly: a login of the same name is not the one that a rule names."""
+    rule = Rule(eligible=["ana"])
+    assert forbidden(rule, Voter(Principal("ana", IDP)), plain_issuer=IDP)
+    assert not forbidden(rule, Voter(ANA))
+
+
 @pytest.mark.parametrize(
     ("voter", "reason"),
     [

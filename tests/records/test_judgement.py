@@ -141,7 +141,9 @@ def decided(
         )
         stage = tally.stage
         facts = VoterFacts(
-            stored.requester, original=ballots.approved(stored), lent=stage if lender else None
+            (stored.requester,),
+            original=ballots.approved(stored),
+            lent=stage if lender else None,
         )
         count, vote = rules.cast(
             rule,
@@ -433,6 +435,65 @@ def test_for_whom_a_run_was_started_does_not_decide_it():
         replace(question, on_behalf_of=[ana]), ("eve", "approve"), ("ben", "approve")
     )
     assert judge(question, stored, replace(proof, votes=votes)).approved
+
+
+@pytest.mark.parametrize(
+    ("name", "issuer", "is_held"),
+    [("ana", "", True), ("ana", LOGIN, True), ("ana", "other", False), ("zoe", "", False)],
+)
+@pytest.mark.parametrize("how", ["on_behalf_of", "exclude", "answered"])
+def test_an_excluded_name_without_an_issuer_is_excluded_at_the_effect(
+    how, name, issuer, is_held
+):
+    """Whatever a door has taken, the worker refuses the vote of a login of that name."""
+    start = {part: value for part, value in START.items() if part != "proof"}
+    start |= {"on_behalf_of": [name]} if how == "on_behalf_of" else {}
+    start = sign(start, DOOR, "door", now=NOW - 60, jti="bot")
+    extra = {"exclude": [name], "answered": ["answered:look"]}.get(how, [])
+    rule = replace(RULE, exclude=["requester", *extra])
+    question = replace(asked(rule), run_id="00" + run_name(start))
+    if how == "on_behalf_of":
+        question = replace(question, on_behalf_of=[f"human:|{name}"])
+    stored, votes = decided(question, *TWO)
+    proof = evidence(
+        votes,
+        requester={**REQUESTER, "body": start},
+        root=question.run_id,
+        answered={"look": frozenset({f"human:|{name}"})},
+        plain_issuer=issuer,
+    )
+    if not is_held:
+        assert judge(question, stored, proof).approved
+        return
+    with pytest.raises(ApprovalMismatch, match=r"asked for this|excluded|who answered"):
+        judge(question, stored, proof)
+
+
+def test_a_group_that_the_key_may_not_vouch_for_excludes_all_the_same():
+    """A door that may state finance alone, and states interns, too: an exclusion of interns holds."""
+    entry = {
+        "kty": "OKP",
+        "crv": "Ed25519",
+        "x": encoded(public_bytes(DOOR.public_key())),
+        "kid": "door",
+        "level": 2,
+        "groups": ["finance"],
+    }
+    keys = read_keys(json.dumps({"keys": [entry]}))
+    body = sign(
+        {"v": 2, "by": "ana"},
+        DOOR,
+        "door",
+        now=NOW,
+        jti="1",
+        login={"groups": ["finance", "interns"], "roles": ["cfo"]},
+    )
+    voter = verify(body, keys, now=NOW).voter()
+    assert voter.groups == {"finance"}
+    finance, interns = ["group:finance"], ["group:interns"]
+    assert "excluded" in rules.forbidden(Rule(eligible=finance, exclude=interns), voter)
+    assert not rules.forbidden(Rule(eligible=finance), voter)
+    assert rules.forbidden(Rule(eligible=interns), voter)
 
 
 def test_without_signatures_a_forged_vote_counts():
