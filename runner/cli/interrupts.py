@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -460,7 +460,7 @@ def vote(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     if variant is not None:
         response = _response_for(context, interrupt_id, decision, response, variant)
-    _check_response(decision, response)
+    _check_response(context, [interrupt_id], decision, response)
     receipt = context.client.vote(
         interrupt_id,
         decision,
@@ -484,9 +484,22 @@ def _response_for(
     return None if answer is True and decision == "approve" else answer
 
 
-def _check_response(decision: str, response: Any) -> None:
+def _check_response(
+    context: CommandContext, interrupt_ids: Iterable[str], decision: str, response: Any
+) -> None:
+    """Refuse a response that the decision leaves out, or takes for that of another one."""
+    from runner.operations.questions import differs
+
     wants, has_response = decision in {"edit", "respond"}, response is not None
-    if wants != has_response and not (decision == "approve" and has_response):
+    if decision == "approve" and has_response:
+        for question in (_question(context, name) for name in interrupt_ids):
+            versions = [variant.response for variant in question.variants]
+            if question.action and differs(question, response) and response not in versions:
+                raise click.UsageError(
+                    f"The response has other arguments than the call of {question.id} and its versions; "
+                    "nothing was sent. Approve without --response, or vote edit, which approves with changes."
+                )
+    elif wants != has_response:
         raise click.UsageError(
             f"{decision} needs --response."
             if wants
@@ -538,12 +551,12 @@ def vote_all(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     from runner.operations.questions import VotedAll
 
-    _check_response(decision, response)
+    digests = dict(
+        _digest_of(line, number) for number, line in enumerate(shown or (), 1) if line.strip()
+    )
+    _check_response(context, digests, decision, response)
     if shown is None:
         return _list_all(context, filters, limit)
-    digests = dict(
-        _digest_of(line, number) for number, line in enumerate(shown, 1) if line.strip()
-    )
     receipts = context.client.respond_all(
         list(digests), decision, by=by, digests=digests, response=response, comment=comment
     )

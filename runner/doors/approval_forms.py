@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from runner.approvals.ballots import effect_of
-from runner.operations.questions import QuestionView
+from runner.operations.questions import QuestionView, differs
 from runner.records import codec
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.validation import MAX_REASON, violation
@@ -48,8 +48,11 @@ def decision_of(
     kind, response, comment = "respond", payload, ""
     if question.rule is not None:
         comment = payload.get("reason", "")
+        is_changed = "editedArgs" in payload and differs(question, payload["editedArgs"])
         if not payload["approved"]:
             kind, response = "reject", None
+            if is_changed or "response" in payload:
+                return None, "it rejects, so it can't have `editedArgs` or a `response` as well"
         elif "editedArgs" in payload:
             kind, response = "edit", payload["editedArgs"]
         else:

@@ -97,9 +97,15 @@ def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
 
 
 def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision | Receipt:
-    """Return what a person has decided by the form of a question, or the receipt of what does not fit it."""
+    """Return what a person has decided by the form of a question, or the receipt of what does not fit it.
+
+    A field that the form does not have, as an argument of the call, is refused: it would be left out.
+    """
     decision = Decision(question.id, None, None, None, question.digest)
-    path, fault = violation(form(question) or {}, dict(content))
+    whole = answer_field(question.response_schema)
+    is_object = question.rule is None and whole.schema.get("type") == "object"
+    more = {} if is_object else {"additionalProperties": False}
+    path, fault = violation({**(form(question) or {}), **more}, dict(content))
     if fault:
         where = ".".join(map(str, path or ()))
         return decision.receipt(ReceiptStatus.REJECTED, f"{where}: {fault}" if where else fault)
@@ -107,6 +113,5 @@ def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision 
         return replace(
             decision, decision=content["decision"], comment=content.get("reason") or ""
         )
-    is_object = answer_field(question.response_schema).schema.get("type") == "object"
     value = dict(content) if is_object else content["answer"]
     return replace(decision, response=codec.pack(value, "response"), decision="respond")

@@ -304,6 +304,16 @@ def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
             continue  # no message of this program's: its digest is all that can be shown
 
 
+def differs(question: Interrupt, arguments: Any) -> bool:
+    """Return whether arguments make another call than the one that a question shows, as it is hashed.
+
+    Raises:
+        UnstorableError: they have values that other languages would read as others.
+    """
+    value = codec.pack(arguments, "the arguments")
+    return effect_of(question, "edit", value) != approved(question)
+
+
 def changes(before: Mapping[str, Any] | None, after: Any) -> Iterator[Change]:
     """Compare two sets of arguments as JSON, for True is not 1."""
     older, newer = dict(before or {}), dict(after) if isinstance(after, Mapping) else {}

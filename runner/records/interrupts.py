@@ -504,17 +504,23 @@ class Decision:
     def as_answer(self) -> Decision:
         """Return the answer to a question without a rule: yes, no, or the response.
 
-        An edit, which has no meaning there, answers None, which is refused.
+        An edit has no meaning there, and yes or no would leave a response out: what is no answer stays a
+        decision, without a response, which is refused.
         """
         if not self.decision:
             return self
-        response = {"approve": True, "reject": False, "respond": self.response}.get(
-            self.decision
-        )
+        answers: dict[str, JSON] = {"respond": self.response}
+        if self.response is None or self.response is True:
+            answers |= {"approve": True, "reject": False}
         voter = self.decider()
         responder = None if voter is None else plain_name(voter.principal.key)
         return Decision(
-            self.interrupt_id, response, responder, self.idempotency_key, self.digest
+            self.interrupt_id,
+            answers.get(self.decision),
+            responder,
+            self.idempotency_key,
+            self.digest,
+            "" if self.decision in answers else self.decision,
         )
 
 

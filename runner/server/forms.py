@@ -8,6 +8,7 @@ field `answer`.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
@@ -19,7 +20,19 @@ from runner.errors import CorruptDocument
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
 
-INPUTS = {"date": "date", "date-time": "text", "email": "email", "uri": "url", "time": "time"}
+INPUTS = {"date": "date", "email": "email", "uri": "url"}
+"""Inputs for the formats of texts; a time of JSON Schema has an offset, which the one for times has not."""
+
+LINE = r"[^\r\n]*"
+TRIMMED = r"(\S(.*\S)?)?"
+HELD = {
+    "number": r"(-?(\d+(\.\d+)?|\.\d+)([eE][-+]?\d+)?)?",
+    "date": r"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))?",
+    "email": TRIMMED,
+    "url": TRIMMED,
+    "text": LINE,
+}
+"""Texts that browsers leave as they are in an input, by its type: any other would come back changed."""
 
 DEEPEST = 3
 """Objects in each other that have fields; what is deeper is JSON, as a schema may contain itself."""
@@ -40,7 +53,7 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input, or
-    "group", which has `parts`; `value` is as it is typed.
+    "group", which has `parts`; `value` is as it is typed, `was` as it was before, if a form was sent.
     """
 
     name: str
@@ -53,6 +66,7 @@ class Field:
     bounds: Mapping[str, Any] = field(default_factory=dict)
     problem: str = ""
     parts: tuple[Field, ...] = ()
+    was: str | None = None
 
 
 WHOLE = "answer"
@@ -69,16 +83,32 @@ def fields_of(
     return [_field(WHOLE, whole, answer_texts)]
 
 
-def marked(fields: Iterable[Field], problems: Mapping[str, str]) -> list[Field]:
-    """Return the fields with the problems that `answer_of` returned."""
+def marked(
+    fields: Iterable[Field], problems: Mapping[str, str], texts: Mapping[str, str] | None = None
+) -> list[Field]:
+    """Return the fields with the problems that `answer_of` returned, and the texts that they had before."""
     return [
         replace(
             field,
             problem=problems.get(field.name, ""),
-            parts=tuple(marked(field.parts, problems)),
+            parts=tuple(marked(field.parts, problems, texts)),
+            was=(texts or {}).get(field.name),
         )
         for field in fields
     ]
+
+
+def is_blank(schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]) -> bool:
+    """Return whether the fields of an answer are as a new form has them."""
+    blank = dict(_shown_texts(fields_of(schema)))
+    return all(text == line_ends(blank.get(path, "")) for path, text in answer_texts.items())
+
+
+def _shown_texts(fields: Iterable[Field]) -> Iterator[tuple[str, str]]:
+    for each in fields:
+        checked = [choice.value for choice in each.choices if choice.checked]
+        yield each.name, "".join(checked) if each.choices else each.value
+        yield from _shown_texts(each.parts)
 
 
 def _is_group(field: AnswerField, path: str) -> bool:
@@ -110,6 +140,8 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
     if choices:
         return Field(path, "choice", label, is_required, text, description, choices)
     kind, bounds = _input(schema)
+    if kind in HELD and not re.fullmatch(HELD[kind], text, re.ASCII):
+        kind, bounds = "text" if re.fullmatch(LINE, text) else "long", {}
     return Field(path, kind, label, is_required, text, description, bounds=bounds)
 
 
@@ -217,16 +249,22 @@ def _kind(value: Any) -> str:
 def edit_texts(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, str]:
     """Return arguments as the fields of a form have them; {} where they are edited as JSON.
 
-    That is where they have no fields, or characters that can't be seen there.
+    That is where they have no fields, or characters that can't be seen there, or that no browser sends back.
     """
     plain = json.dumps(args, ensure_ascii=False)
     if json_text(plain) != json.dumps(plain, ensure_ascii=False):
         return {}
-    return {
-        path: _typed_text(inner, args_value)
+    texts = {
+        path: "" if value is MISSING else _typed_text(inner, value)
         for path, names, inner in _leaves(answer_field(schema))
-        if (args_value := _at(args, names)) is not MISSING
+        for value in [_at(args, names)]
     }
+    is_seen = all(
+        char.isprintable() or char in "\n\t"
+        for text in texts.values()
+        for char in line_ends(text)
+    )
+    return texts if is_seen else {}
 
 
 def _typed_text(field: AnswerField, value: Any) -> str:
@@ -263,20 +301,38 @@ def edit_of(
     schema: Mapping[str, Any], args: Mapping[str, Any], answer_texts: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
     """Return the arguments that a form gives, and the problems; what was not changed stays as it was."""
-    texts = edit_texts(schema, args)
-    answer, problems = answer_of(schema, answer_texts)
-    edited = {
-        **{name: args[name] for name in args if name not in schema["properties"]},
-        **answer,
+    problems: dict[str, str] = {}
+    texts = {path: line_ends(text) for path, text in edit_texts(schema, args).items()}
+    changed = {
+        path: text for path, text in answer_texts.items() if text != texts.get(path, text)
     }
-    for path, names, _ in _leaves(answer_field(schema)):
-        if path in texts and answer_texts.get(path) == line_ends(texts[path]):
-            problems.pop(path, None)
-            inside = edited
-            for name in names[:-1]:
-                inside = inside.setdefault(name, {})
-            inside[names[-1]] = _at(args, names)
-    return edited, problems
+    sent = {**texts, **changed}
+    return _edited(answer_field(schema), args, "", sent, changed, problems), problems
+
+
+def _edited(
+    group: AnswerField,
+    value: Any,
+    prefix: str,
+    sent: Mapping[str, str],
+    changed: Mapping[str, str],
+    problems: dict[str, str],
+) -> Any:
+    """Return an object with its changed fields; one that may be left out goes with its last text."""
+    edited = dict(value) if isinstance(value, Mapping) else {}
+    for inner in group.fields:
+        path = prefix + inner.name
+        if not any(f"{name}/".startswith(f"{path}/") for name in changed):
+            continue
+        if not inner.required and not any(_inside(path, sent)):
+            edited.pop(inner.name, None)
+        elif _is_group(inner, f"{path}/"):
+            edited[inner.name] = _edited(
+                inner, edited.get(inner.name), f"{path}/", sent, changed, problems
+            )
+        else:
+            edited[inner.name] = _checked(inner, path, changed[path], problems)
+    return edited
 
 
 def _object(
@@ -285,18 +341,27 @@ def _object(
     answer: dict[str, Any] = {}
     for inner in group.fields:
         path = prefix + inner.name
-        inside = (
-            text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/")
-        )
-        if not inner.required and not any(inside):
+        if not inner.required and not any(_inside(path, answer_texts)):
             continue
         if _is_group(inner, f"{path}/"):
             answer[inner.name] = _object(inner, answer_texts, f"{path}/", problems)
-            continue
-        value = answer[inner.name] = _value(inner, answer_texts.get(path, ""))
-        if problem := inner.mismatch(value):
-            problems[path] = problem
+        else:
+            text = answer_texts.get(path, "")
+            answer[inner.name] = _checked(inner, path, text, problems)
     return answer
+
+
+def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:
+    """List the texts of a field and of the fields inside it."""
+    return (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
+
+
+def _checked(field: AnswerField, path: str, text: str, problems: dict[str, str]) -> Any:
+    """Read the value of a field; what is wrong with it is added to the problems."""
+    value = _value(field, text)
+    if problem := field.mismatch(value):
+        problems[path] = problem
+    return value
 
 
 def _value(field: AnswerField, text: str) -> Any:

@@ -72,6 +72,11 @@ def receipts_for(
 
 
 def _unfit(answer: Decision, question: Interrupt, max_bytes: int) -> str:
+    if answer.decision:
+        return (
+            f"the question has no rule: {answer.decision} with a response is no answer to it; send approve "
+            "or reject alone, or respond with the response"
+        )
     if answer.response is None:
         return "None (null) is no answer"
     if problem := answer.problem("responder", "idempotency_key", "digest"):

@@ -253,6 +253,40 @@ def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     assert vote(runner, question, "reject", "ana", "--variant", effect)[0] == 2
 
 
+def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch, tmp_path):
+    """Others than the call's are refused; control: its own, those of a version, and an edit."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    question = voting(ManualWorker(store), replace(FOUR_EYES, need=3)).question
+    edit = json.dumps({"order": "7", "amount": "1"})
+    (tmp_path / "shown").write_text(f"{question.id}\t{question.digest}\n")
+    all_of_them = ("--digests", str(tmp_path / "shown"), "--response", edit)
+
+    code, _, errors = vote(runner, question, "approve", "ana", "--response", edit)
+    assert (code, "vote edit" in errors) == (2, True)
+    together = runner("interrupts", "vote-all", "approve", "--by", "ana", *all_of_them)
+    assert (together.exit_code, "vote edit" in together.stderr) == (2, True)
+    assert store.votes(question.id) == []
+
+    same = json.dumps(question.action["args"])
+    assert vote(runner, question, "approve", "ana", "--response", same)[1][0] == "counted"
+    assert vote(runner, question, "edit", "ben", "--response", edit)[1][0] == "counted"
+    assert vote(runner, question, "approve", "eva", "--response", edit)[1][3] == "2 of 3"
+
+
+def test_yes_and_no_leave_out_no_response(runner, store):
+    """A question without a rule refuses either with a response; control: alone it is the answer."""
+    worker = ManualWorker(store)
+    client = Client(store=store)
+    for decision, answer in (("approve", True), ("reject", False)):
+        _, question = worker.asking("a")
+        refused = client.vote(question.id, decision, by="ana", response={"amount": 1.5})
+        assert refused.status == "rejected"
+        assert f"{decision} with a response is no answer" in refused.detail
+        assert store.interrupts([question.id])[0].is_open
+        assert client.vote(question.id, decision, by="ana").status == "accepted"
+        assert store.interrupts([question.id])[0].response is answer
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -447,6 +447,17 @@ def test_a_rejection_is_an_answer(site):
     )
 
 
+def test_a_rejection_leaves_out_no_changed_arguments(site):
+    """With other arguments than the call's it is refused; control: with the call's own it counts."""
+    thread = Thread(site, "talking")
+    thread.say("refund 7")
+    (question,) = thread.interrupts
+    refused(thread.answer({"approved": False, "editedArgs": {"order": 8}}), "rejected")
+    assert votes_of(site, question) == []
+    thread.answer({"approved": False, "editedArgs": {"order": 7}})
+    assert [vote["decision"] for vote in votes_of(site, question)] == ["reject"]
+
+
 def test_a_graph_inside_is_a_subagent(site):
     """A nested graph's steps, calls and interrupt name the subagent, which is suspended meanwhile."""
     thread = Thread(site, "nested_agent")

@@ -351,6 +351,25 @@ def test_an_answer_that_does_not_fit_is_asked_again(site):
     asyncio.run(go())
 
 
+def test_a_decision_leaves_out_no_field(site):
+    """An argument beside the decision is refused, and asked again; control: the decision alone counts."""
+
+    async def go():
+        async with connected(site) as client:
+            asked = await call(client, "graph_rule", task=1)
+            key, _ = only(asked.input_requests)
+            changed = {key: accept(decision="approve", amount=1.5)}
+            again = await call(client, "graph_rule", asked.request_state, changed, task=1)
+            assert "amount" in again.input_requests[key].params.message
+            (question,) = site.client.interrupts()
+            assert site.client.engine.store.votes(question.id) == []
+            right = {key: accept(decision="approve")}
+            done = await call(client, "graph_rule", again.request_state, right, task=1)
+            assert done.structured_content == {"said": "approve"}
+
+    asyncio.run(go())
+
+
 def test_a_state_counts_for_its_call_and_its_caller_only(site):
     """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
 

@@ -412,6 +412,151 @@ def test_two_people_on_one_question(site, tab, served, browser):
     assert "already answered by ben" in tab.inner_text(".callout")
 
 
+def paying(redis_url, args, schema=None, **options):
+    """Return a site with an open question about a payment, which anybody may decide."""
+
+    def pay(ctx):
+        action = Action("shop", "function", "pay", args)
+        rule = Rule(eligible=["anyone"], **options)
+        approval = ctx.interrupt("pay", rule=rule, action=action, response_schema=schema)
+        return [approval.decision, approval.response]
+
+    site = Site(redis_url, {"pay": lambda: wired({"pay": pay}).build()})
+    return site, site.start("pay")
+
+
+def offered(page):
+    """Return the labels of the buttons that a form offers, the primary one marked."""
+    return [
+        f"{button.inner_text()}{' *' if 'primary' in (button.get_attribute('class') or '') else ''}"
+        for button in page.locator("#decide .buttons button:visible").all()
+    ]
+
+
+@pytest.mark.parametrize("field", ["f.amount", "arguments"])
+def test_the_button_says_what_it_approves(redis_url, browser, field):
+    """Once an argument differs it is *Approve with changes*, and back; after a refusal, too."""
+    note = "\u202e" * (field == "arguments")  # is edited as JSON
+    site, run = paying(redis_url, {"amount": 10599.52, "note": note})
+    text = f"[name='{field}']"
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page()
+        page.goto(f"{served.url}/q/{run.interrupts()[0].id}")
+        assert offered(page) == ["Reject", "Approve *"]
+        page.click("text=Change the arguments")
+        before = page.input_value(text)
+        after = before.replace("10599.52", "1.5")
+        page.fill(text, after)
+        assert offered(page) == ["Reject", "Approve with changes *"]
+        page.keyboard.press("Escape")
+        page.evaluate("document.activeElement.blur()")
+        page.keyboard.press("a")
+        assert page.evaluate("document.activeElement.value") == "edit"
+        page.fill(text, before)
+        assert offered(page) == ["Reject", "Approve *"]
+        page.fill(text, after)
+        page.click("button:text-is('Reject')")
+        assert "Say in the comment" in page.inner_text("#decision")
+        assert (page.input_value(text), offered(page)) == (
+            after,
+            ["Reject", "Approve with changes *"],
+        )
+        page.fill(text, before)
+        assert offered(page) == ["Reject", "Approve *"]
+        page.fill(text, after)
+        page.click("text=Approve with changes")
+        assert (page.inner_text("del"), page.inner_text("ins")) == ("10599.52", "1.5")
+        page.click("button:text-is('Confirm')")
+        page.wait_for_selector("[data-result=accepted]")
+        page.close()
+    site.work()
+    decision, response = run.result().results["pay"].output
+    assert (decision, response["amount"]) == ("edit", 1.5)
+
+
+@pytest.mark.parametrize(("label", "amount"), [("with changes", 1.5), ("as proposed", None)])
+def test_a_typed_amount_is_not_lost_without_javascript(redis_url, browser, label, amount):
+    """Who types an amount and presses *Approve* is asked which of the two is meant."""
+    site, run = paying(redis_url, {"amount": 10599.52})
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page(java_script_enabled=False)
+        page.goto(f"{served.url}/q/{run.interrupts()[0].id}")
+        page.click("text=Change the arguments")
+        page.fill("[name='f.amount']", "1.5")
+        page.click("button:text-is('Approve')")
+        assert (page.inner_text("del"), page.inner_text("ins")) == ("10599.52", "1.5")
+        assert len(site.client.engine.store.votes(run.interrupts()[0].id)) == 0
+        page.click(f"button:text-is('Approve {label}')")
+        page.wait_for_selector("[data-result=accepted]")
+        page.close()
+    site.work()
+    assert run.result().results["pay"].output == (
+        ["edit", {"amount": amount}] if amount else ["approve", True]
+    )
+
+
+HARD = {
+    "null": None,
+    "choice": None,
+    "other choice": "c",
+    "switch": None,
+    "float": 48000.0,
+    "tiny": 1e-07,
+    "huge": 1e300,
+    "date": "tomorrow",
+    "email": " a@example.com ",
+    "link": "not one\nat all",
+    "short": "two\nlines",
+    "ends": "\na\r\nb\n",
+    "tab": "\ta",
+    "list": ["a\nb", ""],
+    "object": {"deep": {"list": [1, None, {}]}},
+    "none": None,
+    "empty": "",
+    "nothing": {},
+}
+"""Arguments that the inputs of a browser can't hold, or send back as others."""
+
+OF_HARD = {
+    "choice": {"anyOf": [{"enum": ["a", "b"]}, {"type": "null"}]},
+    "other choice": {"enum": ["a", "b", "c"]},
+    "switch": {"anyOf": [{"type": "boolean"}, {"type": "null"}]},
+    "date": {"type": "string", "format": "date"},
+    "email": {"type": "string", "format": "email"},
+    "link": {"type": "string", "format": "uri"},
+    "short": {"type": "string", "maxLength": 20},
+    "list": {"type": "array", "items": {"type": "string"}},
+    "none": {"anyOf": [{"$ref": "#/$defs/Part"}, {"type": "null"}]},
+    "absent": {"type": "string", "default": "of the schema"},
+    "absent choice": {"enum": ["a", "b"], "default": "b"},
+}
+"""Their schemas, where they matter; two are of arguments that the call does not have."""
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+@pytest.mark.parametrize("kind", ["schema", "values", "control"])
+def test_an_untouched_call_is_approved_as_it_is(redis_url, browser, scripts, kind):
+    """No field of a form counts as changed that nobody has changed; control: a text with a NUL in it."""
+    part = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    numbers = {name: {"type": "number"} for name in ("float", "tiny", "huge")}
+    properties = {name: {} for name in HARD} | numbers | OF_HARD
+    schema = {"type": "object", "properties": properties, "$defs": {"Part": part}}
+    args = HARD | ({"nul": "\x00"} if kind == "control" else {})
+    site, run = paying(redis_url, args, schema if kind == "schema" else None)
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page(java_script_enabled=scripts)
+        page.goto(f"{served.url}/q/{run.interrupts()[0].id}")
+        assert page.locator("[name=arguments]").count() == (kind == "control")
+        if scripts:
+            assert offered(page) == ["Reject", "Approve *"]
+        page.click("button:text-is('Approve')")
+        page.wait_for_selector("[data-result]")
+        assert page.get_attribute("[data-result]", "data-result") == "accepted"
+        page.close()
+    site.work()
+    assert run.result().results["pay"].output == ["approve", True]
+
+
 def test_a_cut_stream_comes_back(site, served, browser):
     """The server goes and comes back: the page goes on, and what was typed is still there."""
     run = site.start("approval")

@@ -238,6 +238,154 @@ def test_arguments_are_edited_in_fields(site):
     assert vote["body"]["response"] == {"order": 7, "amount": 12}
 
 
+def payment(redis_url, args=None, schema=None, **rule):
+    """Return a site with an open question about a payment, which its person may decide, and its path."""
+    args = {"to": "Acme", "amount": 10599.52} if args is None else args
+
+    def pay(ctx):
+        action = Action("runner", "function", "pay", args)
+        asked = {"rule": Rule(eligible=["anyone"], **rule), "response_schema": schema}
+        approval = ctx.interrupt("pay?", action=action, **asked)
+        return [approval.decision, approval.response]
+
+    site = Site(redis_url, {"pay": lambda: wired({"pay": pay}).build()})
+    (question,) = site.start("pay").interrupts()
+    return site, question, f"/q/{question.id}"
+
+
+def decided(site, question):
+    """Return what became of the payment."""
+    site.work()
+    return site.client.run(question.run_id).result().results["pay"].output
+
+
+CHANGED = {"to": "Acme", "amount": 1.5}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"f.to": "Acme", "f.amount": "1.5"}, {"arguments": json.dumps(CHANGED)}],
+    ids=["fields", "JSON"],
+)
+@pytest.mark.parametrize("pressed", ["approve", "reject"])
+@pytest.mark.parametrize("confirmed", ["with changes", "as shown"])
+def test_changed_arguments_are_never_left_out(redis_url, fields, pressed, confirmed):
+    """Beside another button they are shown with their difference, and either is confirmed."""
+    site, question, path = payment(redis_url)
+
+    step = send(
+        site, path, decision=pressed, comment="so", digest=question.digest, **fields
+    ).text
+    assert site.client.engine.store.votes(question.id) == []
+    assert "Nothing was decided yet" in step
+    assert "<del>10599.52</del></td><td><ins>1.5</ins>" in step
+    assert 'value="with changes">Approve with changes<' in step
+    assert f">{'Reject' if pressed == 'reject' else 'Approve as proposed'}<" in step
+    # What confirms another form confirms nothing here.
+    again = send(site, path, **{**controls(step), "confirmed": "yes"}).text
+    assert "Nothing was decided yet" in again
+    send(site, path, **{**controls(step), "confirmed": confirmed})
+
+    as_shown = ["approve", True] if pressed == "approve" else ["reject", {"rejected": "so"}]
+    assert decided(site, question) == (
+        as_shown if confirmed == "as shown" else ["edit", CHANGED]
+    )
+
+
+@pytest.mark.parametrize("pressed", ["approve", "reject"])
+def test_untouched_fields_decide_at_once(redis_url, pressed):
+    """The control: as they were shown, or as no form has them, they say nothing of their own."""
+    for fields in ({}, {"f.to": "Acme"}, {"f.to": "Acme", "f.amount": "10599.52"}):
+        site, question, path = payment(redis_url)
+        send(site, path, decision=pressed, comment="so", digest=question.digest, **fields)
+        assert decided(site, question)[0] == pressed
+
+
+def test_changed_arguments_that_can_not_be_used_are_not_left_out(redis_url):
+    """The page says what is wrong with them, whatever was pressed; nothing is counted."""
+    for wrong in (
+        {"f.to": "Acme", "f.amount": "many"},
+        {"arguments": "{"},
+        {"arguments": "[]"},
+    ):
+        site, question, path = payment(redis_url)
+        for pressed in ("approve", "reject"):
+            refused = send(
+                site, path, decision=pressed, comment="so", digest=question.digest, **wrong
+            )
+            assert refused.status_code == 422
+            assert 'role="alert"' in refused.text
+        assert site.client.interrupt(question.id).is_open
+
+
+def test_a_rejection_beside_changed_arguments_needs_a_reason(redis_url):
+    """It is asked for before anything is confirmed; what was typed stays."""
+    site, question, path = payment(redis_url)
+    fields = {"f.to": "Acme", "f.amount": "1.5", "digest": question.digest}
+
+    refused = send(site, path, decision="reject", **fields)
+
+    assert "Say in the comment why" in refused.text
+    assert controls(refused.text)["f.amount"] == "1.5"
+
+
+def test_changed_arguments_are_not_left_out_beside_a_version(redis_url):
+    """Who has changed the arguments, and then presses the button of a version, says which of them counts."""
+    site, question, path = payment(redis_url, need=2)
+    ben = {"to": "Acme", "amount": 4800}
+    site.client.vote(question.id, "edit", by="ben", response=ben)
+    page = site.http.get(path, headers=HTML).text
+    buttons = dict(re.findall('name="variant" value="([^"]*)"[^>]*>(.*?)<', page))
+    for effect, label in buttons.items():
+        step = send(
+            site, path, variant=effect, digest=question.digest, **{"f.amount": "1.5"}
+        ).text
+        assert f'value="as shown">{label}<' in step
+        assert "<ins>1.5</ins>" in step
+    assert [*buttons.values()] == ["Approve ben's version", "Approve as proposed"]
+    assert len(site.client.engine.store.votes(question.id)) == 1
+
+    effect = next(iter(buttons))
+    send(site, path, variant=effect, digest=question.digest, **{"f.amount": "10599.52"})
+    assert decided(site, question) == ["edit", ben]
+
+
+@pytest.mark.parametrize("pressed", ["approve", "reject"])
+@pytest.mark.parametrize(
+    ("written", "confirmed"),
+    [(None, ""), ("as ever", ""), ("by hand", "as shown"), ("by hand", "with changes")],
+)
+def test_an_answer_is_never_left_out(redis_url, pressed, written, confirmed):
+    """Of a question with a rule and no call: what was written is sent, or the button is confirmed."""
+
+    def asks(ctx):
+        rule, schema = Rule(eligible=["anyone"]), {"default": "as ever"}
+        return ctx.interrupt("how?", rule=rule, response_schema=schema).decision
+
+    site = Site(redis_url, {"pay": lambda: wired({"pay": asks}).build()})
+    (question,) = site.start("pay").interrupts()
+    path = f"/q/{question.id}"
+    form = {"digest": question.digest, "decision": pressed, "comment": "so"}
+    step = send(site, path, **form, **({"f.answer": written} if written else {})).text
+    assert site.client.interrupt(question.id).is_open is bool(confirmed)
+    if confirmed:
+        assert "written an answer" in step
+        send(site, path, **{**controls(step), "confirmed": confirmed})
+
+    assert decided(site, question) == ("respond" if confirmed == "with changes" else pressed)
+
+
+def test_a_form_without_a_decision_answers_no_call(redis_url):
+    """A question that shows a call is decided: what says nothing about it counts as nothing."""
+    site, question, path = payment(redis_url)
+
+    for form in ({}, {"f.answer": "true"}, {"decision": "respond", "f.answer": '"paid"'}):
+        refused = send(site, path, digest=question.digest, **form)
+        assert refused.status_code == 422
+        assert "what becomes of the call" in refused.text
+    assert site.client.engine.store.votes(question.id) == []
+
+
 def test_unchanged_fields_keep_their_values():
     """Also those that a form can't write: a line end of Windows, a number with a fraction of zero, null."""
     args = {
@@ -288,7 +436,9 @@ def test_a_second_approver_sees_each_version(site):
         send(site, path, **form, **confirmed, digest=question.digest)
     site.as_role("approver", name="eva", groups=["finance"])
     page = site.http.get(path, headers=HTML).text
-    effect = controls(page.partition("Changed by ben")[2])["variant"]
+    effect = re.search(
+        'name="variant" value="([^"]*)"[^>]*>Approve ben', page.partition("Changed by ben")[2]
+    )[1]
     step = send(site, path, variant=effect, digest=question.digest).text
     done = send(site, path, variant=effect, digest=question.digest, **confirmed)
     site.work()

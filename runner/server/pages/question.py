@@ -29,6 +29,7 @@ from runner.operations.questions import (
     Change,
     QuestionView,
     changes,
+    differs,
     read_question,
     response_for,
 )
@@ -55,6 +56,7 @@ from runner.server.forms import (
     edit_texts,
     fields_of,
     fields_sent,
+    is_blank,
     marked,
 )
 from runner.server.pages.case import case_of
@@ -84,7 +86,8 @@ CLAIMED = 600
 class Confirmation:
     """The second step of a decision: `typed` asks for the word to be typed, where the risk is high.
 
-    `before` and `after` are the digests of the call as it was asked and as it is edited.
+    `before` and `after` are the digests of the call as it was asked and as it is edited. `pressed` is the
+    decision of the button that was pressed, if the fields say another one: then either can be confirmed.
     """
 
     decision: str
@@ -95,6 +98,7 @@ class Confirmation:
     before: str = ""
     after: str = ""
     problem: str = ""
+    pressed: str = ""
 
     @property
     def pattern(self) -> str:
@@ -205,20 +209,26 @@ def _decided(
     shown_at: int,
 ) -> Shown:
     question = question_of(services.client.interrupt(question_id))
-    comment, variant = form.get("comment", ""), form.get("variant", "")
-    edited = "" if variant else form.get("arguments", "")
-    shown = Shown(None, answer_fields(form), comment, edited, variant=variant)
+    shown = Shown(
+        sent=answer_fields(form),
+        comment=form.get("comment", ""),
+        edited=form.get("arguments", ""),
+        variant=form.get("variant", ""),
+    )
     if form.get("back"):
-        return shown
+        return replace(shown, variant="")
     try:
-        kind, response, problems = _sent_decision(services, question, form, shown)
-        problem = "" if problems else _problem(question, kind, response, comment)
-        step = None if problem or problems else _second_step(question, kind, response, form)
+        kind, response, pressed, problems = _sent_decision(services, question, form)
+        problem = _problem(question, pressed, None, shown.comment) if pressed else ""
+        if not (problem or problems):
+            problem = _problem(question, kind, response, shown.comment)
+        is_wrong = bool(problem or problems)
+        step = None if is_wrong else _second_step(question, kind, response, pressed, form)
     except CorruptDocument as error:
         return replace(shown, problem=f"The arguments are {error}.", status=422)
     except UnstorableError as error:
         return replace(shown, problem=str(error), status=422)
-    if question.is_open and (problem or problems or step):
+    if question.is_open and (is_wrong or step):
         status = 200 if step and not step.problem else 422
         return replace(shown, problem=problem, problems=problems, confirm=step, status=status)
     decision = Decision(
@@ -228,7 +238,7 @@ def _decided(
         None,
         form["digest"],
         kind,
-        comment=comment,
+        comment=shown.comment,
         shown_at=shown_at,
     )
     proof = proof_of(form)
@@ -240,21 +250,45 @@ def _decided(
     return replace(shown, receipt=receipt, status=200 if good else 409)
 
 
+AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
+"""How a decision is confirmed whose fields say another one."""
+
+
 def _sent_decision(
-    services: Services, question: Question, form: Mapping[str, str], shown: Shown
-) -> tuple[str, Any, Mapping[str, str]]:
-    """Read the decision and the response that a form has, and what is wrong with its fields."""
-    kind = form.get("decision", "respond")
-    if shown.variant:
+    services: Services, question: Question, form: Mapping[str, str]
+) -> tuple[str, Any, str, Mapping[str, str]]:
+    """Read the decision and the response that a form has, and what is wrong with its fields.
+
+    Fields that were changed are never left out: they decide, whatever button was pressed, unless its decision
+    was confirmed beside them. The third value is that decision.
+    """
+    kind, response, variant = form.get("decision", "respond"), None, form.get("variant")
+    if variant:
         view = read_question(services.store, services.client.interrupt(question.id))
-        response = response_for(view, shown.variant)
-        return "approve" if question.action or response is True else "respond", response, {}
-    if kind == "respond":
-        return kind, *answer_of(question.response_schema, shown.sent)
-    if kind == "edit" and shown.sent and "arguments" not in form:
-        args = (question.action or {}).get("args", {})
-        return kind, *edit_of(edit_schema(question.response_schema, args), args, shown.sent)
-    return kind, codec.load_json(shown.edited) if kind == "edit" else None, {}
+        response = response_for(view, variant)
+        kind = "approve" if question.action or response is True else "respond"
+    of_fields = "edit" if question.action else "respond"
+    is_of_fields = kind == of_fields and not variant
+    if form.get("confirmed") == AS_SHOWN and not is_of_fields:
+        return kind, response, "", {}
+    typed, problems, is_changed = _typed(question, form)
+    if is_of_fields:
+        return kind, typed, "", problems
+    return (of_fields, typed, kind, problems) if is_changed else (kind, response, "", {})
+
+
+def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[str, str], bool]:
+    """Read the fields of a form: their value, what is wrong with it, and whether anything was changed."""
+    sent = answer_fields(form)
+    if question.action is None:
+        answer, problems = answer_of(question.response_schema, sent)
+        return answer, problems, not is_blank(question.response_schema, sent)
+    args: Any = question.action["args"]
+    if "arguments" in form:
+        edited, problems = codec.load_json(form["arguments"]), dict[str, str]()
+    else:
+        edited, problems = edit_of(edit_schema(question.response_schema, args), args, sent)
+    return edited, problems, bool(problems) or differs(question, edited)
 
 
 def _signature_step(
@@ -279,29 +313,33 @@ def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
     """Say what is wrong with a decision before it is confirmed; "" where nothing is."""
     if kind == "reject":
         return "" if comment.strip() else "Say in the comment why you reject it."
+    if kind == "respond" and question.action:
+        return "Say what becomes of the call: approve it, change it or reject it."
     if kind != "edit":
         return ""
     if problem := unfit_response(kind, codec.pack(response, "the arguments"), question):
         return f"The arguments can't be used: {problem}."
-    is_same = effect_of(question, kind, response) == approved(question)
+    is_same = not differs(question, response)
     if is_same and "approve" in (question.rule or {}).get("decisions", ()):
         return "The arguments are unchanged: change one, or approve the call as it is."
     return ""
 
 
 def _second_step(
-    question: Question, kind: str, response: Any, form: Mapping[str, str]
+    question: Question, kind: str, response: Any, pressed: str, form: Mapping[str, str]
 ) -> Confirmation | None:
-    """Return what is still to be confirmed: an edit, and any approval at high risk."""
+    """Return what is still to be confirmed: a change, and any approval at high risk."""
     high = question.risk == "high" and kind != "reject"
-    if not (high or kind == "edit"):
+    if not (high or pressed or kind == "edit"):
         return None
     action = question.action or {}
     name = str(action.get("tool", question.name))
-    if form.get("confirmed") and (not high or form.get("typed") == name):
+    confirmed = form.get("confirmed", "")
+    is_said = confirmed == WITH_CHANGES if pressed else bool(confirmed)
+    if is_said and (not high or form.get("typed") == name):
         return None
-    problem = f"Type {name} exactly." if form.get("confirmed") else ""
-    step = Confirmation(kind, name, high, response, problem=problem)
+    problem = f"Type {name} exactly." if is_said else ""
+    step = Confirmation(kind, name, high, response, problem=problem, pressed=pressed)
     if kind != "edit" and not form.get("variant"):
         return step
     differences = tuple(changes(action.get("args"), response))
@@ -330,7 +368,6 @@ def _page(
         if reads
         else "",
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
-        opened=bool(shown.edited or shown.sent),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
         versions=reads and any(not variant.is_proposed for variant in question.variants),
@@ -356,12 +393,18 @@ def _page(
 def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
     """Return the fields of the form: those of the response, or of the arguments of the call."""
     schema: Mapping[str, Any] | None = question.response_schema
-    texts = shown.sent
+    before: Mapping[str, str] = {}
     if question.action and reads:
         schema = edit_schema(schema, question.action["args"])
-        texts = texts or edit_texts(schema, question.action["args"])
-    fields = marked(fields_of(schema, texts or None), shown.problems)
-    return {"fields": fields, "as_json": bool(shown.edited or not texts)}
+        before = edit_texts(schema, question.action["args"])
+    texts = {**before, **shown.sent}
+    opened = bool(shown.edited) or texts != before
+    fields = fields_of(schema, texts or None)
+    return {
+        "fields": marked(fields, shown.problems, before if opened else None),
+        "as_json": bool(shown.edited or not texts),
+        "opened": opened,
+    }
 
 
 def _obstacles(

@@ -17,7 +17,7 @@
   });
   const isBusy = (part) =>
     (part.contains(document.activeElement) && document.activeElement.closest("form")) ||
-    [...part.querySelectorAll("form")].some((form) => typed.has(form));
+    [...part.querySelectorAll("form")].some((form) => typed.has(form) || form.hasAttribute("data-typed"));
 
   const all = (root, selector) => [...root.querySelectorAll(selector)];
   // What stands for an element in the next version of its part: its id, its node in the graph, or its address.
@@ -98,6 +98,7 @@
         replace(part, other);
       }
       shown();
+      offer(document.getElementById("decide"));
       document.querySelectorAll("[data-rows]").forEach((list) => renew(list, fresh));
       document.title = fresh.title;
       stale(false);
@@ -225,6 +226,22 @@
   const here = document.querySelector(".bar nav [aria-current]");
   if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 16;
   shown();
+
+  // -- a call with changed arguments is approved with the changes, by the button in the place of the other one ---
+  const differs = (item) => (item.type === "radio"
+    ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
+    : item.value !== (item.dataset.was ?? item.defaultValue));
+  function offer(form) {
+    const [edit, approve] = ["edit", "approve"].map((word) => form?.querySelector(`.buttons [name=decision][value=${word}]`));
+    if (!edit || !approve) return;
+    const isChanged = all(form, ".changes [name]").some(differs);
+    form.toggleAttribute("data-changed", isChanged);
+    edit.className = approve.className;
+    edit.dataset.key = approve.dataset.key;
+    for (const [button, isOffered] of [[edit, isChanged], [approve, !isChanged]]) button.hidden = button.disabled = !isOffered;
+  }
+  document.addEventListener("input", (event) => offer(event.target.form));
+  addEventListener("pageshow", () => offer(document.getElementById("decide")));
 
   // -- JSON that is typed ------------------------------------------------------------------------------
   document.addEventListener("input", (event) => {
