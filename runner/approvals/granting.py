@@ -54,7 +54,7 @@ class GrantView:
     tool: str
     kind: str
     graphs: list[str]
-    bounds: dict[str, Any]
+    bounds: dict[str, Any] | None
     uses: int
     used: int
     sums: dict[str, float]

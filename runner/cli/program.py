@@ -22,6 +22,7 @@ from runner.cli.dev import dev
 from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, command_error
 from runner.cli.freeze import freeze, thaw
+from runner.cli.grants import grants
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
@@ -215,6 +216,7 @@ for _command in (
     limits,
     webhooks,
     interrupts,
+    grants,
     graphs,
     workers,
     dead,

@@ -10,12 +10,14 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from runner.approvals.granting import GrantView
 from runner.approvals.keys import PublicKey
 from runner.cli import (
     audit,
     config,
     dev,
     freeze,
+    grants,
     graphs,
     init,
     interrupts,
@@ -63,6 +65,10 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "dev": ("", dev.Ready),
     "doctor": ("checks", Check),
     "freeze": ("", freeze.Frozen),
+    "grants add": ("", Receipt),
+    "grants list": ("grants", GrantView),
+    "grants revoke": ("", grants.Revoked),
+    "grants vote": ("", Receipt),
     "graphs check": ("", GraphCheck),
     "graphs draw": ("", graphs.GraphDrawing),
     "graphs list": ("graphs", graphs.GraphLine),

@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from runner.approvals import directory
+from runner.approvals import directory, granting
 from runner.approvals.ballots import escalated
 from runner.approvals.decision_keys import SigningKey
+from runner.approvals.grants import GrantRecord
 from runner.approvals.proofs import VerificationKey
 from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
 from runner.approvals.visit_judge import answerers
@@ -42,6 +43,21 @@ def decide(
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
         0
     ]
+
+
+def grant(
+    services: Services,
+    person: Person,
+    record: GrantRecord,
+    decision: str,
+    comment: str = "",
+    proof: dict[str, JSON] | None = None,
+) -> Receipt:
+    """Count a person's vote for a grant; see `decide` for `proof`."""
+    body = granting.message(record, decision, person.principal, comment)
+    body = {**body, "proof": proof} if proof else _sign(services, person, body)
+    voter = Voter(person.principal, person.groups, person.roles)
+    return granting.vote(services.client.engine, record, body, voter)
 
 
 def act(

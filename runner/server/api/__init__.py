@@ -1,12 +1,13 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import controls, events, graphs, jobs, questions, runs, system
+from runner.server.api import controls, events, grants, graphs, jobs, questions, runs, system
 
 ROUTERS = (
     system.operations,
     runs.router,
     jobs.router,
     questions.router,
+    grants.router,
     events.router,
     system.audit,
     controls.freezes,

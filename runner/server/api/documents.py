@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel
 
+from runner.approvals.granting import GrantView
 from runner.limits.control import LimitView
 from runner.operations.exports import Question
 from runner.operations.questions import QuestionView
@@ -115,6 +116,15 @@ def bare(record: Any) -> Any:
                 ]
                 setting = replace(setting, reason="", pauses=tuple(pauses))
             return replace(record, setting=setting, waiting=waiting)
+        case GrantView():
+            return replace(
+                record,
+                bounds=None,
+                sums={},
+                summed={},
+                votes=[replace(vote, comment="") for vote in record.votes],
+                revoked=record.revoked and {**record.revoked, "reason": ""},
+            )
         case DeadLetter():
             return replace(record, reason="", body=b"")
         case Event(kind=kind, detail=detail):

@@ -178,7 +178,7 @@ def vote(
     Without If-Match: 428; with another digest than the question's: 412. A second vote of one person is 409,
     one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
     """
-    digest = _matched(services, question_id, if_match)
+    digest = matched(services, question_id, if_match)
     if body.variant and (body.decision in {"edit", "reject"} or body.response is not None):
         raise Problem(
             422, "A variant is approved as it is: it takes no response, edit or rejection."
@@ -200,7 +200,7 @@ def vote(
     if receipt.status is ReceiptStatus.REJECTED:
         error = {"pointer": _pointer(services, body, question_id), "detail": receipt.detail}
         raise Problem(422, receipt.detail, errors=[error], receipt=document(receipt))
-    answer = _answered(receipt)
+    answer = answered(receipt)
     if idempotency_key is not None:
         _check_same(services, person, decision)
     return answer
@@ -245,7 +245,7 @@ def _check_same(services: Services, person: Person, decision: Decision) -> None:
         )
 
 
-def _matched(services: Services, question_id: str, if_match: str | None) -> str:
+def matched(services: Services, question_id: str, if_match: str | None) -> str:
     """Return the digest that the caller was shown.
 
     Raises:
@@ -261,7 +261,12 @@ def _matched(services: Services, question_id: str, if_match: str | None) -> str:
     return question.digest
 
 
-def _answered(receipt: Receipt) -> Any:
+def answered(receipt: Receipt) -> Any:
+    """Return a receipt that counts as a document.
+
+    Raises:
+        Problem: it does not count.
+    """
     status = STATUSES[receipt.status]
     answer = document(receipt)
     if status != 200:
@@ -303,25 +308,25 @@ def claim(
     body: Annotated[ClaimRequest, Body(default_factory=ClaimRequest)],
 ) -> Any:
     """Show others that you work on it, for a time; they can still vote."""
-    return _answered(act(services, person, question_id, "claim", body.proof, ttl=body.ttl))
+    return answered(act(services, person, question_id, "claim", body.proof, ttl=body.ttl))
 
 
 @router.post("/{question_id}:release", summary="Say that you don't work on it any more")
 def release(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Any:
     """End your claim."""
-    return _answered(act(services, person, question_id, "release", body.proof))
+    return answered(act(services, person, question_id, "release", body.proof))
 
 
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
 def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
     """Delegate your vote, where the rule allows it."""
-    return _answered(act(services, person, question_id, "delegate", body.proof, to=body.to))
+    return answered(act(services, person, question_id, "delegate", body.proof, to=body.to))
 
 
 @router.post("/{question_id}:comment", summary="Comment on a question")
 def comment(question_id: str, body: Comment, person: Decides, services: Served) -> Any:
     """Add a comment, which is an event of the run."""
-    return _answered(
+    return answered(
         act(services, person, question_id, "comment", body.proof, comment=body.comment)
     )
 
@@ -331,7 +336,7 @@ def withdraw_vote(
     question_id: str, body: OwnSignature, person: Decides, services: Served
 ) -> Any:
     """Take your vote back while the question is open."""
-    return _answered(act(services, person, question_id, "withdraw_vote", body.proof))
+    return answered(act(services, person, question_id, "withdraw_vote", body.proof))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")

@@ -4,6 +4,7 @@ from fastapi.routing import APIRoute
 
 from runner.server.pages import (
     controls,
+    grants,
     home,
     inbox,
     passkeys,
@@ -17,6 +18,7 @@ ROUTERS = (
     home.router,
     inbox.router,
     question.router,
+    grants.router,
     passkeys.router,
     runs.router,
     run_actions.router,

@@ -60,6 +60,7 @@ from runner.server.forms import (
     marked,
 )
 from runner.server.pages.case import case_of
+from runner.server.pages.grants import grant_form
 from runner.server.pages.passkeys import (
     PROOF,
     SignatureStep,
@@ -372,6 +373,7 @@ def _page(
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
         versions=reads and any(not variant.is_proposed for variant in question.variants),
         receipt=shown.receipt,
+        granting=grant_form(question) if reads else None,
         confirm=shown.confirm,
         signature=shown.signature,
         sent=shown.sent,
