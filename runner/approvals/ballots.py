@@ -32,7 +32,8 @@ class Ballot:
     `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
     node, the principals who answered what the rule excludes. `body` is the message as it was signed.
     `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
-    `plain_issuer` is the issuer of names without one, see `rules.is_same_person`.
+    `plain_issuer` is the issuer of names without one, see `rules.is_same_person`; `began` (ms) is when the
+    run was started, by its id.
     """
 
     interrupt_id: str
@@ -47,6 +48,7 @@ class Ballot:
     body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
     plain_issuer: str = ""
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,7 @@ class Operation:
     body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
     plain_issuer: str = ""
+    began: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class Standing:
     `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
     (ms). `lent` has by the key of who may vote in place of another that other's key, `spent` by the other's
     key the round in which that was done. `escalated` counts the
-    steps of escalation that have come.
+    steps of escalation that have come. `edited_at` (seconds since 1970) is when the edit was signed that
+    voided the votes before it.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -121,6 +125,7 @@ class Standing:
     spent: Mapping[str, int] = field(default_factory=dict)
     escalated: int = 0
     comments: int = 0
+    edited_at: int = 0
 
 
 def approved(question: Interrupt) -> str:
@@ -166,11 +171,11 @@ def facts(
     now: int,
 ) -> VoterFacts:
     """Return what decides beside the rule who may vote on a question now; `voter_record` is the voter's."""
-    key = operation.voter.principal.key
+    key, proof = operation.voter.principal.key, proof_of(operation)
     return VoterFacts(
         requesters=(question.requester, *question.on_behalf_of),
         answered=operation.answered,
-        escalated=escalated(question, now),
+        escalated=escalated(question, min(now, proof["exp"] * 1000) if proof else now),
         lent=lent(question, operation, standing, voter_record),
         gave=key in standing.lent.values(),
         original=approved(question),
@@ -235,10 +240,15 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
+def proof_of(operation: Ballot | Operation) -> Mapping[str, Any]:
+    """Return the proof of a message, without having checked it; an empty one where it has none."""
+    proof = operation.body.get("proof")
+    return proof if isinstance(proof, dict) else {}
+
+
 def jti_of(operation: Ballot | Operation) -> JSON:
     """Return the id of the signature, which counts once; None where it has none."""
-    proof = operation.body.get("proof")
-    return proof.get("jti") if isinstance(proof, dict) else None
+    return proof_of(operation).get("jti")
 
 
 def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
@@ -247,17 +257,68 @@ def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
-def untimely(operation: Ballot | Operation, now: int) -> Receipt | None:
+# Comparisons that a worker makes of every signature when it counts again: here they refuse the message, so
+# that a vote which a receipt takes is one that counts.
+
+
+def is_in_time(moment: int, issued: int, expires: int) -> bool:
+    """Return whether a vote may be stored at a moment (ms) that was signed and expires at these (seconds)."""
+    return (issued - SKEW) * 1000 <= moment <= (expires + SKEW) * 1000
+
+
+def mistimed(issued: int, question: Interrupt, began: int, edited_at: int = 0) -> str:
+    """Return why no vote counts that was signed at a time (seconds since 1970); "" where it may.
+
+    `began` (ms) is when the run was started, `edited_at` (seconds) when the edit was signed that voided the
+    votes before it.
+    """
+    if question.expires_in is not None and issued * 1000 > question.ends_at + SKEW * 1000:
+        return "it was signed after the question had expired"
+    if issued * 1000 < began - SKEW * 1000:
+        return "it was signed before its run began"
+    return "it was signed before the edit that voided it" if issued < edited_at else ""
+
+
+def untimely(
+    operation: Ballot | Operation, question: Interrupt, standing: Standing, now: int
+) -> Receipt | None:
     """Refuse a signature of another time than the store's (ms), in which a worker would not find the vote."""
-    proof: Any = operation.body.get("proof")
-    if not proof or (proof["iat"] - SKEW) * 1000 <= now <= (proof["exp"] + SKEW) * 1000:
+    if not (proof := proof_of(operation)):
         return None
-    ahead = proof["iat"] - now / 1000
-    detail = (
-        f"by the store's clock it was signed {abs(ahead):.0f} s {'ahead' if ahead > 0 else 'ago'}: set the "
-        "clock of the door that signs, and sign when it is sent"
+    issued, ahead = proof["iat"], proof["iat"] - now / 1000
+    edited_at = standing.edited_at if isinstance(operation, Ballot) else 0
+    detail = mistimed(issued, question, operation.began, edited_at)
+    if not is_in_time(now, issued, proof["exp"]):
+        when = "ahead" if ahead > 0 else "ago"
+        detail = f"by the store's clock it was signed {abs(ahead):.0f} s {when}"
+    advice = "set the clock of the door that signs, and sign when it is sent"
+    return (
+        receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}") if detail else None
     )
-    return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
+
+
+def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
+    """Refuse a vote that counts as something else than its signed message says."""
+    body: Mapping[str, Any] = ballot.body
+    if not proof_of(ballot):
+        return None
+    said = (body.get("interrupt_id"), body.get("digest"), body.get("comment") or "")
+    decision = str(body.get("decision"))
+    counts = (ballot.interrupt_id, ballot.digest, ballot.comment)
+    if (said, decision) == (counts, ballot.decision) and (
+        effect_of(question, decision, response_of(body)) == ballot.effect
+    ):
+        return None
+    detail = "its signed message says something else than the vote: sign what is sent"
+    return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
+
+
+def response_of(body: Mapping[str, Any]) -> Any:
+    """Return what a vote's message answers, packed: an approval of a call answers true."""
+    if body.get("decision") == "reject":
+        return None
+    response = codec.pack(body.get("response"), "the response")
+    return True if body.get("decision") == "approve" and response is None else response
 
 
 def spent(

@@ -7,7 +7,7 @@ the rule asks for identity each vote must be signed for this very question: see 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -78,14 +78,6 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
 def is_stale(rule: Rule, question: Interrupt, now: int, retry_ms: int = 0) -> bool:
     """Return whether a decision is too old to be used at `now` (ms), or once more after `retry_ms`."""
     return now > question.answered_at + rule.use_within * 1000 + retry_ms
-
-
-def response_of(body: Mapping[str, Any]) -> Any:
-    """Return what a vote's message answers, packed: an approval of a call answers true."""
-    if body["decision"] == "reject":
-        return None
-    response = codec.pack(body.get("response"), "the response")
-    return True if body["decision"] == "approve" and response is None else response
 
 
 def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence) -> Approval:
@@ -217,19 +209,22 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     ]()  # in which round another has voted in one's place, and who
     edit_time = 0
     for vote_record in evidence.votes:
-        proof = _proved(vote_record["body"], question, evidence, keys)
+        proof = _proved(vote_record["body"], question, evidence, keys, edit_time)
         body = vote_record["body"]
         if body.get("digest") != question.digest:
             raise ApprovalMismatch(
                 f"a vote on {question.name!r} was signed for another question."
             )
-        _check_fresh(proof, question, seen_jtis, edit_time)
+        if proof.jti in seen_jtis:
+            raise ApprovalMismatch(
+                f"a signature counts twice among the votes on {question.name!r}."
+            )
         seen_jtis.add(proof.jti)
         voter, round_ = proof.voter(), tally.round
         key = voter.principal.key
         facts = replace(
             facts,
-            escalated=_escalated(rule, question, proof),
+            escalated=_escalated(rule, question, min(vote_record["at"], proof.expires * 1000)),
             voted_in=rounds.get(key),
             gave=lent_in.get(key, NO_ONE)[0] == round_,
             lent=None,
@@ -239,7 +234,10 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             lender_proof = _proved(vote_record["lent"], question, evidence, keys)
             lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
             lending = replace(
-                facts, escalated=_escalated(rule, question, lender_proof), lent=None, gave=False
+                facts,
+                escalated=_escalated(rule, question, lender_proof.expires * 1000),
+                lent=None,
+                gave=False,
             )
             why = _not_lent(rule, vote_record["lent"], lender_proof.groups, voter)
             why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
@@ -250,7 +248,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
                 raise ApprovalMismatch(
                     f"a vote on {question.name!r} is none in the place of {lender}: {why}."
                 )
-        effect = ballots.effect_of(question, body["decision"], response_of(body))
+        effect = ballots.effect_of(question, body["decision"], ballots.response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
         stage = tally.stage
         count, vote = rules.cast(rule, tally, voter, vote, facts)
@@ -267,24 +265,12 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         yield count
 
 
-def _check_fresh(
-    proof: Proved, question: Interrupt, seen_jtis: Collection[str], edit_time: int
-) -> None:
-    if proof.jti in seen_jtis:
-        raise ApprovalMismatch(
-            f"a signature counts twice among the votes on {question.name!r}."
-        )
-    if proof.issued < edit_time:
-        raise ApprovalMismatch(
-            f"a vote on {question.name!r} was signed before the edit that voided it."
-        )
-
-
 def _proved(
     body: Mapping[str, Any],
     question: Interrupt,
     evidence: Evidence,
     keys: Mapping[str, VerificationKey],
+    edit_time: int = 0,
 ) -> Proved:
     """Return the proof of a message about a question, which was signed while that could be decided."""
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
@@ -297,19 +283,17 @@ def _proved(
         ) from error
     if body.get("interrupt_id") != question.id:
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
-    issued, skew = proof.issued * 1000, ballots.SKEW * 1000
-    if question.expires_in is not None and issued > question.ends_at + skew:
-        raise ApprovalMismatch(
-            f"a vote on {question.name!r} was signed after that had expired."
-        )
-    if issued < evidence.began - skew:
-        raise ApprovalMismatch(f"a vote on {question.name!r} was signed before its run began.")
+    if why := ballots.mistimed(proof.issued, question, evidence.began, edit_time):
+        raise ApprovalMismatch(f"a vote on {question.name!r} does not count: {why}.")
     return proof
 
 
 def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
     """Return why a message of one in these groups lets a voter not vote in their place; "" where it does."""
-    if (body.get("operation"), body.get("to")) != ("delegate", voter.principal.key):
+    if (
+        body.get("operation") != "delegate"
+        or Principal.read(body["to"]).key != voter.principal.key
+    ):
         return "they have said something else"
     may = rules.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"
@@ -336,11 +320,8 @@ def _check_stated(
         "comment": body.get("comment") or "",
         **({} if position[0] == rules.DELEGATED else {"lent": None}),
     }
-    if question.rule is not None and question.rule["escalate"]:
-        del follows["selector"]  # a door may have counted one step less when the vote came in
     differences = [name for name, value in follows.items() if vote_record.get(name) != value]
-    earliest, latest = proof.issued - ballots.SKEW, proof.expires + ballots.SKEW
-    if not earliest * 1000 <= vote_record["at"] <= latest * 1000:
+    if not ballots.is_in_time(vote_record["at"], proof.issued, proof.expires):
         differences.append("at")
     if differences:
         raise ApprovalMismatch(
@@ -348,16 +329,20 @@ def _check_stated(
         )
 
 
-def requester_level(requester: Mapping[str, Any], keys: Mapping[str, VerificationKey]) -> int:
-    """Return the level at which it is proven who asked for a run."""
-    if not requester.get("body"):
+def requester_level(
+    requester: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
+) -> int:
+    """Return the level at which it is proven who asked for a run, `root` or one inside that."""
+    body = requester.get("body")
+    if not body or not keys:
         return 0
-    from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - as above
+    from runner.approvals.proofs import ProofRefused, run_name, verify  # noqa: PLC0415 - as above
 
     try:
-        return verify(requester["body"], keys, now=None, member="requester").level
+        level = verify(body, keys, now=None, member="requester").level
     except ProofRefused:
         return 0
+    return level if root[PARTITION:] == run_name(body) else 0
 
 
 def requester_of(
@@ -410,12 +395,8 @@ def _requesters(
     return requesters
 
 
-def _escalated(rule: Rule, question: Interrupt, proof: Proved) -> list[str]:
-    """List who had become eligible when a vote was signed. Business time only makes that later."""
-    elapsed_s = proof.expires - question.asked_at / 1000
-    return [
-        entry
-        for seconds, selectors in rule.escalate
-        if seconds <= elapsed_s
-        for entry in selectors
-    ]
+def _escalated(rule: Rule, question: Interrupt, moment: int) -> list[str]:
+    """List who had become eligible at a moment (ms). Business time only makes that later."""
+    earliest = [question.asked_at + round(seconds * 1000) for seconds, _ in rule.escalate]
+    times = [max(each) for each in zip(earliest, question.escalates_at, strict=True)]
+    return ballots.escalated(replace(question, escalates_at=times), moment)

@@ -130,7 +130,9 @@ class VisitJudge:
                 "with requester=, or make it from another run with by=."
             )
         keys = self._keys.read() if level else {}
-        if keys and (signed := judgement.requester_level(requester, keys)) < level:
+        root = self._root(self._run_id) if level else ""
+        signed = judgement.requester_level(requester, keys, root)
+        if signed < level and (keys or not requester.get("body")):
             raise UsageError(
                 f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
                 f"proven at level {signed} alone: have who starts it sign at that level."
@@ -187,8 +189,7 @@ class VisitJudge:
         if excludes_requester(rule):
             requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
         answered_by = answerers(self._store, rule, answer)
-        # Where a test has a clock of its own, ids are not of its time.
-        began = 0 if self._store.clock else run_ids.time_of(answer.run_id)
+        began = began_at(self._store, answer)
         votes = self._votes.get(answer.id) or self._store.votes(answer.id)
         issuer = self._plain_issuer() if level_of(rule) else ""
         return Evidence(votes, requester, answered_by, self._keys.read, root, began, issuer)
@@ -202,6 +203,12 @@ class VisitJudge:
 def is_named(requester: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     """Return whether it is known who asked for a run; `inherited` are those who asked for another."""
     return requester is not None and not requester.get("inherited")
+
+
+def began_at(store: Store, question: Interrupt) -> int:
+    """Return when a question's run was started (ms), by its id, which the question's digest covers."""
+    # Where a test has a clock of its own, ids are not of its time.
+    return 0 if store.clock else run_ids.time_of(question.run_id)
 
 
 SCOPES = ("function", "node")

@@ -16,7 +16,7 @@ from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, needed
-from runner.approvals.visit_judge import answerers
+from runner.approvals.visit_judge import answerers, began_at
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.errors import (
     ConflictError,
@@ -90,7 +90,10 @@ def apply_vote(
         body,
         decision.shown_at,
         engine.plain_issuer,
+        began_at(engine.store, question),
     )
+    if (refusal := ballots.misstated(ballot, question)) is not None:
+        return refusal
     reply = engine.store.do(CastVote(ballot, new_nonce()))
     (receipt,) = reply.receipts
     engine.ring(reply)
@@ -169,6 +172,7 @@ def apply_operation(
         answered=answered_by,
         body=body,
         plain_issuer=engine.plain_issuer,
+        began=began_at(engine.store, question) if question else 0,
         **marks,
     )
     reply = engine.store.do(ApplyOperation(operation, new_nonce()))

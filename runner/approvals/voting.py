@@ -59,7 +59,7 @@ class CastVote(Request[Reply]):
         earlier = (
             repeated_vote(ballot, voter_record, nonce)
             or too_late(ballot, question, now)
-            or ballots.untimely(ballot, now)
+            or ballots.untimely(ballot, question, standing, now)
             or ballots.spent(ballot, voter_record, now)
             or _taken(run, ballot)
         )
@@ -94,7 +94,15 @@ class CastVote(Request[Reply]):
         spent = dict(standing.spent)
         if vote_counted.weight and key in standing.lent:
             spent[standing.lent[key]] = count.tally.round
-        run.put_standing(name, replace(standing, tally=count.tally, votes=number, spent=spent))
+        edited_at = standing.edited_at
+        if count.tally.round > standing.tally.round:
+            edited_at = ballots.proof_of(ballot).get("iat", 0)
+        run.put_standing(
+            name,
+            replace(
+                standing, tally=count.tally, votes=number, spent=spent, edited_at=edited_at
+            ),
+        )
         reply = note(
             transaction,
             run,
@@ -247,7 +255,7 @@ class ApplyOperation(Request[Reply]):
         earlier = (
             repeated_operation(operation, voter_record, nonce)
             or too_late(operation, question, now)
-            or ballots.untimely(operation, now)
+            or ballots.untimely(operation, question, standing, now)
             or ballots.spent(operation, voter_record, now)
         )
         if earlier is not None:

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, digests
-from runner.approvals.ballots import SKEW
-from runner.approvals.judgement import response_of
+from runner.approvals.ballots import SKEW, response_of
 from runner.approvals.proofs import (
     ProofRefused,
     VerificationKey,

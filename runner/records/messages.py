@@ -242,7 +242,7 @@ def body_of(decision: Decision, by: str) -> dict[str, JSON]:
     body: dict[str, JSON] = {
         "v": 2,
         "interrupt_id": decision.interrupt_id,
-        "decision": decision.decision,
+        "decision": decision.decision or "respond",
         "by": by,
     }
     return body | codec.without_none(optional)

@@ -12,7 +12,6 @@ from runner import Agent, Budget, GraphBuilder, RetryPolicy, Status, tool
 from runner.approvals import Auth, Principal, Rule, SigningKey, ballots, digests
 from runner.approvals.ballots import Ballot, Operation, Use
 from runner.approvals.decision_keys import DecisionKeys
-from runner.approvals.judgement import response_of
 from runner.approvals.proofs import encoded, verify
 from runner.approvals.rules import Voter
 from runner.approvals.voting import ApplyOperation, CastVote
@@ -77,7 +76,7 @@ def vote(
         now = run.store.clock() / 1000
         body = DOOR.sign(body, login={"groups": list(groups)}, now=now)
         voter = verify(body, keys.read(), now=now).voter()
-    answer = response_of(body)
+    answer = ballots.response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
     ballot = Ballot(asked.id, voter, decision, answer, effect, asked.digest, comment, body=body)
     reply = run.store.do(CastVote(ballot, f"{name}-{decision}-{asked.id}"))

@@ -235,6 +235,13 @@ FAULTS = (
         "who is excluded by a name alone decides by a login of that name",
         test="tests/records/test_approvals.py",
     ),
+    Mutation(
+        "approvals/ballots.py",
+        'escalated=escalated(question, min(now, proof["exp"] * 1000) if proof else now),',
+        "escalated=escalated(question, now),",
+        "a door takes a vote by an escalation that came after the signature's end",
+        test="tests/operations/test_receipts_of_votes.py",
+    ),
     # -- votes, judged by the worker -----------------------------------------------------------------
     Mutation(
         "approvals/judgement.py",
@@ -244,9 +251,9 @@ FAULTS = (
         test="tests/records/test_judgement.py",
     ),
     Mutation(
-        "approvals/judgement.py",
-        "if proof.issued < edit_time:",
-        "if False:",
+        "approvals/ballots.py",
+        'return "it was signed before the edit that voided it" if issued < edited_at else ""',
+        'return ""',
         "a vote that an edit has voided counts",
         test="tests/records/test_judgement.py",
     ),

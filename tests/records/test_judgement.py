@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot
 from runner.approvals.digests import Action
-from runner.approvals.judgement import Evidence, is_stale, judge, response_of
+from runner.approvals.judgement import Evidence, is_stale, judge
 from runner.approvals.proofs import encoded, read_keys, run_name, sign, verify
 from runner.approvals.rules import Auth, Rule, Tally, VoterFacts
 from runner.audit.checkpoint import public_bytes
@@ -127,7 +127,7 @@ def decided(
         }
         body = sign(body, key, kid, now=NOW + number, jti=f"{name}{number}", login=known)
         voter = verify(body, KEYS, now=NOW + number).voter()
-        response = response_of(body)
+        response = ballots.response_of(body)
         effect = ballots.effect_of(stored, decision, response)
         ballot = Ballot(
             stored.id,
