@@ -55,6 +55,15 @@ class UsageError(RunnerError):
     """The request can't be carried out as it is; correct it and try again."""
 
 
+class GrantRefused(UsageError):
+    """A grant can't be made as it is; `field` names what is wrong, as in "bounds.amount"."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        """Say what is wrong with which field."""
+        super().__init__(f"{field}: {problem}. No grant was made.")
+        self.field = field
+
+
 class DefinitionError(UsageError):
     """The graph or agent is not valid; nothing was built."""
 

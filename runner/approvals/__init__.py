@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from runner.approvals.decision_keys import SigningKey
     from runner.approvals.digests import Action
     from runner.approvals.directory import Directory
-    from runner.approvals.grants import GrantRefused
     from runner.approvals.policies import CallContext
     from runner.approvals.rules import DAY, HOUR, Approval, Auth, Grants, Principal, Rule
     from runner.records.messages import operation_body, start_body, vote_body
@@ -25,7 +24,6 @@ __all__ = [
     "Calendar",
     "CallContext",
     "Directory",
-    "GrantRefused",
     "Grants",
     "Principal",
     "Rule",
@@ -43,7 +41,6 @@ __getattr__ = lazy_names(
         "runner.approvals.decision_keys": ("SigningKey",),
         "runner.approvals.digests": ("Action",),
         "runner.approvals.directory": ("Directory",),
-        "runner.approvals.grants": ("GrantRefused",),
         "runner.approvals.policies": ("CallContext",),
         "runner.approvals.rules": (
             "DAY",

@@ -11,7 +11,6 @@ from runner.approvals.grants import (
     KEPT_MS,
     Grant,
     GrantRecord,
-    GrantRefused,
     check,
     counted,
     voter_of,
@@ -21,7 +20,7 @@ from runner.approvals.rules import Count, Principal, Rule, Voter
 from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import now_of, sender_of
 from runner.definition.registry import tools_of
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
 from runner.records import validation
 from runner.records.codec import JSON

@@ -26,7 +26,7 @@ from runner.approvals.rules import (
     Voter,
     VoterFacts,
 )
-from runner.errors import RunnerError, UsageError
+from runner.errors import GrantRefused, RunnerError, UsageError
 from runner.records import codec, validation
 from runner.records.run import outermost
 
@@ -47,15 +47,6 @@ OF_TEXTS = ("minLength", "maxLength", "pattern")
 
 KEYWORDS = (*BELOW, *ABOVE, *OF_TEXTS, "const", "enum", "type")
 """Keywords of JSON Schema that bound one argument of the calls of a grant."""
-
-
-class GrantRefused(UsageError):
-    """A grant can't be made as it is; `field` names what is wrong, as in "bounds.amount"."""
-
-    def __init__(self, field: str, problem: str) -> None:
-        """Say what is wrong with which field."""
-        super().__init__(f"{field}: {problem}. No grant was made.")
-        self.field = field
 
 
 @dataclass(frozen=True, slots=True)

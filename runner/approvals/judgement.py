@@ -349,13 +349,10 @@ def requester_of(
     stored: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
 ) -> Requester:
     """Return who asked for the outermost run `root`: as the signature of its start says, if it has one."""
-    level, body = requester_level(stored, keys), stored.get("body") or {}
-    if level:
-        from runner.approvals.proofs import run_name  # noqa: PLC0415 - as above
-
-        if root[PARTITION:] == run_name(body):
-            return Requester(body["requester"], tuple(body.get("on_behalf_of") or ()), level)
-    return Requester(stored["principal"], tuple(stored.get("on_behalf_of") or ()))
+    level = requester_level(stored, keys, root)
+    key = Principal.read(stored["body"]["requester"]).key if level else stored["principal"]
+    names = (stored["body"] if level else stored).get("on_behalf_of") or ()
+    return Requester(key, tuple(Principal.read(name).key for name in names), level)
 
 
 def _requesters(

@@ -38,7 +38,7 @@ MOST_AGAIN = 100
 
 
 GRANTS_EVERY = 1.0
-"""Seconds for which a process uses the grants that it has read; a revoked one is refused by the store."""
+"""Seconds for which a process uses the grants that it has read; before it asks people it reads them again."""
 
 
 class KnownGrants:
@@ -49,9 +49,9 @@ class KnownGrants:
         self._store, self._due = store, 0.0
         self._records: Sequence[GrantRecord] = ()
 
-    def read(self) -> Sequence[GrantRecord]:
-        """Return all grants, those with most left first."""
-        if time.monotonic() >= self._due:
+    def read(self, *, fresh: bool = False) -> Sequence[GrantRecord]:
+        """Return all grants, those with most left first; `fresh` as they are now."""
+        if fresh or time.monotonic() >= self._due:
             records = self._store.grants().values()
             self._records = sorted(records, key=lambda each: each.used - each.grant.uses)
             self._due = time.monotonic() + GRANTS_EVERY
@@ -151,8 +151,17 @@ class VisitJudge:
 
         The use is counted once for the idempotency key of the effect.
         """
+        known = self._grants.read()
+        if not known or not (grant := self._use_one_of(known, rule, action, key)):
+            now_known = self._grants.read(fresh=True)
+            grant = self._use_one_of(now_known, rule, action, key) if now_known else ""
+        return grant
+
+    def _use_one_of(
+        self, records: Sequence[GrantRecord], rule: Rule, action: Action, key: str
+    ) -> str:
         shown, requester = action.preimage(), None
-        for record in self._grants.read():
+        for record in records:
             grant = record.grant
             if not grant.covers(shown, self.graph_id):
                 continue

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from runner.approvals.freezes import Freeze
+from runner.approvals.granting import GrantView
 from runner.limits.concurrency import QueuedKey
 from runner.limits.control import LimitView
 from runner.limits.fairness import FairKey
@@ -95,6 +96,10 @@ ANSWERS: dict[str, Any] = {
     "post /v1/questions/{question_id}:delegate": Receipt,
     "post /v1/questions/{question_id}:comment": Receipt,
     "post /v1/questions:vote": Listing(fields(interrupt_id=TEXT, status=TEXT, detail=TEXT)),
+    "post /v1/questions/{question_id}/grants": Receipt,
+    "get /v1/grants": Listing(GrantView),
+    "post /v1/grants/{grant_id}/votes": Receipt,
+    "post /v1/grants/{grant_id}:revoke": GrantView,
     "get /v1/audit": Listing(HEAD),
     "get /v1/audit/{run_id}": Listing({"type": "object"}, result=TEXT, detail=TEXT),
     "get /v1/freezes": Listing(Freeze),

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from runner import GraphBuilder, Status
 from runner.approvals import Auth, Rule, granting
-from runner.approvals.grants import GrantRefused, check_bounds, check_narrower, fits
+from runner.approvals.grants import check_bounds, check_narrower, fits
 from runner.approvals.rules import Grants, Principal, Voter
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.records.messages import start_body
 from runner.records.run import EventKind
 from runner.store.requests import UseGrant
@@ -45,15 +45,8 @@ class Desk(Shop):
         self.store.partitions = None
         self.engine.directory = "tests.execution.test_grants:TEAM"
 
-    def run(
-        self, amount: int = 120, order: str = "1042", *, requester: str = "", fresh: bool = True
-    ) -> str:
-        """Start a run that wants to pay, run it as far as it goes, and return its id.
-
-        It reads what was granted since, unless not `fresh`: a worker reads that once a second.
-        """
-        if fresh:
-            self.engine._grants._due = 0.0
+    def run(self, amount: int = 120, order: str = "1042", *, requester: str = "") -> str:
+        """Start a run that wants to pay, run it as far as it goes, and return its id."""
         call = {"order": order, "amount": amount}
         uses = [{"toolUse": {"toolUseId": "t0", "name": "refund", "input": call}}]
         self.till.model.__init__([uses, "done"])
@@ -235,7 +228,7 @@ def test_a_revoked_grant_is_used_no_more(redis_url, keys):
     record = desk.granted()
     desk.run()
     granting.revoke(desk.engine, record.grant.id, "the customer is gone", "human:|ola")
-    desk.run(fresh=False)
+    desk.run()
     assert desk.paid() == [120]
     assert granting.list_grants(desk.engine)[0].state == "revoked"
     with pytest.raises(ConflictError):

@@ -73,7 +73,6 @@ def test_two_of_finance_grant_calls_at_the_api(desk):
     assert stale.status_code == 412
     vote = desk.http.post(f"{path}/votes", json={}, headers={"If-Match": f'"{view["digest"]}"'})
     assert vote.json()["status"] == "accepted"
-    desk.client.engine._grants._due = 0.0
     desk.start("till", "go")
     assert PAID == [120]
     (view,) = desk.http.get("/v1/grants").json()["items"]

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from runner.approvals import granting
 from runner.approvals.granting import GrantView
-from runner.approvals.grants import GrantRecord, GrantRefused
+from runner.approvals.grants import GrantRecord
+from runner.errors import GrantRefused
 from runner.records.interrupts import ReceiptStatus
 from runner.records.json_form import document
 from runner.server.access import Allow, Decides, Lists, Person
