@@ -170,6 +170,13 @@ async def of_questions(request: Request) -> Collection[str]:
     return await graphs_of(request, ids)
 
 
+def _name_graph(request: Request, graph: str) -> None:
+    """Put a graph into the query of a request, as its sender could have done: no route can forget it."""
+    request.scope["query_string"] = request.url.include_query_params(graph=graph).query.encode()
+    for name in ("_query_params", "_url"):  # read already, for the dependencies of the route
+        vars(request).pop(name, None)
+
+
 async def _json(request: Request) -> dict[str, Any]:
     try:
         body = await request.json()
@@ -182,8 +189,8 @@ class Allow:
     """The permission of a route, as its dependency: it returns who calls.
 
     Roles of a graph count where `graphs` says which graphs the request is about, and it is one. A listing
-    that names none is of the graph of who has roles of one only. With `mixed` they count for all graphs: the
-    route itself leaves out what a person may not see.
+    that names none becomes one of the graph of who has roles of one only. With `mixed` they count for all
+    graphs: the route itself leaves out what a person may not see.
     """
 
     def __init__(
@@ -214,8 +221,14 @@ class Allow:
             return person
         graphs = await self._graphs(request)
         is_page = "text/html" in request.headers.get("accept", "")
-        if len(candidates) == 1 and not (graphs or is_page or person.may(self.permission)):
-            graphs = candidates if self._graphs in {in_query, of_runs} else ()
+        lists = self._graphs in {in_query, of_runs}
+        if (
+            lists
+            and len(candidates) == 1
+            and not (graphs or is_page or person.may(self.permission))
+        ):
+            graphs = candidates
+            _name_graph(request, candidates[0])
         if len(graphs) == 1:
             (graph,) = graphs
             limited = person.within(graph)

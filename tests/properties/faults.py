@@ -578,6 +578,13 @@ FAULTS = (
         "the log of requests has links that decide",
         test=f"{OF_MAIL}test_the_log_has_no_links",
     ),
+    Mutation(
+        "server/access.py",
+        "            _name_graph(request, candidates[0])\n",
+        "",
+        "a list shows all graphs to who has roles of one",
+        test="tests/server/test_graph_roles.py::test_no_route_shows_another_graph",
+    ),
 )
 
 

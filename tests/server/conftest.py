@@ -34,7 +34,7 @@ def event_loop(monkeypatch):
 class Site:
     """An application on a store whose nodes run in this process, when a test says so."""
 
-    def __init__(self, url, graphs):
+    def __init__(self, url, graphs, doors=()):
         self.registry = Registry()
         for name, build in graphs.items():
             self.registry.add(name, build)
@@ -45,7 +45,7 @@ class Site:
         )
         self.client.engine.publish(list(graphs))
         self.person = Person(Principal("ana"), frozenset(GRANTS))
-        self.app = create_app(self.settings, auth=lambda request: self.person)
+        self.app = create_app(self.settings, auth=lambda request: self.person, doors=doors)
         self.app.state.services.client = self.client
         self.app.state.services.plan = self.registry.find
         self.http = TestClient(

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
+from typing import get_args
 
 import httpx
 import pytest
 import redis
+from fastapi import APIRouter
 
+from runner.approvals import Action, Rule
 from runner.server import streams
-from runner.server.app import routes
+from runner.server.access import Lists
+from runner.server.app import permission_of, routes
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site, ask
 from tests.server.test_access import filled
@@ -141,6 +146,127 @@ def test_a_role_of_a_graph_grants_no_more_than_the_role(site, role):
         assert (own[path, method] == 403) is expected, (path, method)
 
 
+SECRET = "planted hunter2"
+"""It is in all that a run, its question and its people say."""
+
+LISTS = get_args(Lists)[1].dependency
+"""The permission of listings, which take the graph from the query."""
+
+ACCEPT = ("text/html", "application/json", "*/*")
+
+QUERIES = (
+    "",
+    "graph=",
+    "tab=all",
+    "tab=mine",
+    "tab=done",
+    "graph=payroll&graph=echo",
+    "graph=echo&graph=payroll",
+    "graph=payroll",
+    "graph=payroll&graph=",
+    "status=decided",
+    "run={run}",
+    "text=planted",
+)
+"""Queries of listings; none leads to what the graph of another has."""
+
+
+def pay(ctx):
+    rule = Rule(eligible=["ana", "ben"], need=2, title="Pay {to}")
+    action = Action("runner", "function", "pay", {"to": SECRET})
+    return ctx.interrupt(SECRET, reason=SECRET, rule=rule, action=action).decision
+
+
+def lose(ctx):
+    raise ValueError(SECRET)
+
+
+def forgetful(services):
+    """A door whose listing does not look at the graph of the request."""
+    router = APIRouter()
+
+    def leak(person: Lists):
+        return {"items": [run.tags for run in services.client.runs()]}
+
+    router.add_api_route("/v1/leak", leak, methods=["GET"])
+    return router
+
+
+class Secrets:
+    """Runs of graphs that are nothing to do with who may see `echo`."""
+
+    def __init__(self, url, *doors):
+        payroll = wired({"pay": pay}).build()
+        graphs = {"payroll": lambda: payroll, "lost": lambda: wired({"lose": lose}).build()}
+        names = [f"{__name__}:{door.__name__}" for door in doors]
+        self.site = site = Site(url, GRAPHS | graphs, names)
+        self.routes = [*routes(), *routes([door(site.app.state.services) for door in doors])]
+        self.own = site.start("echo", "ours", tags={"note": "ours"})
+        self.run = site.start("payroll", SECRET, tags={"note": SECRET}, requester="eve")
+        (question,) = self.run.interrupts()
+        self.question = question.id
+        site.client.vote(question.id, "approve", by="ana", comment=SECRET)
+        (decided,) = site.start("payroll", SECRET).interrupts()
+        for who in ("ana", "ben"):
+            site.client.vote(decided.id, "approve", by=who, digest=decided.digest)
+        site.work()
+        site.start("lost", SECRET)
+
+    def leaks(self, roles):
+        """Look at every route; return those that show something of the other graphs."""
+        names = f"hunter2|payroll|{self.run.id}"
+        found = set()
+        for route in self.routes:
+            if route.path in OPEN or "GET" not in route.methods:
+                continue
+            lists = permission_of(route) is LISTS
+            for path, queries in self.addresses(route.path, QUERIES if lists else [""]):
+                for query, role, accept in itertools.product(queries, roles, ACCEPT):
+                    self.site.as_role(role)
+                    address = f"{path}?{query.format(run=self.run.id)}"
+                    reply = self.site.http.get(address, headers={"Accept": accept})
+                    # A page repeats the filters of its address.
+                    text = (
+                        reply.text.replace(self.run.id, "") if "run=" in query else reply.text
+                    )
+                    if reply.status_code == 200 and re.search(names, text):
+                        found.add((route.path, query, role, accept))
+        return found
+
+    def addresses(self, path, queries):
+        """Return the addresses of a route, about our run and about theirs, with the queries to try."""
+        if path == "/v1/events":
+            return [(path, ["after=x"])]  # a stream, which has a test of its own
+        if not any(name in path for name in BY_NAME):
+            return [(filled(path), queries)]
+        pairs = ((self.own.id, "none", "echo"), (self.run.id, self.question, "payroll"))
+        return [
+            (
+                filled(
+                    path.replace("{run_id}", run)
+                    .replace("{question_id}", question)
+                    .replace("{graph}", graph)
+                ),
+                [""],
+            )
+            for run, question, graph in pairs
+        ]
+
+
+@pytest.mark.slow
+def test_no_route_shows_another_graph(redis_url):
+    """Every route, by each role of one graph and every kind of reader, shows nothing of the others."""
+    assert Secrets(redis_url).leaks([f"{role}:echo" for role in ROLES]) == set()
+
+
+@pytest.mark.slow
+def test_a_route_that_forgets_the_graph_is_found(redis_url):
+    """The controls: a listing that ignores it leaks, and who may see all graphs sees the secret."""
+    secrets = Secrets(redis_url, forgetful)
+    assert {path for path, *_ in secrets.leaks(["viewer:echo"])} == {"/v1/leak"}
+    assert {path for path, *_ in secrets.leaks(["reader"])} >= {"/inbox", "/runs", "/v1/runs"}
+
+
 def test_listings_are_of_a_graph(site):
     """With roles of one graph all lists are of it, a page opens at it; of several one must be named."""
     approval, other = site.start("approval"), site.start("inner")
@@ -156,17 +282,17 @@ def test_listings_are_of_a_graph(site):
     limited(site, "approval")
     listed = site.http.get("/v1/questions?graph=approval").json()["items"]
     assert [item["run_id"] for item in listed] == [approval.id]
-    html = {"Accept": "text/html"}
-    begun = site.http.get("/", headers=html, follow_redirects=False)
+    page = {"Accept": "text/html"}
+    begun = site.http.get("/", headers=page, follow_redirects=False)
     assert begun.headers["location"] == "/inbox"
-    inbox = site.http.get("/inbox?tab=all", headers=html)
+    inbox = site.http.get("/inbox?tab=all", headers=page)
     assert dict(inbox.url.params) == {"tab": "all", "graph": "approval"}
     assert re.search(r"All\D*\b1\b", inbox.text)
     assert other.id not in inbox.text
     assert [item["name"] for item in site.http.get("/v1/graphs").json()["items"]] == [
         "approval"
     ]
-    assert "inner" not in site.http.get("/graphs", headers=html).text
+    assert "inner" not in site.http.get("/graphs", headers=page).text
 
 
 def test_roles_of_a_graph_add_to_the_others(site):

@@ -158,7 +158,7 @@ def list_queued_keys(
     cursor: Cursor = None,
 ) -> dict[str, Any]:
     """List the keys of graphs' concurrency for which runs wait, those that wait longest first."""
-    page = services.queued_keys(graph or person.graph, limit, cursor)
+    page = services.queued_keys(graph or "", limit, cursor)
     return page_document(page, person, page.next)
 
 

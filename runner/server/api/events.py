@@ -59,7 +59,7 @@ def events(
             raise Problem(422, "Name runs or a graph, not both: each run is of one graph.")
         return _of_runs(request, services, person, [*dict.fromkeys(run)], kinds, after)
 
-    graph = graph or person.graph or None
+    graph = graph or None
 
     def snapshot() -> Any:
         page = services.client.interrupts(graph=graph, limit=PAGE)

@@ -132,7 +132,7 @@ def list_questions(
     now = round(time.time() * 1000)
     label, _, value = (tag or "").partition("=")
     query = InterruptQuery(
-        graph or person.graph or None,
+        graph or None,
         run,
         name,
         assignee,

@@ -172,7 +172,7 @@ def list_runs(
     tags = dict(_pair(text) for text in tag or ())
     page = services.client.runs(
         status,
-        graph=graph or person.graph or None,
+        graph=graph or None,
         tags=tags,
         since=since,
         until=until,
