@@ -443,27 +443,27 @@ class ToolExecution:
         context = CallContext(self.tool.tool_name, *place, source)
         args = self.command.use["input"]
         try:
-            verdict = await async_loop.in_thread(decide, gate, self, args, context)
+            state = await async_loop.in_thread(decide, gate, self, args, context)
         except (ApprovalMismatch, ConflictError):
             raise
         except (InterruptExpired, InterruptWithdrawn, ValidationError, EditRefused) as error:
             return self.failed(error)
         except Exception as error:  # noqa: BLE001 - users' policies raise anything
             return CallbackFailed("tool", self.id, self.effects.record(error))
-        if verdict is None:
+        if state is None:
             self._check_ungated()
             return None
-        if isinstance(verdict, Granted):
-            self._take_over(verdict.args)
-            self._begun = verdict.use(self.idempotency_key)
+        if isinstance(state, Granted):
+            self._take_over(state.args)
+            self._begun = state.use(self.idempotency_key)
             await self.effects.post(ApprovalUsed(self.id, self._begun))
-            self._begin(verdict.effect)
+            self._begin(state.effect)
             return None
-        if verdict.approval is None:
-            return ToolAsked(self.id, [verdict.question])
-        if verdict.approval.approved:
-            self._take_over(verdict.args)
-        return await self._decided(verdict.question, verdict.approval)
+        if state.approval is None:
+            return ToolAsked(self.id, [state.question])
+        if state.approval.approved:
+            self._take_over(state.args)
+        return await self._decided(state.question, state.approval)
 
     async def _decided(self, question: Interrupt, approval: Approval) -> ToolOutcome | None:
         """Return the outcome of a call that was decided without making it; None if it begins now."""

@@ -28,7 +28,7 @@ class EditRefused(UsageError):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class CallState:
     """State of a call that needs approval: its question, the decision on it (None while it is open), and
     the arguments with which the call would be made.
     """
@@ -91,38 +91,42 @@ class GatedCall(Protocol):
 
 def decide(
     approval: Rule | Policy, call: GatedCall, args: Any, context: CallContext
-) -> Verdict | Granted | None:
+) -> CallState | Granted | None:
     """Return the state of a call's approval; None if it needs none.
 
     Raises:
         ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: there was none.
         UsageError: a question can't be asked. Whatever a policy raises before anything was asked.
     """
-    verdict: Verdict | None = None
-    wanted: Rule | None = None
+    state: CallState | None = None
+    stricter_rule: Rule | None = None
     for step in range(MOST_STEPS):
-        rule = asked = _asked_rule(call, step)
+        rule = asked_rule = _asked_rule(call, step)
         if isinstance(approval, Rule):
             rule = approval
-        elif asked is None:
-            rule = wanted if step else rule_of(approval, call.policy_arguments(args), context)
+        elif asked_rule is None:
+            rule = (
+                stricter_rule
+                if step
+                else rule_of(approval, call.policy_arguments(args), context)
+            )
         if rule is None:
-            return verdict
-        if asked is None and rule.grants is not None and call.address.judge is not None:
+            return state
+        if asked_rule is None and rule.grants is not None and call.address.judge is not None:
             action = call.action(args)
             if grant := call.address.judge.use_grant(rule, action, call.use_key(step)):
                 return Granted(grant, action.digest(), args)
         question = call.question(step, rule, args)
         earlier = call.answers.get(question.id)
         if earlier is None or not is_answered(earlier):
-            return Verdict(question, None, args)
+            return CallState(question, None, args)
         decision: Approval = judged_value(call.address, question, earlier)
         if decision.decision == "edit":
             args = call.edited(decision)
-        verdict = Verdict(earlier, decision, args)
+        state = CallState(earlier, decision, args)
         if isinstance(approval, Rule) or not decision.approved:
-            return verdict
-        wanted = _wanted(approval, rule, call, args, context)
+            return state
+        stricter_rule = _wanted(approval, rule, call, args, context)
     raise ApprovalMismatch(
         f"the policy of {context.tool!r} wanted more than was given {MOST_STEPS} times; the call was not "
         "made."
@@ -131,16 +135,18 @@ def decide(
 
 def _asked_rule(call: GatedCall, step: int) -> Rule | None:
     """Return the rule by which a step was asked before; None if it was not."""
-    rules = [(each.reasked, each.rule) for each in call.earlier(step) if each.rule]
+    rules = [
+        (question.reasked, question.rule) for question in call.earlier(step) if question.rule
+    ]
     return Rule.thawed(max(rules, key=lambda rule: rule[0])[1]) if rules else None
 
 
 def _wanted(
-    policy: Policy, given: Rule, call: GatedCall, args: Any, context: CallContext
+    policy: Policy, met_rule: Rule, call: GatedCall, args: Any, context: CallContext
 ) -> Rule | None:
     """Return the rule that the policy wants directly before the effect, if the one that was met is less."""
     try:
         rule = policy.rule(call.policy_arguments(args), context)
     except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not be made
-        return replace(given, because=f"its policy failed: {type(error).__name__}")
-    return None if rule is None or wants_no_more(rule, given) else rule
+        return replace(met_rule, because=f"its policy failed: {type(error).__name__}")
+    return None if rule is None or wants_no_more(rule, met_rule) else rule

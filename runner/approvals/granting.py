@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 from runner.approvals.grants import (
     GRANT,
@@ -40,6 +40,9 @@ class GrantVote:
     comment: str = ""
 
 
+GrantState = Literal["waits", "valid", "rejected", "used up", "over", "revoked"]
+
+
 @dataclass(frozen=True, slots=True)
 class GrantView:
     """A grant as doors show it, with what was used of it.
@@ -49,9 +52,9 @@ class GrantView:
     """
 
     id: str
-    state: str
+    state: GrantState
     tool: str
-    kind: str
+    kind: Literal["tool", "function", "node"]
     graphs: list[str]
     bounds: dict[str, Any] | None
     uses: int
@@ -72,7 +75,7 @@ class GrantView:
 def view_of(record: GrantRecord, now: int) -> GrantView:
     """Return a grant as doors show it at a time (ms)."""
     grant, count = record.grant, _count(record)
-    state = "waits"
+    state: GrantState = "waits"
     if record.revoked is not None:
         state = "revoked"
     elif count.decision == "reject":

@@ -51,7 +51,7 @@ KEYWORDS = (*BELOW, *ABOVE, *OF_TEXTS, "const", "enum", "type")
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What is granted: calls of one tool, or runs of one node, of some graphs.
+    """Terms of a grant: calls of one tool, or runs of one node, of some graphs.
 
     `bounds` is the JSON Schema that the arguments of each call must fit: every argument that it names must be
     there. `uses` and `sums` (by argument) bound all calls together. Times are ms; `requesters` are the keys

@@ -288,16 +288,16 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
     node = _GatedNode(address, visit.answers, visit.store.namespace, visit.idempotency_key)
     place = (address.run_id, address.node_id, address.visit)
     try:
-        verdict = decide(spec.approval, node, args, CallContext(spec.id, *place, address.judge))
+        state = decide(spec.approval, node, args, CallContext(spec.id, *place, address.judge))
     except (ApprovalMismatch, ConflictError, StoreError):
         raise
     except Exception as error:  # noqa: BLE001 - users' policies raise anything
         return Failed(failures.record(error))
-    if isinstance(verdict, Granted):
-        visit.use(verdict.use(visit.idempotency_key))
-    if verdict is None or isinstance(verdict, Granted):
+    if isinstance(state, Granted):
+        visit.use(state.use(visit.idempotency_key))
+    if state is None or isinstance(state, Granted):
         return None
-    question, approval = verdict.question, verdict.approval
+    question, approval = state.question, state.approval
     if approval is None:
         return Interrupted([question], keeps=True)
     match approval.decision:

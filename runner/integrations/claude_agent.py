@@ -22,7 +22,7 @@ from typing import Any
 from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.approvals import policies
-from runner.approvals.gate import Verdict
+from runner.approvals.gate import CallState
 from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import Rule
 from runner.errors import DefinitionError, NodeFailed, needs_extra
@@ -331,7 +331,7 @@ class _ClaudeExecution:
                 pass
             case str():
                 reason = question
-            case Verdict(approval=ballot, args=args) if ballot is not None:
+            case CallState(approval=ballot, args=args) if ballot is not None:
                 if not ballot.approved:
                     reason = str(ballot.response["rejected"] or "")
                 else:

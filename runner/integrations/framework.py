@@ -21,7 +21,7 @@ from runner.agent.tools import whole_arguments
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import EditRefused, Granted, Verdict, decide
+from runner.approvals.gate import CallState, EditRefused, Granted, decide
 from runner.approvals.policies import CallContext, Gates, wants_no_more
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
@@ -303,8 +303,8 @@ class FrameworkCall:
     description: str = ""
 
 
-Asked: TypeAlias = Interrupt | Verdict | str | None
-"""What the gate says of a call: see `CallGate.ask`."""
+Asked: TypeAlias = Interrupt | CallState | str | None
+"""State of a call at the gate: see `CallGate.ask`."""
 
 
 def inner_name(place: str, call_id: str) -> str:
@@ -358,13 +358,13 @@ class CallGate:
             return self._questions.ask(call.inner, call.tool, reason, response_schema=schema)
         gated = _GatedCall(self, call, self._visit, self._questions)
         try:
-            verdict = decide(gate, gated, whole, self._context(call.tool))
+            state = decide(gate, gated, whole, self._context(call.tool))
         except EditRefused as error:
             return str(error)
-        if isinstance(verdict, Granted):
-            self._granted.append((call.tool, verdict.effect))
+        if isinstance(state, Granted):
+            self._granted.append((call.tool, state.effect))
             return None
-        return verdict.question if verdict and verdict.approval is None else verdict
+        return state.question if state and state.approval is None else state
 
     def begin(self, tool: str, args: Any, args_schema: JSON, call_id: str) -> None:
         """Let a call begin, by an approval if it needs one, which is used by that.

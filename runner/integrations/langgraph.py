@@ -19,7 +19,7 @@ from typing import Any
 from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.approvals import policies
-from runner.approvals.gate import Verdict
+from runner.approvals.gate import CallState
 from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
@@ -324,7 +324,7 @@ class _Execution:
         """Return one decision of the middleware's form; of what does not fit the tool a rejection."""
         if question is None:
             return {"type": "approve"}
-        if isinstance(question, Verdict) and question.approval is not None:
+        if isinstance(question, CallState) and question.approval is not None:
             return _decision_of(call, question.approval)
         if isinstance(question, Interrupt):
             try:

@@ -21,7 +21,7 @@ from pydantic import StrictBool, TypeAdapter
 
 from runner import async_loop
 from runner.approvals import policies
-from runner.approvals.gate import Verdict
+from runner.approvals.gate import CallState
 from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, DefinitionError, UsageError, needs_extra
@@ -277,7 +277,7 @@ class _OpenAIExecution:
                     is_approved, message = False, question
                 case None:
                     is_approved = True
-                case Verdict(approval=Approval() as approval):
+                case CallState(approval=Approval() as approval):
                     is_approved = approval.approved
                     message = None if is_approved else approval.response["rejected"]
                 case _:

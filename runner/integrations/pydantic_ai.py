@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from runner import async_loop
 from runner.agent.machine.state import add_usage
 from runner.approvals import policies
-from runner.approvals.gate import Verdict
+from runner.approvals.gate import CallState
 from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, UsageError, needs_extra
@@ -332,7 +332,7 @@ def _decision(
             return ToolApproved(override_args=call.args_as_dict())
         case str():
             return ToolDenied(asked)
-        case Verdict(approval=Approval() as decided, args=args):
+        case CallState(approval=Approval() as decided, args=args):
             if decided.approved:
                 return ToolApproved(override_args=args)
             return ToolDenied(str(decided.response["rejected"] or "The tool call was denied."))

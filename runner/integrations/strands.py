@@ -19,7 +19,7 @@ from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
 from runner.approvals import policies
-from runner.approvals.gate import Verdict
+from runner.approvals.gate import CallState
 from runner.approvals.policies import ApprovalPolicy, Gates
 from runner.approvals.rules import Approval, Rule
 from runner.errors import (
@@ -269,7 +269,7 @@ class _StrandsExecution:
                 raise ApprovalMismatch(
                     f"the agent has an answer to {asked.id}, which nobody has answered."
                 )
-            case Verdict(approval=Approval() as approval):
+            case CallState(approval=Approval() as approval):
                 if not approval.approved:
                     rejection = approval.response["rejected"]
                     event.cancel_tool = (
