@@ -49,6 +49,7 @@ from runner.records.checkpoints import Saved
 from runner.records.executors import Visit, function_input, input_text, restorers
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
+from runner.records.read_back import difference
 from runner.records.run_ids import effect_name
 
 # Functions with types: the input is checked before they run, and what they return after.
@@ -141,6 +142,12 @@ class Typed:
             value = _checked(self.returned, result)
             data = _dumped(self.returned, value, round_trip=True)
             output = _dumped(self.returned, value, round_trip=False)
+            if data != value:  # JSON data is read back as what it is
+                self._check_read_back(value, _validated(self.returned, data), visit)
+            if output != data and not _fits(self.returned, output):
+                output = (
+                    data  # what is computed would be refused by a node that takes this type
+                )
         except (pydantic.ValidationError, pydantic_core.PydanticSerializationError) as error:
             problems = (
                 _problems(error) if isinstance(error, pydantic.ValidationError) else str(error)
@@ -151,6 +158,27 @@ class Typed:
                 "what the function returns, or the annotation."
             ) from error
         return _packed(self.name, value, data), output
+
+    def _check_read_back(self, value: Any, again: Any, visit: Visit) -> None:
+        """Check that the next node gets what this one returned.
+
+        Raises:
+            DataMismatch: part of it would be another value.
+        """
+        if changed := difference(value, again):
+            raise DataMismatch(
+                f"node {visit.address.node_id!r} ran, but {changed} of what it returned would be another "
+                "value when it is read back, so the result is not stored and the node is not tried again: "
+                f"give {self.name} a type whose JSON form has all of it."
+            )
+
+
+def _fits(adapter: Adapter, value: Any) -> bool:
+    try:
+        _validated(adapter, value)
+    except pydantic.ValidationError:
+        return False
+    return True
 
 
 def signature_of(function: object, context: type) -> NodeSignature | None:

@@ -13,13 +13,14 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 import pydantic
 import pydantic_core
 
 from runner.errors import CorruptDocument, UnstorableError
+from runner.records.read_back import difference
 
 # The same key as Strands' sessions use for bytes, so that their documents have the same form.
 BYTES_KEY = "__bytes_encoded__"
@@ -68,7 +69,7 @@ def pack_result(
             return large, large
     special: list[object] = []
     json_value = _pack(value, (None, "result"), 0, special)
-    return json_value, plain(value) if special else json_value
+    return json_value, _plain(value, _input_data) if special else json_value
 
 
 Path = tuple[Any, str | int]
@@ -114,11 +115,18 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
 def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
     # round_trip leaves out what is computed: it would be refused when the model is made again.
     try:
-        return model.model_dump(mode="json", round_trip=True)
+        data: JSON = model.model_dump(mode="json", round_trip=True)
+        again = type(model).model_validate(data, by_alias=True, by_name=True)
     except Exception as error:
         raise UnstorableError(
             f"{_path_text(path)} is a {type(model).__name__} that has no JSON form: {error}"
         ) from error
+    if changed := difference(model, again, _path_text(path)):
+        raise UnstorableError(
+            f"{changed} would be another value when it is read back, so it can't be stored: give the field a "
+            "type whose JSON form has all of it."
+        )
+    return data
 
 
 def _pack_scalar(value: float | str, path: Path) -> JSON:
@@ -243,15 +251,29 @@ def imported(name: str) -> object | None:
 
 def plain(value: object) -> JSON:
     """Return the JSON form that people and other programs see: models as data, bytes as base64."""
+    return _plain(value, lambda model: model.model_dump(mode="json"))
+
+
+def _plain(value: object, data_of: Callable[[pydantic.BaseModel], JSON]) -> JSON:
     if isinstance(value, pydantic.BaseModel):
-        return plain(value.model_dump(mode="json"))
+        return _plain(data_of(value), data_of)
     if isinstance(value, bytes):
         return base64.b64encode(value).decode("ascii")
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): _plain(item, data_of) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [_plain(item, data_of) for item in value]
     return str.__str__(value) if isinstance(value, str) else value
+
+
+def _input_data(model: pydantic.BaseModel) -> JSON:
+    """Return a model as the next node reads it: without what is computed, if the model would refuse that."""
+    data: JSON = model.model_dump(mode="json")
+    try:
+        type(model).model_validate(data, by_alias=True, by_name=True)
+    except pydantic.ValidationError:
+        return model.model_dump(mode="json", round_trip=True)
+    return data
 
 
 def without_none(values: Mapping[str, JSON]) -> dict[str, JSON]:

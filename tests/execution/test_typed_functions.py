@@ -414,3 +414,94 @@ def only_default(value=3):
 def test_a_function_of_the_context_alone_is_called_as_it_is(function):
     """Where only the context is taken, no annotation is looked at."""
     assert single(function)(1).results["a"].result == 1
+
+
+# -- values that would change between nodes ----------------------------------------------------------
+
+
+class Login(pydantic.BaseModel):
+    name: str
+    password: pydantic.SecretStr
+
+
+class Sum(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="forbid")
+    net: int
+
+    @pydantic.computed_field
+    @property
+    def gross(self) -> int:
+        return self.net * 2
+
+
+class Drifting(pydantic.BaseModel):
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def one_more(cls, number: int) -> int:
+        return number + 1
+
+
+class Kept(pydantic.BaseModel):
+    at: date
+    cache: dict[str, int] = pydantic.Field(default_factory=dict, exclude=True)
+
+
+def login(task: str) -> Login:
+    return Login(name="ana", password="s3cret")
+
+
+def logins(task: str) -> dict[str, list[Login]]:
+    return {"all": [Login(name="ana", password="s3cret")]}
+
+
+def untyped_login(ctx):
+    return Login(name="ana", password="s3cret")
+
+
+def drifting(task: str) -> Drifting:
+    return Drifting(number=1)
+
+
+@pytest.mark.parametrize(
+    ("function", "path"),
+    [
+        (login, "password"),
+        (logins, "all.0.password"),
+        (untyped_login, "result.password"),
+        (drifting, "number"),
+    ],
+)
+def test_a_value_that_would_change_between_nodes_is_refused_where_it_is_returned(
+    function, path
+):
+    """By the name of its field: a secret would be ten asterisks in the next node."""
+    result = single(function)("go")
+    error = result.results["a"].result
+    assert result.status is Status.FAILED
+    assert f"{path} " in str(error)
+    assert "another value" in str(error)
+
+
+def test_what_is_computed_does_not_keep_a_value_from_the_next_node():
+    """Of a model that forbids other fields; excluded fields and dates are the control."""
+    gross = []
+
+    def make(net: int) -> Sum:
+        return Sum(net=net)
+
+    def make_untyped(ctx):
+        return Sum(net=3)
+
+    def take(value: Sum) -> None:
+        gross.append(value.gross)
+
+    for first in (make, make_untyped):
+        assert wired({"a": first, "b": take}, "a b").build()(3).status is Status.COMPLETED
+    assert gross == [6, 6]
+
+    def keep(task: str) -> Kept:
+        return Kept(at=date(2026, 2, 28), cache={"x": 1})
+
+    assert single(keep)("go").status is Status.COMPLETED

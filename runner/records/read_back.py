@@ -1,0 +1,47 @@
+"""Comparison of a value with what its JSON form is read back as."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pydantic
+
+
+def difference(value: Any, again: Any, path: str = "the value") -> str:
+    """Return the path of the first part that is another one after it was read back; "" if there is none.
+
+    Fields that a model excludes from its JSON form are left out, and so are objects that can't be compared.
+    """
+    if value is again:
+        return ""
+    if isinstance(value, pydantic.BaseModel) and type(value) is type(again):
+        names = [name for name, info in type(value).model_fields.items() if not info.exclude]
+        return _of_parts(
+            [(name, getattr(value, name), getattr(again, name)) for name in names], path
+        )
+    if is_dataclass(value) and not isinstance(value, type) and type(value) is type(again):
+        names = [field.name for field in fields(value)]
+        return _of_parts(
+            [(name, getattr(value, name), getattr(again, name)) for name in names], path
+        )
+    if isinstance(value, Mapping) and isinstance(again, Mapping):
+        if len(value) == len(again):
+            pairs = zip(value.items(), again.values(), strict=True)
+            return _of_parts([(str(name), one, two) for (name, one), two in pairs], path)
+        return path
+    if isinstance(value, (list, tuple)) and isinstance(again, (list, tuple)):
+        if len(value) == len(again):
+            pairs = zip(value, again, strict=True)
+            return _of_parts([(str(n), one, two) for n, (one, two) in enumerate(pairs)], path)
+        return path
+    if any("__eq__" in base.__dict__ for base in type(value).__mro__[:-1]):
+        return "" if value == again or value != value else path  # noqa: PLR0124 - NaN
+    return ""
+
+
+def _of_parts(parts: list[tuple[str, Any, Any]], path: str) -> str:
+    inner = "" if path == "the value" else f"{path}."
+    found = (difference(one, two, f"{inner}{name}") for name, one, two in parts)
+    return next(filter(None, found), "")
