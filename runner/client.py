@@ -33,7 +33,7 @@ from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
 from runner.operations.recovery import remove
 from runner.records import codec
-from runner.records.checkpoints import Session
+from runner.records.checkpoints import Session, session_key
 from runner.records.interrupts import Decision, Interrupt, Receipt, answers_from
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary, checked_limit
 from runner.records.messages import body_of, key_of, operation_body, start_body
@@ -744,14 +744,17 @@ class Client:
         """
         withdraw(self.engine, interrupt_id, reason, reask=reask, by=by)
 
-    def session(self, session_id: str) -> Session:
-        """Read what runs have stored under a session's id; one never written is empty."""
-        session = self.engine.store.session(session_id)
+    def session(self, session_id: str, *, graph: str = "") -> Session:
+        """Read a session of a graph, without one a session that all share; one never written is empty."""
+        session = self.engine.store.session(session_key(graph, session_id))
         return Session(codec.unpack(session.messages), codec.unpack(session.state))
 
-    def forget_session(self, session_id: str) -> bool:
-        """Delete a session; False when there was none. Runs that are in it now add to a new one."""
-        return self.engine.store.forget_session(session_id)
+    def forget_session(self, session_id: str, *, graph: str = "") -> bool:
+        """Delete a session of a graph, without one a session that all share; False when there was none.
+
+        Runs that are in it now add to a new one.
+        """
+        return self.engine.store.forget_session(session_key(graph, session_id))
 
 
 def _ms(time_: datetime | int | None) -> int | None:

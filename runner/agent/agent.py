@@ -41,10 +41,12 @@ from runner.hooks import HookProvider, HookRegistry
 from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
+from runner.records.checkpoints import session_key, session_of
 from runner.records.codec import JSON
 from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
+from runner.records.run import outermost
 
 Executor = Literal["concurrent", "sequential"]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
@@ -58,7 +60,8 @@ class Agent:
     A model that refuses for its rate limit is called `model_attempts` times, after `model_delay`
     seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
     `session_id` names a conversation that a node of this agent goes on with in every run on the same
-    store: a text, or a function of the invocation state (None: no session). Model providers get it too.
+    store: a text, or a function of the invocation state (None: no session). Model providers get it too. It
+    is a conversation of the outermost graph alone, unless `shared_session` makes it one of all graphs.
     `budgets` bound what it may spend, across runs too, and are checked before each call; with them or with
     a `price`, `usage` also has modelCalls, toolCalls and costMicros (millionths).
     """
@@ -79,6 +82,7 @@ class Agent:
         description: str | None = None,
         structured_output_model: type[pydantic.BaseModel] | None = None,
         session_id: SessionId | None = None,
+        shared_session: bool = False,
         conversation_window: int | None = None,
         max_turns: int | None = None,
         max_tokens: int | None = None,
@@ -95,6 +99,7 @@ class Agent:
             DefinitionError: the model, a tool, a limit or a budget can't be used.
         """
         self.name, self.description, self._session_id = name, description, session_id
+        self._shares_session = shared_session
         fixed_session = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
         self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
@@ -167,9 +172,9 @@ class Agent:
         except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
             return Failed(failures.record(error))
         state, messages, stored_count = await self._begin(visit, session_id)
-        config = replace(
-            self._config, session_id=state.session.id if state.session else session_id
-        )
+        if state.session:
+            _, session_id = session_of(state.session.id)
+        config = replace(self._config, session_id=session_id)
         writer = RunEventWriter(visit)
         drive = Drive(
             config,
@@ -200,9 +205,10 @@ class Agent:
         prompt = as_messages(blocks)
         if session_id is None:
             return begin(past, number, prompt), messages, stored_count
-        session = await async_loop.in_thread(visit.recall, session_id)
+        key = session_key("" if self._shares_session else outermost(visit.graph_id), session_id)
+        session = await async_loop.in_thread(visit.recall, key)
         past = replace(past, user_state=own_state, length=len(own_messages))
-        state = begin_in_session(past, number, prompt, session_id, session)
+        state = begin_in_session(past, number, prompt, key, session)
         return state, [*own_messages, *session.messages], 0
 
     def abandon(self, document: dict[str, JSON]) -> None:

@@ -29,22 +29,37 @@ def list_sessions(context: CommandContext, limit: int, cursor: str | None) -> No
     each page is sorted by id, but pages are in no order; a session that begins meanwhile may be missing, and
     one may be on two pages.
 
-    Without a terminal: id and number of messages, separated by a tab. If there may be more, stderr has the
+    Without a terminal: id, number of messages and graph, separated by tabs; one that all graphs share has no
+    graph. If there may be more, stderr has the
     cursor of the next page, even where this one is empty.
     """
     page = read_pages(context.installation.sessions, limit, cursor)
-    listed = sorted({item.id: item for item in page}.values(), key=lambda item: item.id)
-    rows = [(item.id, item.messages) for item in listed]
+    by_key = {(item.graph, item.id): item for item in page}
+    listed = [item for _, item in sorted(by_key.items())]
     context.output.listing(
-        {"sessions": listed, "next": page.next}, ("SESSION", "MESSAGES"), rows, "No sessions."
+        {"sessions": listed, "next": page.next},
+        ("SESSION", "MESSAGES", "GRAPH"),
+        [(item.id, item.messages, item.graph) for item in listed],
+        "No sessions.",
     )
 
 
 @sessions.command()
 @click.argument("session_id", metavar="SESSION")
+@click.option(
+    "--graph",
+    "of_graph",
+    default="",
+    metavar="GRAPH",
+    help="The graph that the session is of (default: all share it).",
+)
 @with_context
-def forget(context: CommandContext, session_id: str) -> None:
+def forget(context: CommandContext, session_id: str, of_graph: str) -> None:
     """Delete a session; a run that is in it now adds to a new one."""
-    if not context.client.forget_session(session_id):
-        raise NotFoundError(f"there is no session {session_id!r}, so nothing was deleted.")
+    if not context.client.forget_session(session_id, graph=of_graph):
+        where = f"of the graph {of_graph!r}" if of_graph else "that all graphs share"
+        raise NotFoundError(
+            f"there is no session {session_id!r} {where}, so nothing was deleted. `runner sessions list` has "
+            "the graph of each."
+        )
     context.output.removed(session_id, "forgotten")

@@ -42,6 +42,20 @@ class Remembered:
     gone: list[str] = field(default_factory=list)
 
 
+def session_key(graph: str, session_id: str) -> str:
+    """Return the name under which a session of an outermost graph is stored; without a graph all share it.
+
+    The name of a graph has no slash, so no shared id is taken for a session of a graph.
+    """
+    return f"{graph}/{session_id}"
+
+
+def session_of(key: str) -> tuple[str, str]:
+    """Return the graph and the id of a session by the name under which it is stored."""
+    graph, slash, session_id = key.partition("/")
+    return (graph, session_id) if slash else ("", key)
+
+
 VERSION = 1
 """The version of a stored node document; another one is refused."""
 

@@ -82,10 +82,11 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One line of a listing of sessions: its id, and how many messages it has."""
+    """One line of a listing of sessions: its id, how many messages it has, and its graph ("": shared)."""
 
     id: str
     messages: int
+    graph: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import pytest
 
 from runner import Agent, GraphBuilder, Status, ToolContext, tool
 from runner.hooks import AfterInvocationEvent, AfterNodeCallEvent, BeforeInvocationEvent
+from runner.records.checkpoints import session_key, session_of
 from runner.records.failures import restore
 from runner.records.outcomes import Succeeded
 from runner.store.memory.store import MemoryStore
@@ -46,7 +47,7 @@ def test_the_next_run_goes_on_with_the_conversation():
     second = next_run(first, "two")
 
     assert done(second.run()).output == "one two"
-    assert texts(first.sessions.read("ann")) == ["one", "one", "two", "one two"]
+    assert texts(first.sessions.read("tests/ann")) == ["one", "one", "two", "one two"]
 
 
 def test_without_a_session_nothing_is_remembered():
@@ -64,7 +65,7 @@ def test_messages_that_the_agent_was_made_with_stay_in_front():
     done(first.run())
 
     assert done(next_run(first, "two").run()).output == "rules one two"
-    assert texts(first.sessions.read("ann"))[:2] == ["one", "rules one"]
+    assert texts(first.sessions.read("tests/ann"))[:2] == ["one", "rules one"]
 
 
 def test_the_state_goes_on_too():
@@ -85,14 +86,14 @@ def test_the_state_goes_on_too():
 
     first = Node(make, "one")
     done(first.run())
-    assert first.sessions.read("ann").state == {"count": 2, "new": True}
+    assert first.sessions.read("tests/ann").state == {"count": 2, "new": True}
     second = next_run(first, "two")
     done(second.run())
 
     assert second.results[-1]["content"][0]["text"] == str(
         {"count": 2, "kept": "x", "new": True}
     )
-    assert first.sessions.read("ann").state == {"count": 3}
+    assert first.sessions.read("tests/ann").state == {"count": 3}
 
 
 def test_each_visit_of_a_run_goes_on_too():
@@ -102,7 +103,7 @@ def test_each_visit_of_a_run_goes_on_too():
     node.next_visit("two")
 
     assert done(node.run()).output == "one two"
-    assert texts(node.sessions.read("ann")) == ["one", "one", "two", "one two"]
+    assert texts(node.sessions.read("tests/ann")) == ["one", "one", "two", "one two"]
 
 
 @tool(context=True)
@@ -131,7 +132,7 @@ def test_runs_that_overlap_both_add_what_they_said():
     done(quick.run())
     assert done(slow.resume(q="yes")).output == "ask"
 
-    blocks = [message["content"][0] for message in slow.sessions.read("ann").messages]
+    blocks = [message["content"][0] for message in slow.sessions.read("tests/ann").messages]
     assert [block.get("text") or next(iter(block)) for block in blocks] == [
         "quick", "quick", "ask", "toolUse", "toolResult", "ask"
     ]  # fmt: skip
@@ -142,7 +143,7 @@ def test_a_failed_run_leaves_the_session_as_it_was():
     node = Node(lambda: Agent("a", ScriptedModel([ValueError("no")]), session_id="ann"), "one")
     failed(node.run())
 
-    assert node.sessions.read("ann").messages == []
+    assert node.sessions.read("tests/ann").messages == []
 
 
 def test_a_call_that_was_left_open_is_closed_in_the_session():
@@ -158,7 +159,9 @@ def test_a_call_that_was_left_open_is_closed_in_the_session():
     done(node.resume(q="yes"))
 
     blocks = [
-        block for message in node.sessions.read("ann").messages for block in message["content"]
+        block
+        for message in node.sessions.read("tests/ann").messages
+        for block in message["content"]
     ]
     calls = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
     assert (
@@ -218,6 +221,31 @@ def test_a_graph_in_process_remembers_its_sessions():
     assert graph_of(chatty(), store=store)("two").results["a"].output == "one two"
 
 
+@pytest.mark.parametrize(("shared", "output"), [(False, "two"), (True, "one two")])
+def test_a_session_is_of_its_outermost_graph(shared, output):
+    """Who may run one graph reads nothing of what another had with a customer, unless agents say so."""
+    store = MemoryStore()
+
+    def graph(name, *, nested=False):
+        builder = GraphBuilder()
+        builder.add_node(chatty(shared_session=shared), "a")
+        if nested:
+            inner, builder = builder.build(), GraphBuilder()
+            builder.add_node(inner, "a")
+        return builder.set_graph_id(name).set_store(store).build()
+
+    graph("secret")("one")
+    assert graph("open")("two").results["a"].output == output
+    nested = graph("secret", nested=True)("three").results["a"].output
+    assert str(nested).split()[0] == "one"
+
+
+def test_no_shared_id_is_that_of_a_graph():
+    """Also not one that is written like the name under which the graph's is stored."""
+    assert session_of(session_key("", "secret/ann")) == ("", "secret/ann")
+    assert session_key("", "secret/ann") != session_key("secret", "ann")
+
+
 def test_in_process_an_agent_without_a_session_starts_fresh():
     """Its `messages` show the last run, and the next run does not see them."""
     agent = Agent("a", ScriptedModel([user_texts] * 9))
@@ -236,14 +264,17 @@ def test_a_session_waits_for_the_hooks_after_the_node():
     )
 
     waiting = graph("one")
-    assert (waiting.status, store.session("ann").messages) == (Status.INTERRUPTED, [])
+    assert (waiting.status, store.session("default_graph/ann").messages) == (
+        Status.INTERRUPTED,
+        [],
+    )
     [question] = waiting.interrupts
     ended = graph([{"interruptResponse": {"interruptId": question.id, "response": "yes"}}])
 
     assert ended.status is Status.COMPLETED
-    assert texts(store.session("ann")) == ["one", "one"]
-    assert store.forget_session("ann")
-    assert not store.forget_session("ann")
+    assert texts(store.session("default_graph/ann")) == ["one", "one"]
+    assert store.forget_session("default_graph/ann")
+    assert not store.forget_session("default_graph/ann")
 
 
 def test_what_the_last_callback_sets_is_remembered():
@@ -253,4 +284,4 @@ def test_what_the_last_callback_sets_is_remembered():
     outcome = done(node.run())
 
     assert isinstance(outcome, Succeeded)
-    assert node.sessions.read("ann").state == {"late": [1]}
+    assert node.sessions.read("tests/ann").state == {"late": [1]}

@@ -308,11 +308,12 @@ def test_a_session_goes_on_in_another_process(killed):
     assert other.results["a"].output == "third"
     assert none.results["a"].output == "fourth"
     texts = [
-        message["content"][0]["text"] for message in killed.site.client.session("bob").messages
+        message["content"][0]["text"]
+        for message in killed.site.client.session("bob", graph="remembering").messages
     ]
     assert texts == ["third", "third"]
-    assert killed.site.client.forget_session("bob")
-    assert killed.site.client.session("bob").messages == []
+    assert killed.site.client.forget_session("bob", graph="remembering")
+    assert killed.site.client.session("bob", graph="remembering").messages == []
 
 
 def test_events_come_in_order_with_node_and_visit(killed):

@@ -27,7 +27,9 @@ def site(request, call, redis_url, monkeypatch):
         run_id = worker.start(shape("a"), beside=f"{index % request.param:02d}")
         state = {"n": 1} if index % 3 else {}
         worker.settle(
-            worker.token(run_id, "a"), saved=saved(1, "hi"), session=Remembered(name, 0, state)
+            worker.token(run_id, "a"),
+            saved=saved(1, "hi"),
+            session=Remembered(f"/{name}", 0, state),
         )
     yield store, functools.partial(call, url=redis_url)
     store.close()
@@ -65,17 +67,17 @@ def test_sessions_are_listed_in_pages_and_forgotten(site, monkeypatch):
     assert cli("sessions", "forget", NAMES[0]).stdout == f"forgotten\t{NAMES[0]}\n"
     assert cli("sessions", "forget", NAMES[0]).exit_code == 4
     left = cli("sessions", "list", "--limit", "99").stdout
-    assert left.splitlines() == [f"{name}\t1" for name in NAMES[1:]]
+    assert left.splitlines() == [f"{name}\t1\t" for name in NAMES[1:]]
 
 
 def test_a_session_that_lies_in_two_partitions_is_listed_once(site):
     """The messages of both count; one that has only a state is listed, too."""
     store, cli = site
     first, *others = connections(store)
-    first.client.hset("runner:{p00}:session:s:state only", "n", "1")
+    first.client.hset("runner:{p00}:session:s:/state only", "n", "1")
     for other in others:
         for name in (*NAMES, "state only"):
-            other.client.rpush(f"runner:{{p01}}:session:m:{name}", "1")
+            other.client.rpush(f"runner:{{p01}}:session:m:/{name}", "1")
 
     listed = [*itertools.islice(pages(store, cli), 200)]
 

@@ -243,7 +243,8 @@ def test_a_start_is_signed_by_who_asks_for_it(bank, device):
         started = bank.http.post("/v1/runs", json={"graph": "transfer", "task": 1, **own})
         ids.add(started.json()["run_id"])
         requester = bank.client.engine.store.requester(started.json()["run_id"])
-        levels.append(requester_level(requester, bank.client.engine.decision_keys.read()))
+        keys = bank.client.engine.decision_keys.read()
+        levels.append(requester_level(requester, keys, started.json()["run_id"]))
     assert (levels, len(ids)) == ([3, 3, 3, 0], 3)
     forged = {"graph": "transfer", "task": 2, "proof": passkey}
     assert bank.http.post("/v1/runs", json=forged).status_code == 422
@@ -266,8 +267,9 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     assert bank.http.post(path, data={**form, name: '{"amount": 8}'}).status_code == 422
     assert not bank.client.runs()
     done = bank.http.post(path, data=form, follow_redirects=False)
-    requester = bank.client.engine.store.requester(done.headers["location"].rpartition("/")[2])
-    assert requester_level(requester, bank.client.engine.decision_keys.read()) == 3
+    run_id = done.headers["location"].rpartition("/")[2]
+    requester = bank.client.engine.store.requester(run_id)
+    assert requester_level(requester, bank.client.engine.decision_keys.read(), run_id) == 3
     bank.person = replace(bank.person, principal=Principal("ben"))
     assert 'name="sign"' not in bank.http.get(path).text
 
@@ -633,5 +635,6 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     tab.get_by_role("button", name="Start, signed").click()
     tab.get_by_role("button", name="Sign with ana-laptop").click()
     tab.wait_for_url("**/runs/*")
-    requester = bank.client.engine.store.requester(tab.url.rpartition("/")[2])
-    assert requester_level(requester, bank.client.engine.decision_keys.read()) == 3
+    run_id = tab.url.rpartition("/")[2]
+    requester = bank.client.engine.store.requester(run_id)
+    assert requester_level(requester, bank.client.engine.decision_keys.read(), run_id) == 3

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from runner.records.checkpoints import Session
+from runner.records.checkpoints import Session, session_of
 from runner.records.listings import (
     Page,
     SessionSummary,
@@ -118,7 +118,7 @@ def list_sessions(
     is_cut, names = len(names) > checked_limit(limit), names[:limit]
     sizes = [_sizes(*partition, names) for partition in partitions]
     items = tuple(
-        SessionSummary(name, sum(size[index][0] for size in sizes))
+        _summary(name, sum(size[index][0] for size in sizes))
         for index, name in enumerate(names)
         if any(sizes[number][index])
         and not any(any(size[index]) for size in sizes[:number])
@@ -156,3 +156,8 @@ def _sizes(server: RedisConnection, keys: Keys, names: Sequence[str]) -> list[tu
             pipe.hlen(state)
         replies = pipe.execute()
     return list(zip(replies[::2], replies[1::2], strict=True))
+
+
+def _summary(name: str, messages: int) -> SessionSummary:
+    graph, session_id = session_of(name)
+    return SessionSummary(session_id, messages, graph)
