@@ -43,7 +43,7 @@ from runner.errors import (
     RunStopped,
     UsageError,
 )
-from runner.records import codec, failures
+from runner.records import codec, failures, validation
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.checkpoints import Saved
 from runner.records.executors import Visit, function_input, input_text, restorers
@@ -60,8 +60,6 @@ from runner.records.run_ids import effect_name
 
 
 KIND = "function"
-
-SHOWN = 80  # characters of a value that doesn't fit
 
 Adapter = pydantic.TypeAdapter[Any]
 
@@ -119,8 +117,8 @@ class Typed:
         except pydantic.ValidationError as error:
             raise DataMismatch(
                 f"node {visit.address.node_id!r} was not run: {source} does not fit the parameter "
-                f"{self.data.name!r} of {self.name}: {_problems(error)}. It is not tried again; change the "
-                "input, or the annotation."
+                f"{self.data.name!r} of {self.name}: {validation.of_model(error)}. It is not tried again; "
+                "change the input, or the annotation."
             ) from error
         values = [(item, data if item is self.data else context) for item in self.filled]
         by_name = {
@@ -150,7 +148,9 @@ class Typed:
                 )
         except (pydantic.ValidationError, pydantic_core.PydanticSerializationError) as error:
             problems = (
-                _problems(error) if isinstance(error, pydantic.ValidationError) else str(error)
+                validation.of_model(error)
+                if isinstance(error, pydantic.ValidationError)
+                else str(error)
             )
             raise DataMismatch(
                 f"node {visit.address.node_id!r} ran, but what it returned does not fit the annotation of "
@@ -372,16 +372,6 @@ def _packed(name: str, value: Any, data: Any) -> Any:
     elif data == value:
         return codec.pack(value, "result")
     return {codec.TYPED_KEY: name, "data": codec.pack(data, "result")}
-
-
-def _problems(error: pydantic.ValidationError) -> str:
-    problems = error.errors(include_url=False, include_context=False)
-    problem = problems[0]
-    where = ".".join(str(key) for key in problem["loc"]) or "the value"
-    value = repr(problem["input"])
-    shown = value if len(value) <= SHOWN else f"{value[: SHOWN - 1]}…"
-    suffix = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
-    return f"{where}: {problem['msg']}, got {shown}{suffix}"
 
 
 class Inputs(dict[str, Any]):

@@ -42,6 +42,7 @@ from runner.integrations.framework import (
     whole_call,
 )
 from runner.records import codec
+from runner.records.asking import with_problem
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit, function_input, input_text
@@ -275,7 +276,7 @@ class _Execution:
             ]
         name, reason = _title(interrupt.value)
         if problem := self._past.problems.get(interrupt.id):
-            reason = {"question": reason, "problem": problem}
+            reason = with_problem(reason, problem)
         return [
             self._questions.ask(inner, name, reason, response_schema=interrupt.response_schema)
         ]

@@ -9,8 +9,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, Unpack, cast, overload
 
+import pydantic
+
 from runner.approvals.digests import Action
-from runner.errors import ApprovalMismatch, InterruptRaised, UsageError
+from runner.errors import (
+    ApprovalMismatch,
+    InterruptExpired,
+    InterruptRaised,
+    InterruptWithdrawn,
+    UsageError,
+)
+from runner.records import validation
 from runner.records.codec import plain, unpack
 from runner.records.interrupts import (
     Address,
@@ -22,7 +31,6 @@ from runner.records.interrupts import (
     answer_value,
     ends_node,
 )
-from runner.records.validation import mismatch
 
 
 class InterruptCall(Protocol):
@@ -206,22 +214,59 @@ def numbered_question(
     """Build a question, with the number of times that it has been asked again as part of its id.
 
     So an answer to the earlier question is never taken for one to this. The number grows when
-    `is_asked_again` holds, or when the recorded answer does not match the schema of the present code.
+    `is_asked_again` holds, or when the recorded answer does not match the schema of the present code. An
+    answer that fits the schema and not the code's model is asked for again with what was wrong.
     """
-    repeats, replaces = 0, ""
+    repeats, replaces, shown, schema = 0, "", reason, options.get("response_schema")
     while True:
         question = address.ask(
-            name, reason, scope=scope, number=number, reasked=repeats, **options
+            name, shown, scope=scope, number=number, reasked=repeats, **options
         )
         earlier = answers.get(question.id)
-        if earlier is None or not (
-            is_asked_again(earlier)
+        if earlier is None:
+            break
+        problem = _problem(earlier, question, schema) if isinstance(schema, type) else ""
+        if not (
+            problem
+            or is_asked_again(earlier)
             or is_outdated(earlier, question)
             or _is_stale(earlier, options, address)
+            or (len(answers) > 1 and _is_replaced(earlier, answers, address))
         ):
             break
+        shown = with_problem(reason, problem) if problem else shown
         repeats, replaces = repeats + 1, "" if is_asked_again(earlier) else earlier.id
     return replace(question, replaces=replaces) if replaces else question
+
+
+def _is_replaced(
+    earlier: Interrupt, answers: Mapping[str, Interrupt], address: Address
+) -> bool:
+    """Return whether a later question has replaced one, also where the code would take its answer now."""
+    later_id = address.interrupt_id(
+        earlier.scope, earlier.name, earlier.number, earlier.reasked + 1
+    )
+    return later_id in answers and answers[later_id].replaces == earlier.id
+
+
+def with_problem(reason: object, problem: str) -> dict[str, object]:
+    """Return the reason of a question that is asked again, because its answer can't be used."""
+    return {"question": reason, "problem": problem}
+
+
+def _problem(earlier: Interrupt, question: Interrupt, schema: object) -> str:
+    """Describe why the code's model refuses an answer that fits its schema; "" where it doesn't."""
+    if not is_answered(earlier) or is_asked_again(earlier):
+        return ""
+    if earlier.rule is not None and earlier.response_schema != question.response_schema:
+        return ""  # its votes are for what was asked: see `judge`
+    try:
+        answer_value(earlier, schema)
+    except pydantic.ValidationError as error:
+        return validation.of_model(error)
+    except (InterruptExpired, InterruptWithdrawn):
+        return ""
+    return ""
 
 
 def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -> bool:
@@ -247,5 +292,5 @@ def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:
             earlier.on_expire.get("response") if isinstance(earlier.on_expire, dict) else None
         )
     return answer is not None and bool(
-        mismatch(question.response_schema or {}, plain(unpack(answer)))
+        validation.mismatch(question.response_schema or {}, plain(unpack(answer)))
     )

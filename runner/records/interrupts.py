@@ -252,7 +252,11 @@ class Address:
             assignees=_assignees(options, field),
             expires_in=expires_in,
             on_expire=checked_on_expire(
-                options.get("on_expire"), schema, self.routes, f"on_expire of {field}"
+                options.get("on_expire"),
+                schema,
+                self.routes,
+                f"on_expire of {field}",
+                options.get("response_schema"),
             ),
             remind_every=every,
             remind_after=reminder_delays,
@@ -655,7 +659,7 @@ def _approval(
 def typed_response(schema: object, response: Any) -> Any:
     """Convert a validated answer to the pydantic model that the question named; others stay JSON."""
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
-        return schema.model_validate(response)
+        return schema.model_validate_json(codec.dump_json(codec.plain(response)))
     return response
 
 
@@ -680,13 +684,17 @@ def check_lifetime(expires_in: object, field: str) -> None:
 
 
 def checked_on_expire(
-    value: object, schema: dict[str, JSON] | None, routes: Sequence[str], field: str
+    value: object,
+    schema: dict[str, JSON] | None,
+    routes: Sequence[str],
+    field: str,
+    model: object = None,
 ) -> JSON:
     """Check the `on_expire` of a question; `routes` are the nodes that it may name.
 
     Raises:
-        UsageError: the form is unknown, the default answer does not match the schema, or no edge added
-            with on_expire=True leads to the node.
+        UsageError: the form is unknown, the default answer does not match the schema or its model, or no edge
+            added with on_expire=True leads to the node.
     """
     if value is None or value in EXPIRY_WORDS:
         return value
@@ -703,7 +711,12 @@ def checked_on_expire(
     if form == "route":
         _check_route(value[form], routes, field)
         return json_value
-    reason = validation.mismatch(schema, codec.plain(value[form])) if schema else ""
+    answer = codec.plain(value[form])
+    reason = validation.mismatch(schema, answer) if schema else ""
+    try:
+        typed_response(None if reason else model, answer)
+    except pydantic.ValidationError as error:
+        reason = validation.of_model(error)
     if reason:
         raise UsageError(f"{field} can't be used: {reason}.")
     return json_value

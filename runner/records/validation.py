@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime, time
 from functools import lru_cache
 from typing import Any
+
+import pydantic
 
 from runner.errors import UsageError
 from runner.records import codec
@@ -78,6 +82,21 @@ def people(names: Iterable[str] | None, field: str) -> list[str]:
     return [checked(name, field) for name in people_names]
 
 
+SHOWN = 80
+"""Characters of a value that doesn't fit."""
+
+
+def of_model(error: pydantic.ValidationError) -> str:
+    """Describe the first thing that a pydantic model refuses, and how many more there are."""
+    problems = error.errors(include_url=False, include_context=False)
+    first_problem = problems[0]
+    where = ".".join(map(str, first_problem["loc"])) or "the value"
+    value = repr(first_problem["input"])
+    shown = value if len(value) <= SHOWN else f"{value[: SHOWN - 1]}…"
+    suffix = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{where}: {first_problem['msg']}, got {shown}{suffix}"
+
+
 # JSON Schemas of answers: checked when a question is asked, applied when an answer arrives.
 #
 # A schema is stored with its question, so that an answer is validated without user code. As answers may come
@@ -119,9 +138,39 @@ def _compiled(schema: bytes) -> tuple[Any, str]:
     import jsonschema_rs  # noqa: PLC0415 - most programs check no schema, and it takes long to load
 
     try:
-        return jsonschema_rs.validator_for(schema.decode(), retriever=_deny), ""
+        return jsonschema_rs.validator_for(
+            schema.decode(), formats=FORMATS, validate_formats=True, retriever=_deny
+        ), ""
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it can't be used
         return None, str(getattr(error, "message", error))
+
+
+def _parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:
+    def fits(text: str) -> bool:
+        try:
+            parse(text)
+        except ValueError:
+            return False
+        return ":" in text
+
+    return fits
+
+
+DURATION = re.compile(
+    r"[-+]?P(?=\d|T\d)(\d+Y)?(\d+M)?(\d+W)?(\d+D)?(T(\d+H)?(\d+M)?(\d+(\.\d+)?S)?)?"
+)
+
+FORMATS: dict[str, Callable[[str], bool]] = {
+    "date-time": _parsed_by(datetime.fromisoformat),
+    "time": _parsed_by(time.fromisoformat),
+    "duration": lambda text: DURATION.fullmatch(text) is not None,
+    "regex": lambda text: True,  # noqa: ARG005 - each language has another form
+}
+"""Formats that are checked less strictly than RFC 3339 has them.
+
+A time needs no zone, like that of a field of a page, and a duration may be negative or have a fraction, as
+pydantic writes it.
+"""
 
 
 def _deny(uri: str) -> Any:

@@ -579,6 +579,13 @@ FAULTS = (
         test=f"{OF_MAIL}test_the_log_has_no_links",
     ),
     Mutation(
+        "records/asking.py",
+        "if isinstance(schema, type) else",
+        "if False else",
+        "an answer that the model refuses fails the node",
+        test="tests/execution/test_refused_answers.py",
+    ),
+    Mutation(
         "server/access.py",
         "            _name_graph(request, candidates[0])\n",
         "",
