@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.run import outermost
-from runner.store.requests import ChangeGrant, new_nonce
+from runner.store.requests import ChangeGrant
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,7 @@ def propose(
     longest = rule.grants.lifetime if lifetime is None else lifetime
     action: Mapping[str, Any] = question.action
     grant = Grant(
-        new_nonce(),
+        secrets.token_hex(8),
         action["tenant"],
         action["kind"],
         action["tool"],

@@ -12,6 +12,7 @@ import pydantic
 
 from runner.errors import UsageError
 from runner.records import codec
+from runner.records.shown_text import shown
 
 MAX_TEXT = 1000
 """Characters of a name or a key."""
@@ -22,18 +23,9 @@ MAX_REASON = 10_000
 MAX_PEOPLE = 1000
 
 
-def escaped(character: str) -> str:
-    """Return a character, or its escape if it is a control or direction character, or half of one."""
-    return (
-        character
-        if character.isprintable()
-        else character.encode("unicode_escape").decode("ascii")
-    )
-
-
 def one_line(value: object) -> str:
-    """Return a value as one line of text for a log or a terminal, on which nothing in it can act."""
-    return "".join(map(escaped, str(value)))
+    """Return a value as one line of text for a log, a terminal or a pipe, with nothing in it hidden."""
+    return shown(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def problem(value: object, limit: int = MAX_TEXT) -> str:

@@ -26,6 +26,9 @@ HIDDEN = {
     "a\x9bb": r"a\x9bb",
     "a\r\tb": r"a\r\tb",
     "\U000e0041": r"\U000e0041",
+    "a\u3164b": r"a\u3164b",
+    "a\ufe0fb": r"a\ufe0fb",
+    "\u0430pple": r"\u0430pple",
     "Ünïcode 漢字 ✓": "Ünïcode 漢字 ✓",
 }
 
