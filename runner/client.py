@@ -464,6 +464,8 @@ class Client:
     ) -> Receipt:
         """Answer one question; `digest` makes sure that it is the one that was shown.
 
+        One that shows a call is rejected: see `vote`, whose "respond" answers instead of the call.
+
         Raises:
             ResponseError: the response is None. UnstorableError: it can't be stored.
         """
@@ -488,7 +490,7 @@ class Client:
         idempotency_key: str | None = None,
         shown_at: int = 0,
     ) -> Receipt:
-        """Decide on one question: "approve", "edit", "reject" or "respond".
+        """Decide on one question: "approve", "edit", "reject" or "respond", with which a call is not made.
 
         `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
         arguments that another person has edited. Votes add up for the same arguments only. `proof` is the

@@ -82,6 +82,15 @@ def deciders(rule: Mapping[str, Any] | None, assignees: Sequence[str]) -> str:
     return ", ".join(dict.fromkeys([*names, *assignees])) or "anyone"
 
 
+UNDONE = {"function": "the action is not approved", "node": "the node does not run"}
+"""Consequences of an answer in place of an action, by its kind; a call of a tool is not made."""
+
+
+def instead(action: Mapping[str, Any] | None) -> str:
+    """Say what an answer in place of an action means for it; "" for a question that shows none."""
+    return "" if action is None else UNDONE.get(str(action["kind"]), "the call is not made")
+
+
 def person(key: str) -> str:
     """Name a principal by its key: with its issuer, and its kind if it is not a human."""
     principal = Principal.read(key)

@@ -15,6 +15,7 @@ from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
+from runner.approvals.rule_text import instead
 from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, needed
 from runner.approvals.visit_judge import answerers, began_at
 from runner.approvals.voting import ApplyOperation, CastVote
@@ -97,6 +98,8 @@ def apply_vote(
     reply = engine.store.do(CastVote(ballot, new_nonce()))
     (receipt,) = reply.receipts
     engine.ring(reply)
+    if kind == "respond" and receipt.have is not None and (undone := instead(question.action)):
+        receipt = replace(receipt, detail=f"for an answer instead: {undone}")
     return freezing.with_freeze(engine, receipt) if engine.freezes.known else receipt
 
 
@@ -340,6 +343,11 @@ def _unfit(
     decision: Decision, kind: str, response: JSON, question: Interrupt, max_bytes: int
 ) -> str:
     """Say why a vote can't be taken, of any voter; "" where it can."""
+    if question.action is not None and not decision.decision and question.is_open:
+        return (
+            "the question shows a call, so it is decided, by approve, edit or reject; the decision respond "
+            f"answers instead, and then {instead(question.action)}"
+        )
     if kind not in DECISIONS:
         return f"the decision must be one of {', '.join(DECISIONS)}"
     if problem := decision.problem("idempotency_key", "digest"):

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
     from runner.operations.questions import QuestionView
-    from runner.records.interrupts import Receipt
+    from runner.records.interrupts import Interrupt, Receipt
     from runner.records.listings import InterruptQuery
 
 
@@ -308,7 +308,7 @@ def respond(
     question; 5 already answered, expired, withdrawn, or another digest; 6 you may not answer it.
 
     On a terminal, without --response and --edit, it shows the question and asks for the answer field by
-    field, as the schema says.
+    field, as the schema says. A question that shows a call takes none: see `interrupts vote`.
 
     \b
     Example:
@@ -317,39 +317,78 @@ def respond(
       runner interrupts respond ID --edit
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     options = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
-    if edit:
-        if response is not None:
-            raise click.UsageError(
-                "Write the answer with --response or with --edit: one of the two."
-            )
-        return _respond_with_editor(context, interrupt_id, options)
-    if response is not None:
-        if digest is None:
-            _check_unruled(context, interrupt_id)
-        return _respond(context, interrupt_id, response, options)
-    if not (sys.stdin.isatty() and context.output.is_terminal):
+    if edit and response is not None:
+        raise click.UsageError(
+            "Write the answer with --response or with --edit: one of the two."
+        )
+    has_terminal = sys.stdin.isatty() and context.output.is_terminal
+    if not (edit or response is not None or has_terminal):
         raise click.UsageError(
             "Without a terminal, write the answer with --response or with --edit."
         )
+    _check_answerable(context, interrupt_id, options, edit=edit, response=response)
+    if edit:
+        return _respond_with_editor(context, interrupt_id, options)
+    if response is not None:
+        return _respond(context, interrupt_id, response, options)
     return _respond_with_form(context, interrupt_id, options)
 
 
-def _check_unruled(context: CommandContext, interrupt_id: str) -> None:
-    """Refuse an answer that says not to which question it was shown, where it would be a vote."""
+def _check_answerable(
+    context: CommandContext,
+    interrupt_id: str,
+    options: Mapping[str, str | None],
+    *,
+    edit: bool,
+    response: object,
+) -> None:
+    """Refuse an answer, before it is asked for, that would be refused, or be taken for a decision."""
+    from runner.approvals.rule_text import instead
+
     (question,) = context.store.interrupts([interrupt_id])
-    if question and question.rule:
+    if question is None or not question.is_open:
+        return
+    if question.action:
         raise click.UsageError(
-            "The question has a rule, so the answer is a vote, and a vote names what was shown; nothing was "
-            "sent. Add --digest, which `runner interrupts show` has."
+            f"The question shows a call, so it is decided; nothing was sent. Use: {command_for(question)}. "
+            f"The decision respond answers instead, and then {instead(question.action)}."
         )
+    is_vote, is_written = question.rule is not None, response is not None
+    missing = []
+    if options["responder"] is None and (is_vote or (question.assignees and edit)):
+        missing.append("--responder, who answers")
+    if options["digest"] is None and is_vote and is_written:
+        missing.append("--digest, which `runner interrupts show` has")
+    if missing:
+        why = "has a rule, so the answer is a vote" if is_vote else "is for certain people"
+        raise click.UsageError(
+            f"The question {why}; nothing was sent. Add {' and '.join(missing)}."
+        )
+
+
+def command_for(question: Interrupt | Question, *, has_form: bool = False) -> str:
+    """Return the command that decides a question as it is shown, or answers it, if need be by a form."""
+    answer = "" if has_form else " --response JSON"
+    if question.rule is None:
+        who = " --responder WHO" if question.assignees and answer else ""
+        return f"runner interrupts respond {question.id}{answer}{who}"
+    words = ["approve", "edit", "reject", "respond"]
+    if question.action is None and question.response_schema is not None:
+        words.insert(0, "respond")
+    decision = next(word for word in words if word in question.rule["decisions"])
+    response = " --response JSON" * (decision in {"edit", "respond"})
+    shown = f"--by WHO --digest {question.digest}"
+    return f"runner interrupts vote {question.id} {decision}{response} {shown}"
 
 
 def _respond(
     context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]
 ) -> Exit:
-    return _show_outcome(
-        context, context.client.respond(interrupt_id, answer, **options), options["digest"]
-    )
+    receipt = context.client.respond(interrupt_id, answer, **options)
+    code = _show_outcome(context, receipt, options["digest"])
+    if code is Exit.NOT_ALLOWED and options["responder"] is None:
+        context.output.note("Say who answers: --responder NAME.")
+    return code
 
 
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
@@ -445,7 +484,8 @@ def vote(
 ) -> int:
     """Vote on a question.
 
-    DECISION is approve, edit, reject or respond. `interrupts show` has the digest. The receipt has status,
+    DECISION is approve, edit, reject or respond, which answers instead of the call that is shown: then it is
+    not made. `interrupts show` has the digest. The receipt has status,
     interrupt id, run id and detail, separated by tabs without a terminal. The status is accepted (the vote
     decides), counted (more are needed), or as with `interrupts respond`. Groups and roles
     are those that RUNNER_DIRECTORY knows.
@@ -476,11 +516,14 @@ def vote(
 def _response_for(
     context: CommandContext, interrupt_id: str, decision: str, response: Any, variant: str
 ) -> Any:
-    from runner.operations.questions import response_for
+    from runner.operations.questions import vote_for
 
     if decision in {"edit", "reject"} or response is not None:
         raise click.UsageError("--variant is for approve or respond, without --response.")
-    answer = response_for(_question(context, interrupt_id), variant)
+    question = _question(context, interrupt_id)
+    meant, answer = vote_for(question, variant)
+    if question.action and meant != decision:
+        raise click.UsageError(f"To vote for this version is to {meant}; nothing was sent.")
     return None if answer is True and decision == "approve" else answer
 
 
@@ -493,8 +536,7 @@ def _check_response(
     wants, has_response = decision in {"edit", "respond"}, response is not None
     if decision == "approve" and has_response:
         for question in (_question(context, name) for name in interrupt_ids):
-            versions = [variant.response for variant in question.variants]
-            if question.action and differs(question, response) and response not in versions:
+            if question.action and differs(question, response, question.variants):
                 raise click.UsageError(
                     f"The response has other arguments than the call of {question.id} and its versions; "
                     "nothing was sent. Approve without --response, or vote edit, which approves with changes."
@@ -742,9 +784,8 @@ def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
 def _show_whole(output: Output, question: QuestionView) -> None:
     output.show(_whole(question))
     if question.is_open:
-        vote = f"vote {question.id} DECISION --by WHO --digest {question.digest}"
-        way = vote if question.rule else f"respond {question.id}"
-        output.note(f"Answer with: runner interrupts {way}")
+        decides = "Decide" if question.rule else "Answer"
+        output.note(f"{decides} with: {command_for(question, has_form=True)}")
 
 
 def _whole(question: QuestionView) -> Text:
@@ -827,13 +868,15 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
 
 def _versions(question: QuestionView) -> Iterator[str | tuple[str, str]]:
     """Describe what each approval is for, where that is not only the proposed call."""
-    from runner.approvals.rule_text import person
+    from runner.approvals.rule_text import instead, person
 
     if all(variant.is_proposed for variant in question.variants):
         return
     for variant in question.variants:
         people = ", ".join(one_line(person(key)) for key in variant.voters)
         head = "as proposed" if variant.is_proposed else f"by {people}"
+        if question.action and variant.decision == "respond":
+            head += f", an answer instead: {instead(question.action)}"
         yield f"version {head}  {variant.have} of {question.need}\n", "bold"
         for change in variant.changes:
             yield f"  {one_line(change.name)}: {short(change.before, 200)} -> {short(change.after, 200)}\n"

@@ -115,6 +115,7 @@ def run(
 
 
 def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
+    from runner.cli.interrupts import command_for
     from runner.cli.run_tree import watch_until_idle
     from runner.operations.views import read_run
 
@@ -129,16 +130,12 @@ def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         question = next(iter(view.interrupts), None)
-        answer = (
-            "" if output.is_terminal else " --response JSON"
-        )  # on a terminal it asks field by field
-        shown = f" --digest {question.digest}" if question and question.rule and answer else ""
         command = (
-            f"interrupts respond {question.id}{answer}{shown}"
+            command_for(question, has_form=output.is_terminal)
             if question
-            else f"runs migrate {view.run_id}"
+            else f"runner runs migrate {view.run_id}"
         )
-        output.note(f"The run waits. To continue: runner {command}")
+        output.note(f"The run waits. To continue: {command}")
     return code
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 from runner.approvals.directory import owner_of
 from runner.approvals.judgement import level_of
+from runner.approvals.rule_text import instead
 from runner.approvals.rules import LOGIN, SERVICE, Principal, Rule, plain_name
 from runner.errors import UsageError, needs_extra
 from runner.operations.questions import QuestionView, read_question
@@ -133,14 +134,18 @@ def _versions(question: QuestionView) -> Iterator[str]:
     for variant in question.variants:
         if not variant.is_proposed:
             people = ", ".join(map(plain_name, variant.voters))
+            is_edit = variant.decision == "edit"
+            head = f"{'Changed' if is_edit else 'Answered'} by {people}, {variant.have} of {question.need}"
+            if question.action and not is_edit:
+                head += f", instead: {instead(question.action)}"
             yield "\n".join(
                 [
-                    f"Changed by {people}, {variant.have} of {question.need}:",
+                    f"{head}:",
                     *(
                         f"> {each.name}: {_line(each.before)} → {_line(each.after)}"
                         for each in variant.changes
                     ),
-                    *([] if question.action else [f"> {_line(variant.response)}"]),
+                    *([] if is_edit else [f"> {_line(variant.response)}"]),
                 ]
             )
 

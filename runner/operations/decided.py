@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from runner.approvals.rule_text import instead
 from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.operations.questions import QuestionView
@@ -30,7 +31,8 @@ class DecisionView:
     """A closed question: `decision` is how it was decided, `by` are those whose votes or answer did that.
 
     `title` says in a sentence what was decided. `have` and `need` are the weights of their votes; 0 for a
-    question without a rule. `comments` are by person.
+    question without a rule. `comments` are by person. `undone` says of an answer that was given instead of an
+    approval that the call is not made.
     """
 
     id: str
@@ -45,13 +47,15 @@ class DecisionView:
     need: int
     answered_at: int
     comments: Mapping[str, str]
+    undone: str = ""
 
     @property
     def sentence(self) -> str:
         """Who decided what, in words: "approved by ben, eva, 2 of 2"."""
         verb = VERBS.get(self.decision) or self.status
         people = f" by {', '.join(map(plain_name, self.by))}" if self.by else ""
-        return verb + people + (f", {self.have} of {self.need}" if self.need else "")
+        votes = f", {self.have} of {self.need}" if self.need else ""
+        return verb + people + votes + (f": {self.undone}" if self.undone else "")
 
 
 def decisions_of(
@@ -93,6 +97,7 @@ def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> De
         0 if is_reject else last.get("need", 0),
         question.answered_at,
         {key: vote["comment"] for key, vote in votes.items() if vote.get("comment")},
+        instead(question.action) if question.decision == "respond" else "",
     )
 
 

@@ -57,10 +57,10 @@ class Change:
 class Variant:
     """One version of what a question decides: as it was proposed, or as a person edited or answered it.
 
-    `effect` is its digest, `title` says in a sentence what it does; votes for it weigh `have` together, in
-    the open stage. `response` has all its arguments, or the answer, None where no vote shows what the
-    digest is of; `changes` are those to the proposed arguments. `voters` are the principals who have voted
-    for it since the last reset.
+    `effect` is its digest, `title` says in a sentence what it does, `decision` is that of its first vote:
+    approve, edit or respond. Votes for it weigh `have` together, in the open stage. `response` has all its
+    arguments, or the answer, None where no vote shows what the digest is of; `changes` are those to the
+    proposed arguments. `voters` are the principals who have voted for it since the last reset.
     """
 
     effect: str
@@ -70,6 +70,7 @@ class Variant:
     have: int
     voters: tuple[str, ...]
     title: str
+    decision: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,15 +133,19 @@ def with_comments(store: Store, view: QuestionView) -> QuestionView:
     return replace(view, comments=tuple(comments))
 
 
-def response_for(view: QuestionView, effect: str) -> Any:
-    """Return what a vote responds that approves a variant: true as it was proposed, else its arguments.
+def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
+    """Return the decision and the response of a vote for a variant.
+
+    The response is true as it was proposed, else its arguments or, with `respond`, its answer.
 
     Raises:
         UsageError: no vote that counts is for it.
     """
     for variant in view.variants:
         if variant.effect == effect and variant.response is not None:
-            return True if variant.is_proposed else variant.response
+            response = True if variant.is_proposed else variant.response
+            is_answer = variant.decision == "respond" and response is not True
+            return "respond" if is_answer else "approve", response
     raise UsageError(
         f"no vote that counts is for {effect!r:.100}, so nothing was done. Read the question again: it may "
         "have changed."
@@ -282,14 +287,22 @@ def _variants(
         backers = [vote for vote in valid_votes if vote.effect == effect]
         is_proposed = effect == proposed
         response = args if is_proposed else next(_shown(view, backers), None)
+        decision = "approve" if is_proposed else "edit"
+        if view.action is None or any(vote.decision == "respond" for vote in backers):
+            decision = "respond"
         yield Variant(
             effect,
             response,
             is_proposed,
-            tuple(changes(args, response)) if view.action and response is not None else (),
+            tuple(changes(args, response))
+            if decision == "edit" and response is not None
+            else (),
             standing.tally.effects.get(effect, 0),
             tuple(vote.by for vote in backers),
-            title_of(replace(view, decision="edit", response=codec.pack(response, "response"))),
+            title_of(
+                replace(view, decision=decision, response=codec.pack(response, "response"))
+            ),
+            decision,
         )
 
 
@@ -304,14 +317,15 @@ def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
             continue  # no message of this program's: its digest is all that can be shown
 
 
-def differs(question: Interrupt, arguments: Any) -> bool:
-    """Return whether arguments make another call than the one that a question shows, as it is hashed.
+def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = ()) -> bool:
+    """Return whether arguments make another call, as it is hashed, than a question and its variants show.
 
     Raises:
         UnstorableError: they have values that other languages would read as others.
     """
     value = codec.pack(arguments, "the arguments")
-    return effect_of(question, "edit", value) != approved(question)
+    effects = {approved(question), *(variant.effect for variant in variants)}
+    return effect_of(question, "edit", value) not in effects
 
 
 def changes(before: Mapping[str, Any] | None, after: Any) -> Iterator[Change]:

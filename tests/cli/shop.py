@@ -8,7 +8,9 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from runner import Graph, GraphBuilder, NodeContext, graph
+from runner import Agent, Graph, GraphBuilder, NodeContext, graph, tool
+from runner.approvals import Rule
+from runner.testing import ScriptedModel
 
 
 class Decision(BaseModel):
@@ -76,6 +78,36 @@ def refund() -> Graph:
         "approve", "send", lambda state: state.results["approve"].output == "approve"
     )
     return builder.build()
+
+
+@tool(approval=Rule(eligible=["ana"]))
+def refund_order(order_id: int, amount: float) -> str:
+    """Give money back."""
+    return f"paid {amount} for {order_id}"
+
+
+def last_result(messages) -> str:
+    return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
+
+
+@graph("shop-desk")
+def desk() -> Graph:
+    call = {"toolUse": {"name": "refund_order", "input": {"order_id": 7, "amount": 120}}}
+    agent = Agent("desk", ScriptedModel([call, last_result]), tools=[refund_order])
+    builder = GraphBuilder()
+    builder.add_node(agent, "desk")
+    return builder.build()
+
+
+def count(ctx: NodeContext) -> int:
+    return ctx.interrupt(
+        "how_many", rule=Rule(eligible=["ana"]), response_schema={"type": "integer"}
+    ).response
+
+
+@graph("shop-count")
+def counting() -> Graph:
+    return chain(count)
 
 
 @graph("shop-echo")

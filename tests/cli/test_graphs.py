@@ -47,6 +47,8 @@ def test_the_workers_graphs_are_listed(cli):
 
     shop = [graph for graph in listed if graph["name"].startswith("shop-")]
     assert [graph["name"] for graph in shop] == [
+        "shop-count",
+        "shop-desk",
         "shop-echo",
         "shop-endless",
         "shop-fail",
@@ -61,7 +63,7 @@ def test_a_folder_with_the_same_code_is_the_same(graphs):
     """With `--graphs` the graphs of this folder are compared with those of the workers."""
     done = graphs("list")
 
-    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 6
+    assert [line.split("\t")[1] for line in done.stdout.splitlines()] == ["same"] * 8
 
 
 def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import replace
 
 import pytest
@@ -80,6 +81,24 @@ def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
     assert done.exit_code == 0
     assert Client(redis_url=shop_url).run(run_id).wait(timeout=60).status == "completed"
     assert done.stdout == f"accepted\t{question}\t{run_id}\t\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "output"), [("shop-desk", "paid 120.0 for 7"), ("shop-count", 12)]
+)
+def test_the_command_that_a_waiting_run_prints_decides_it(cli, shop_url, name, output):
+    """A call is approved by it, as it is shown; a question with a rule and no call is answered."""
+    waits = cli("run", name, "--input", "1", "--wait")
+    assert waits.exit_code == 3
+    command = shlex.split(waits.stderr.partition("To continue: runner ")[2].splitlines()[0])
+    words = {"WHO": "ana", "JSON": "12"}
+    done = cli(*(words.get(word, word) for word in command))
+
+    assert (done.exit_code, done.stdout.split("\t")[0]) == (0, "accepted")
+    (node,) = (
+        Client(redis_url=shop_url).run(done.stdout.split("\t")[2]).wait(60).results.values()
+    )
+    assert output in (node.output, getattr(node.output, "text", str(node.output)))
 
 
 def test_a_second_answer_is_a_conflict(cli, waiting):

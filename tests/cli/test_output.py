@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
@@ -168,6 +169,31 @@ def test_a_terminal_is_told_to_answer_without_json(shop_url):
 
     assert "To continue: runner interrupts respond 0" in screen
     assert "--response" not in screen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("graph", "words"),
+    [
+        ("shop-desk", "runner interrupts vote {} approve --by WHO --digest sha256:"),
+        ("shop-count", "Add --responder, who answers"),
+    ],
+)
+def test_a_terminal_asks_for_nothing_that_can_not_count(cli, shop_url, graph, words):
+    """A call is decided by a vote, an answer to a rule names its person: that is said before any field."""
+    waits = cli("run", graph, "--input", "1", "--wait", "--json")
+    question = json.loads(waits.stdout)["interrupts"][0]["id"]
+
+    screen = on_terminal(
+        shop_url, "interrupts", "respond", question, typed="7\n", COLUMNS="400"
+    )
+
+    assert words.format(question) in screen
+    assert "Send it?" not in screen
+    named = on_terminal(
+        shop_url, "interrupts", "respond", question, "--responder", "ana", typed="7\ny\n"
+    )
+    assert ("accepted" in named) is (graph == "shop-count")
 
 
 @pytest.mark.slow

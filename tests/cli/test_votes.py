@@ -273,6 +273,64 @@ def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch, tmp
     assert vote(runner, question, "approve", "eva", "--response", edit)[1][3] == "2 of 3"
 
 
+def test_a_call_is_decided_and_not_answered(runner, store):
+    """`respond` sends nothing and names the vote that approves; control: `vote respond` says what it does."""
+    question = voting(ManualWorker(store), Rule(eligible=["ana"])).question
+    command = (
+        f"runner interrupts vote {question.id} approve --by WHO --digest {question.digest}"
+    )
+
+    for options in (
+        ("--response", "true"),
+        ("--edit",),
+        ("--response", "true", "--digest", "x"),
+    ):
+        refused = runner("interrupts", "respond", question.id, "--responder", "ana", *options)
+        assert (refused.exit_code, command in refused.stderr) == (2, True)
+        assert "The decision respond answers instead" in refused.stderr
+    assert store.votes(question.id) == []
+
+    _, cells, _ = vote(runner, question, "respond", "ana", "--response", "true")
+    assert cells[3] == "1 of 1; for an answer instead: the call is not made"
+    closed = runner("interrupts", "list", "--status", "closed").stdout
+    assert closed.strip().endswith("answered by ana, 1 of 1: the call is not made")
+    shown = drawn(_show_whole, read_question(store, store.interrupts([question.id])[0]))
+    assert "1 of 1: the call is not made" in shown
+
+
+def test_a_version_that_answers_is_not_approved(runner, store):
+    """`--variant` of an answer instead of the call is voted for with `respond`, and shown as that."""
+    question = voting(ManualWorker(store), Rule(eligible=["anyone"], need=2)).question
+    args = json.dumps({**question.action["args"], "amount": "1"})
+    assert vote(runner, question, "respond", "ana", "--response", args)[0] == 0
+    view = read_question(store, store.interrupts([question.id])[0])
+    answer = ("--variant", view.variants[1].effect)
+
+    assert "an answer instead: the call is not made" in drawn(_show_whole, view)
+    code, _, errors = vote(runner, question, "approve", "ben", *answer)
+    assert (code, "is to respond" in errors) == (2, True)
+    assert vote(runner, question, "respond", "ben", *answer)[1][0] == "accepted"
+
+
+@pytest.mark.parametrize("missing", ["--responder", "--digest"])
+def test_what_a_vote_lacks_is_named_at_once(runner, store, missing):
+    """Of an answer to a question with a rule; before an editor is opened for it, too."""
+    worker = ManualWorker(store)
+    question = voting(worker, Rule(eligible=["ana"]), action=None).question
+    options = {"--responder": "ana", "--digest": question.digest, "--response": "true"}
+    del options[missing]
+    respond = ("interrupts", "respond", question.id)
+    written = [part for option in options.items() for part in option]
+    refused = runner(*respond, *written)
+    assert (refused.exit_code, missing in refused.stderr) == (2, True)
+    assert store.votes(question.id) == []
+
+    _, assigned = worker.asking("a", assignees=["ana"])
+    for name in (question.id, assigned.id):
+        refused = runner("interrupts", "respond", name, "--edit")
+        assert (refused.exit_code, "--responder" in refused.stderr) == (2, True)
+
+
 def test_yes_and_no_leave_out_no_response(runner, store):
     """A question without a rule refuses either with a response; control: alone it is the answer."""
     worker = ManualWorker(store)
@@ -428,7 +486,7 @@ def test_people_work_together_on_a_question(runner, store, monkeypatch):
 def test_a_vote_names_what_was_shown(runner, store):
     """Without a digest `vote` and `respond` send nothing to a rule; control: an answer needs none."""
     worker = ManualWorker(store)
-    ruled = voting(worker, Rule(need=2)).question
+    ruled = voting(worker, Rule(need=2), action=None).question
     plain = voting(worker, None, action=None).question
 
     assert runner("interrupts", "vote", ruled.id, "approve", "--by", "ana").exit_code == 2

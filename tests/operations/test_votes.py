@@ -38,7 +38,7 @@ from runner.operations.message_handlers import (
     handle_answer,
     handle_start,
 )
-from runner.operations.questions import read_question
+from runner.operations.questions import read_question, vote_for
 from runner.operations.views import read_run
 from runner.settings import Settings
 from tests.graphs import Bench, single, wired
@@ -232,6 +232,59 @@ def test_an_answer_to_a_rule_is_a_vote():
     assert team.client.respond(team.question, "yes", responder="ben").status == "forbidden"
     assert team.client.respond(team.question, "yes", responder="ana").status == "accepted"
     assert (team.finish().decision, team.finish().response) == ("respond", "yes")
+
+
+def test_an_answer_never_takes_the_place_of_a_call():
+    """A question that shows a call is decided: a plain answer by any door is refused, and says how."""
+    team = asking(Rule(eligible=["ana"]))
+    message = {"v": 1, **team.shown, "response": True, "responder": "ana"}
+    block = {"interruptId": team.question, "response": True, "responder": "ana"}
+
+    receipts = [
+        handle_answer(team.bench.engine, sent(message)).receipt,
+        team.client.respond(team.question, True, responder="ana"),
+        *team.client.run(team.bench.run_id).respond([{"interruptResponse": block}]),
+    ]
+
+    assert {receipt and str(receipt.status) for receipt in receipts} == {"rejected"}
+    assert all(
+        "by approve, edit or reject" in receipt.detail for receipt in receipts if receipt
+    )
+    assert team.bench.store.votes(team.question) == []
+    plain = asking(Rule(eligible=["ana"]), action=None, response_schema=None)
+    assert plain.client.respond(plain.question, True, responder="ana").status == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("kind", "undone"),
+    [
+        ("tool", "the call is not made"),
+        ("node", "the node does not run"),
+        ("function", "the action is not approved"),
+    ],
+)
+def test_an_answer_instead_of_a_call_says_so(kind, undone):
+    """The decision `respond` has it in each receipt, and afterwards; control: an approval, an answer."""
+    action = Action("runner", kind, "refund", REFUND.args)
+    team = asking(Rule(eligible=["ana", "ben"], need=2), action=action)
+
+    first = team.client.vote(team.question, "respond", by="ana", response="by hand")
+    view = read_question(team.bench.store, team.client.interrupt(team.question))
+    last = team.client.vote(team.question, "respond", by="ben", response="by hand")
+    assert (first.status, last.status) == ("counted", "accepted")
+    assert {first.detail, last.detail} == {f"for an answer instead: {undone}"}
+    (decided,) = read_run(team.bench.store, team.bench.run_id).decided
+    assert decided.sentence == f"answered by ana, ben, 2 of 2: {undone}"
+    assert [variant.decision for variant in view.variants] == ["approve", "respond"]
+    assert view.variants[1].changes == ()
+    assert vote_for(view, view.variants[1].effect) == ("respond", "by hand")
+
+    for other, decision in ((action, "approve"), (None, "respond")):
+        team = asking(Rule(eligible=["ana"]), action=other, response_schema=None)
+        response = "by hand" if decision == "respond" else None
+        receipt = team.client.vote(team.question, decision, by="ana", response=response)
+        (decided,) = read_run(team.bench.store, team.bench.run_id).decided
+        assert (receipt.detail, decided.undone) == ("", "")
 
 
 def test_a_repeated_answer_to_a_rule_gets_the_receipt_of_its_vote():

@@ -350,6 +350,37 @@ def test_changed_arguments_are_not_left_out_beside_a_version(redis_url):
     assert decided(site, question) == ["edit", ben]
 
 
+def test_a_version_that_answers_instead_says_so(redis_url):
+    """Its button gives that answer, and approves nothing; the page and the list say that no call is made."""
+    site, question, path = payment(redis_url, need=2)
+    said = site.client.vote(question.id, "respond", by="ben", response=CHANGED)
+    assert said.status == "counted"
+    page = site.http.get(path, headers=HTML).text
+    assert "Answered by ben instead: the action is not approved" in page
+    effect = re.search('name="variant" value="([^"]*)"[^>]*>Give this answer instead<', page)[1]
+    step = send(site, path, variant=effect, digest=question.digest, **{"f.amount": "7"}).text
+    assert 'value="as shown">Give this answer instead<' in step
+
+    done = send(site, path, variant=effect, digest=question.digest).text
+
+    assert "2 of 2: for an answer instead: the action is not approved" in done
+    assert "answered by ben, ana, 2 of 2: the action is not approved" in done
+    assert decided(site, question) == ["respond", CHANGED]
+    assert "answered instead" in site.http.get("/inbox?tab=done", headers=HTML).text
+    site, question, path = payment(redis_url, need=2)
+    site.client.vote(question.id, "respond", by="ben", response=CHANGED)
+    effect = site.http.get(f"/v1/questions/{question.id}").json()["variants"][1]["effect"]
+    votes, headers = f"/v1/questions/{question.id}/votes", {"If-Match": f'"{question.digest}"'}
+    api = {"decision": "approve", "variant": effect}
+    assert site.http.post(votes, json=api, headers=headers).status_code == 422
+    api["decision"] = "respond"
+    receipt = site.http.post(votes, json=api, headers=headers).json()
+    assert (receipt["status"], receipt["detail"]) == (
+        "accepted",
+        "for an answer instead: the action is not approved",
+    )
+
+
 @pytest.mark.parametrize("pressed", ["approve", "reject"])
 @pytest.mark.parametrize(
     ("written", "confirmed"),

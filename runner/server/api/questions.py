@@ -16,7 +16,7 @@ from runner.operations.questions import (
     check_alike,
     read_question,
     read_questions,
-    response_for,
+    vote_for,
     with_comments,
 )
 from runner.records import codec
@@ -184,7 +184,7 @@ def vote(
             422, "A variant is approved as it is: it takes no response, edit or rejection."
         )
     response = codec.pack(
-        _response_for(services, question_id, body.variant) if body.variant else body.response,
+        _response_for(services, question_id, body) if body.variant else body.response,
         "response",
     )
     decision = Decision(
@@ -206,9 +206,14 @@ def vote(
     return answer
 
 
-def _response_for(services: Services, question_id: str, variant: str) -> Any:
+def _response_for(services: Services, question_id: str, body: VoteRequest) -> Any:
     view = read_question(services.store, services.client.interrupt(question_id))
-    return response_for(view, variant)
+    decision, response = vote_for(view, body.variant)
+    if view.action and decision != body.decision:
+        raise Problem(
+            422, f"To vote for this variant is to {decision}, not to {body.decision}."
+        )
+    return response
 
 
 def _pointer(services: Services, body: VoteRequest, question_id: str) -> str:

@@ -31,7 +31,7 @@ from runner.operations.questions import (
     changes,
     differs,
     read_question,
-    response_for,
+    vote_for,
 )
 from runner.records import codec
 from runner.records.interrupts import (
@@ -220,7 +220,8 @@ def _decided(
         return replace(shown, variant="")
     try:
         kind, response, pressed, problems = _sent_decision(services, question, form)
-        problem = _problem(question, pressed, None, shown.comment) if pressed else ""
+        is_pressed = pressed and not shown.variant
+        problem = _problem(question, pressed, None, shown.comment) if is_pressed else ""
         if not (problem or problems):
             problem = _problem(question, kind, response, shown.comment)
         is_wrong = bool(problem or problems)
@@ -266,8 +267,7 @@ def _sent_decision(
     kind, response, variant = form.get("decision", "respond"), None, form.get("variant")
     if variant:
         view = read_question(services.store, services.client.interrupt(question.id))
-        response = response_for(view, variant)
-        kind = "approve" if question.action or response is True else "respond"
+        kind, response = vote_for(view, variant)
     of_fields = "edit" if question.action else "respond"
     is_of_fields = kind == of_fields and not variant
     if form.get("confirmed") == AS_SHOWN and not is_of_fields:
@@ -314,7 +314,7 @@ def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
     """Say what is wrong with a decision before it is confirmed; "" where nothing is."""
     if kind == "reject":
         return "" if comment.strip() else "Say in the comment why you reject it."
-    if kind == "respond" and question.action:
+    if kind == "respond" and question.action and response is None:
         return "Say what becomes of the call: approve it, change it or reject it."
     if kind != "edit":
         return ""
@@ -343,7 +343,7 @@ def _second_step(
     step = Confirmation(kind, name, high, response, problem=problem, pressed=pressed)
     if kind != "edit" and not form.get("variant"):
         return step
-    differences = tuple(changes(action.get("args"), response))
+    differences = () if kind == "respond" else tuple(changes(action.get("args"), response))
     old_effect, new_effect = approved(question), effect_of(question, kind, response)
     return replace(step, changes=differences, before=old_effect, after=new_effect)
 

@@ -15,7 +15,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markdown_it import MarkdownIt
 from markupsafe import Markup, escape
 
-from runner.approvals.rule_text import who
+from runner.approvals.rule_text import instead, who
 from runner.approvals.rules import plain_name
 from runner.operations.decided import VERBS
 from runner.records import json_form
@@ -191,6 +191,7 @@ TEMPLATES.filters |= {
     "humanize": humanize,
     "in_words": in_words,
     "who": who,
+    "instead": instead,
 }
 TEMPLATES.globals |= {
     "sign": lambda state: STATES.get(str(state), "·"),
