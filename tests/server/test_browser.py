@@ -495,6 +495,72 @@ def test_a_typed_amount_is_not_lost_without_javascript(redis_url, browser, label
     )
 
 
+def test_an_edit_by_a_colleague_is_on_a_page_that_is_open(redis_url, browser):
+    """With its difference, its votes and its button; the call that was proposed is named as that."""
+    site, run = paying(redis_url, {"amount": 48000.0}, need=2)
+    (question,) = run.interrupts()
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page()
+        page.goto(f"{served.url}/q/{question.id}")
+        assert "What will run" in page.inner_text("#call")
+        assert not page.is_visible("#versions")
+        assert offered(page) == ["Reject", "Approve *"]
+
+        less = {"amount": 4800.0}
+        site.client.vote(question.id, "edit", by="ben", response=less)
+        page.wait_for_selector("text=Approve ben's version")
+        assert "What was proposed" in page.inner_text("#call")
+        assert (page.inner_text("del"), page.inner_text("ins")) == ("48000.0", "4800.0")
+        page.wait_for_function("!document.querySelector('#decide [value=approve]')")
+        assert "more than one version" in page.inner_text("#decision")
+
+        page.click("text=Approve ben's version")
+        page.wait_for_selector("[data-result=accepted]")
+        page.close()
+    site.work()
+    assert run.result().results["pay"].output == ["edit", less]
+
+
+MAIN = """() => {
+    const main = document.getElementById("main").cloneNode(true);
+    for (const item of main.querySelectorAll(".stale, time, input, svg")) item.remove();
+    return main.textContent.replace(/\\s+/g, " ");
+}"""
+"""What a page says, without times and drawings."""
+
+
+@pytest.mark.parametrize("kind", ["question", "run"])
+def test_a_page_that_is_open_says_what_a_new_one_says(redis_url, browser, kind):
+    """After everything that people do to a question, until it is decided and its run has ended."""
+    site, run = paying(redis_url, {"amount": 48000.0}, need=2, delegate="anyone")
+    (question,) = run.interrupts()
+    client, digest = site.client, question.digest
+    steps = [
+        lambda: client.claim(question.id, by="ben", ttl=600),
+        lambda: client.comment(question.id, "who is this?", by="ben"),
+        lambda: client.vote(question.id, "approve", by="ben", digest=digest),
+        lambda: client.vote(question.id, "edit", by="cid", response={"amount": 4800.0}),
+        lambda: client.release(question.id, by="ben"),
+        lambda: client.vote(question.id, "respond", by="dan", response="later"),
+        lambda: client.withdraw_vote(question.id, by="dan"),
+        lambda: client.delegate(question.id, to="fay", by="eva"),
+        lambda: client.vote(question.id, "approve", by="ana", response={"amount": 4800.0}),
+        site.work,
+    ]
+    path = f"/q/{question.id}" if kind == "question" else f"/runs/{run.id}"
+    with Served(site.app, free_port()) as served:
+        page, other = browser.new_page(base_url=served.url), browser.new_page()
+        page.goto(path)
+        for number, step in enumerate(steps):
+            step()
+            other.goto(f"{served.url}{path}")
+            said = other.evaluate(MAIN)
+            wait_until(lambda said=said: page.evaluate(MAIN) == said, f"step {number} is shown")
+        page.close()
+        other.close()
+    assert str(run.status) == "completed"
+
+
 HARD = {
     "null": None,
     "choice": None,
