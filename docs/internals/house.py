@@ -32,13 +32,13 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = ROOT / "runner"
 
 LIMITS = {
-    "tokens": 472_100,
+    "tokens": 497_000,
     "tokens a code line": 8.4,
     "vague names in functions, %": 3.5,
     "class names used twice": 0,
     "docstrings that begin with What, Whether or How": 0,
-    "methods of the store's protocol": 28,
-    "methods of the store in Redis": 47,
+    "methods of the store's protocol": 29,
+    "methods of the store in Redis": 48,
     "most rooms with files of one feature": 3,
     "imports of store.redis from other rooms": 0,
     "modules in import circles": 0,

@@ -439,8 +439,8 @@ class ToolExecution:
     async def _ask(self, gate: Rule | Policy) -> ToolOutcome | None:
         """Ask by the rule of the tool, or go on by what was decided."""
         source, address = self.address.judge, self.address
-        place = (address.run_id, address.node_id, address.visit)
-        context = CallContext(self.tool.tool_name, *place, source)
+        where = (address.run_id, address.node_id, address.visit)
+        context = CallContext(self.tool.tool_name, *where, source)
         args = self.command.use["input"]
         try:
             state = await async_loop.in_thread(decide, gate, self, args, context)
@@ -543,11 +543,11 @@ class ToolExecution:
 
     def earlier(self, step: int) -> Iterator[Interrupt]:
         """List the questions that were asked about this call."""
-        asked = (self.address.within + self._scope(step), self.command.attempt)
+        scope_and_number = (self.address.within + self._scope(step), self.command.attempt)
         return (
             question
             for question in self.questions.values()
-            if (question.scope, question.number) == asked
+            if (question.scope, question.number) == scope_and_number
         )
 
     def _scope(self, step: int) -> str:

@@ -178,9 +178,9 @@ def _shape(value: JSON) -> dict[str, JSON]:
 
 
 def _check_graphs(engine: Engine, grant: Grant) -> None:
-    known = {outermost(name) for name in engine.store.graphs()}
+    graph_names = {outermost(name) for name in engine.store.graphs()}
     for name in grant.graphs:
-        if name not in known:
+        if name not in graph_names:
             raise GrantRefused("graphs", f"there is no graph {name!r:.80}")
         plans = [
             plan
@@ -222,8 +222,8 @@ def vote(
     (question,) = engine.store.interrupts([grant.question])
     message_: Mapping[str, Any] = body
     validation.checked(message_.get("comment") or "", "the comment", validation.MAX_REASON)
-    voter, proved = sender_of(engine, voter, body, level_of(rule))
-    taken: dict[str, Any] = {
+    voter, signed_body = sender_of(engine, voter, body, level_of(rule))
+    vote_record: dict[str, Any] = {
         "by": voter.principal.key,
         "decision": message_["decision"],
         "at": round(now_of(engine) * 1000),
@@ -233,41 +233,48 @@ def vote(
         "roles": sorted(voter.roles),
         "login_age": voter.login_age,
         "acr": voter.acr,
-        "body": dict(proved) if proved.get("proof") else {},
+        "body": dict(signed_body) if signed_body.get("proof") else {},
     }
     receipt = _refused(grant, ReceiptStatus.FORBIDDEN, voter.doubt)
 
-    def change(stored: GrantRecord | None) -> GrantRecord | None:
+    def change(stored_record: GrantRecord | None) -> GrantRecord | None:
         nonlocal receipt
-        current = stored or record
+        current = stored_record or record
         if voter.doubt:
             return current  # it waits for a signature of theirs
-        if current.revoked is not None or grant.until < taken["at"]:
+        if current.revoked is not None or grant.until < vote_record["at"]:
             receipt = _refused(
                 grant, ReceiptStatus.SUPERSEDED, "the grant was revoked, or is over"
             )
             return None
-        if any(each["body"] == taken["body"] != {} for each in current.votes):
+        if any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
             receipt = _receipt(grant, _count(current))
             return None
-        voters = [(voter_of(each), each["decision"]) for each in current.votes]
+        voters = [(voter_of(entry), entry["decision"]) for entry in current.votes]
         people = (question.requester, *question.on_behalf_of) if question else ()
-        answered = answerers(engine.store, rule, question) if question else {}
-        count = counted(rule, grant, [*voters, (voter, taken["decision"])], people, answered)
+        answerers_by_node = answerers(engine.store, rule, question) if question else {}
+        count = counted(
+            rule, grant, [*voters, (voter, vote_record["decision"])], people, answerers_by_node
+        )
         receipt = _receipt(grant, count)
         if count.word not in {"counted", "accepted"}:
             return None
-        return replace(current, votes=[*current.votes, taken])
+        return replace(current, votes=[*current.votes, vote_record])
 
     if not voter.doubt or not record.votes:
-        old = [
+        ended_ids = [
             name
-            for name, each in engine.store.grants().items()
-            if each.grant.until + KEPT_MS < taken["at"]
+            for name, entry in engine.store.grants().items()
+            if entry.grant.until + KEPT_MS < vote_record["at"]
         ]
         engine.store.do(
             ChangeGrant(
-                grant.id, change, "grant.voted", voter.principal.key, taken["comment"], old
+                grant.id,
+                change,
+                "grant.voted",
+                voter.principal.key,
+                vote_record["comment"],
+                ended_ids,
             )
         )
     return receipt
@@ -296,10 +303,10 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
     record, now = find(engine, grant_id), round(now_of(engine) * 1000)
     note: dict[str, Any] = {"by": by, "at": now, "reason": reason}
 
-    def change(stored: GrantRecord | None) -> GrantRecord | None:
-        if stored is None or stored.revoked is not None:
+    def change(stored_record: GrantRecord | None) -> GrantRecord | None:
+        if stored_record is None or stored_record.revoked is not None:
             return None
-        return replace(stored, revoked=note)
+        return replace(stored_record, revoked=note)
 
     if (
         engine.store.do(ChangeGrant(record.grant.id, change, "grant.revoked", by, reason)).word
@@ -312,14 +319,16 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
 
 
 def _count(record: GrantRecord) -> Count:
-    voters = [(voter_of(each), each["decision"]) for each in record.votes]
+    voters = [(voter_of(entry), entry["decision"]) for entry in record.votes]
     return counted(Rule.thawed(record.rule), record.grant, voters)
 
 
 def _receipt(grant: Grant, count: Count) -> Receipt:
     numbers = (count.have, count.need, count.tally.against)
-    taken = numbers if count.word in {"counted", "accepted"} else ()
-    return Receipt(ReceiptStatus(count.word), GRANT + grant.id, None, count.detail, *taken)
+    vote_record = numbers if count.word in {"counted", "accepted"} else ()
+    return Receipt(
+        ReceiptStatus(count.word), GRANT + grant.id, None, count.detail, *vote_record
+    )
 
 
 def _refused(grant: Grant, status: ReceiptStatus, detail: str) -> Receipt:

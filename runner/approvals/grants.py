@@ -127,8 +127,8 @@ def number_of(value: object) -> Decimal | None:
 
 def properties_of(bounds: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the bounds of each argument."""
-    found: Mapping[str, Any] = bounds.get("properties", {})
-    return found
+    kinds: Mapping[str, Any] = bounds.get("properties", {})
+    return kinds
 
 
 def fits(bounds: Mapping[str, Any], args: object) -> bool:
@@ -146,8 +146,10 @@ def _fits(bound: Mapping[str, Any], value: object) -> bool:
         return False
     if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
         return False
-    rest = {name: each for name, each in bound.items() if name not in {*BELOW, *ABOVE}}
-    return not validation.mismatch(rest, codec.plain(value))
+    other_keywords = {
+        name: item for name, item in bound.items() if name not in {*BELOW, *ABOVE}
+    }
+    return not validation.mismatch(other_keywords, codec.plain(value))
 
 
 def _is_inside(bound: Mapping[str, Any], number: Decimal) -> bool:
@@ -214,23 +216,25 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
     Raises:
         GrantRefused: they have no such argument, or none of its values is.
     """
-    known = schema.get("properties", {})
+    arguments = schema.get("properties", {})
     for name, bound in properties_of(bounds).items():
         where = f"{field}.{name}"
-        if name not in known:
-            names = ", ".join(sorted(known)) or "none"
+        if name not in arguments:
+            names = ", ".join(sorted(arguments)) or "none"
             raise GrantRefused(where, f"the call has no such argument; it has {names}")
-        part = {"$defs": schema.get("$defs", {}), **known[name]}
+        argument_schema = {"$defs": schema.get("$defs", {}), **arguments[name]}
         values = _values(bound)
-        if values and all(validation.mismatch(part, codec.plain(value)) for value in values):
+        if values and all(
+            validation.mismatch(argument_schema, codec.plain(value)) for value in values
+        ):
             raise GrantRefused(where, "no call of this tool has one of these values")
-        kinds = _kinds(known[name])
+        kinds = _kinds(arguments[name])
         if {*BELOW, *ABOVE} & set(bound) and kinds and not kinds & {"number", "integer"}:
             raise GrantRefused(
                 where, f"is {' or '.join(sorted(kinds))}, and only numbers have a bound"
             )
         low, high = _ends(bound)
-        least, greatest = _ends(known[name])
+        least, greatest = _ends(arguments[name])
         if (low is not None and greatest is not None and low > greatest) or (
             high is not None and least is not None and high < least
         ):
@@ -239,11 +243,11 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """Return the types that a schema names, its own and those of its alternatives."""
-    found: set[str] = set()
-    for each in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        kinds = each.get("type", ())
-        found |= {kinds} if isinstance(kinds, str) else {*kinds}
-    return found
+    kinds: set[str] = set()
+    for item in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        kinds = item.get("type", ())
+        kinds |= {kinds} if isinstance(kinds, str) else {*kinds}
+    return kinds
 
 
 def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: str) -> None:
@@ -263,9 +267,11 @@ def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: 
                 continue
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
         limits = {keyword: outer[keyword] for keyword in (*BELOW, *ABOVE) if keyword in outer}
-        rest = {keyword: value for keyword, value in outer.items() if keyword not in limits}
+        other_keywords = {
+            keyword: value for keyword, value in outer.items() if keyword not in limits
+        }
         if not _is_within(inner, limits) or any(
-            inner.get(keyword) != value for keyword, value in rest.items()
+            inner.get(keyword) != value for keyword, value in other_keywords.items()
         ):
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
 
@@ -293,19 +299,20 @@ def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) 
     Raises:
         GrantRefused: it can't be met, is wider than the rule allows, or has an end that is past.
     """
-    allowed = rule.grants
-    if allowed is None:
+    limits_of_rule = rule.grants
+    if limits_of_rule is None:
         raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
     check_bounds(grant.bounds, "bounds")
     if schema is not None:
         check_reach(grant.bounds, schema, "bounds")
-    check_narrower(grant.bounds, allowed.bounds, "bounds")
-    if type(grant.uses) is not int or not 1 <= grant.uses <= allowed.uses:
+    check_narrower(grant.bounds, limits_of_rule.bounds, "bounds")
+    if type(grant.uses) is not int or not 1 <= grant.uses <= limits_of_rule.uses:
         raise GrantRefused(
-            "uses", f"must be a whole number from 1 to {allowed.uses}, not {grant.uses!r:.40}"
+            "uses",
+            f"must be a whole number from 1 to {limits_of_rule.uses}, not {grant.uses!r:.40}",
         )
-    for name in {*grant.sums, *allowed.sums}:
-        most, most_allowed = grant.sums.get(name), allowed.sums.get(name)
+    for name in {*grant.sums, *limits_of_rule.sums}:
+        most, most_allowed = grant.sums.get(name), limits_of_rule.sums.get(name)
         if most is None:
             raise GrantRefused(
                 f"sums.{name}",
@@ -322,9 +329,9 @@ def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) 
             raise GrantRefused(f"sums.{name}", "the call has no such number")
     if grant.until <= now:
         raise GrantRefused("until", "is in the past")
-    if grant.until > now + allowed.lifetime * 1000:
+    if grant.until > now + limits_of_rule.lifetime * 1000:
         raise GrantRefused(
-            "until", f"the rule allows grants for at most {allowed.lifetime:g} seconds"
+            "until", f"the rule allows grants for at most {limits_of_rule.lifetime:g} seconds"
         )
     if not grant.graphs or len(grant.graphs) > MOST_GRAPHS:
         raise GrantRefused("graphs", f"must name 1 to {MOST_GRAPHS} graphs")
@@ -356,23 +363,23 @@ def counted(
     answered: Mapping[str, frozenset[str]] | None = None,
 ) -> Count:
     """Count the votes for a grant by a rule; the last one's refusal is what counts if there is one."""
-    effect, tally, voted = grant.digest(), Tally(), dict[str, int]()
+    effect, tally, rounds = grant.digest(), Tally(), dict[str, int]()
     count = Count("counted", tally, 0, rule.steps[0].need)
     for voter, decision in voters:
         facts = VoterFacts(
-            [each for each in requesters if each],
+            [item for item in requesters if item],
             answered or {},
             original=effect,
-            voted_in=voted.get(voter.principal.key),
+            voted_in=rounds.get(voter.principal.key),
         )
         vote = Vote(
             voter.principal.key,
             "reject" if decision == "reject" else "approve",
             effect if decision != "reject" else "",
         )
-        count, taken = rules.cast(replace(rule, escalate=()), tally, voter, vote, facts)
+        count, counted_vote = rules.cast(replace(rule, escalate=()), tally, voter, vote, facts)
         if count.word in {"counted", "accepted"}:
-            voted[taken.principal] = count.tally.round
+            rounds[counted_vote.principal] = count.tally.round
         tally = count.tally
         if count.word == "accepted":
             return count
@@ -393,8 +400,8 @@ def judge(
     Nothing is taken from the store that a signature could say: the grant is the one that those signed who
     count by the rule, for a run that none of those has asked for whom the rule excludes.
     """
-    grant, allowed, level = record.grant, rule.grants, level_of(rule)
-    if allowed is None:
+    grant, limits_of_rule, level = record.grant, rule.grants, level_of(rule)
+    if limits_of_rule is None:
         return "its rule allows no grants"
     if record.revoked is not None or now > grant.until:
         return "it was revoked or is over"
@@ -430,10 +437,10 @@ def _signed_by(
     body = vote["body"]
     proof = verify(body, keys, now=None)
     key = keys[proof.kid]
-    issued, skew = proof.issued * 1000, ballots.SKEW * 1000
+    signed_at, skew = proof.issued * 1000, ballots.SKEW * 1000
     if (body.get("interrupt_id"), body.get("digest")) != (GRANT + grant.id, grant.digest()):
         raise UsageError("it was signed for another grant")
-    if not grant.made_at - skew <= issued <= grant.until + skew:
+    if not grant.made_at - skew <= signed_at <= grant.until + skew:
         raise UsageError("it was signed at another time than the grant was made")
     # A grant is for calls to come: a key that was revoked grants nothing from then on.
     if key.revoked is not None and key.revoked * 1000 <= now:

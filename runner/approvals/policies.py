@@ -145,7 +145,10 @@ def by_tool(approval: object, subject: str) -> Gates:
     """
     if not isinstance(approval, Mapping):
         return checked(approval, subject)
-    gates = {name: checked(each, f"{name!r} of {subject}") for name, each in approval.items()}
+    gates = {
+        name: checked(approval_of_tool, f"{name!r} of {subject}")
+        for name, approval_of_tool in approval.items()
+    }
     return {name: gate for name, gate in gates.items() if gate is not None}
 
 
@@ -196,37 +199,37 @@ def _hash(function: Any) -> str:
     return digests.digest("policy-source", {"name": _name(function), "source": text})
 
 
-def wants_no_more(new: Rule, given: Rule) -> bool:
+def wants_no_more(rule_now: Rule, met: Rule) -> bool:
     """Return whether a decision by one rule satisfies another: who, how many and how sure, no less.
 
     Title, reason and policy don't matter. Each other difference has to leave the votes that were given as
     good as they were; one that can't be compared so counts as more.
     """
-    if len(new.steps) != len(given.steps) or bool(new.stages) != bool(given.stages):
+    if len(rule_now.steps) != len(met.steps) or bool(rule_now.stages) != bool(met.stages):
         return False
-    return _covers(new, given) and all(map(_covers, new.steps, given.steps))
+    return _covers(rule_now, met) and all(map(_covers, rule_now.steps, met.steps))
 
 
-def _covers(new: Rule, given: Rule) -> bool:
+def _covers(rule_now: Rule, met: Rule) -> bool:
     order = ("none", "group", "anyone")
-    eligible, excluded = _forms(given.eligible), _forms(new.exclude)
-    weights = {selector(name): weight for name, weight in given.weights.items()}
+    eligible, exclusions = _forms(met.eligible), _forms(rule_now.exclude)
+    weights = {selector(name): weight for name, weight in met.weights.items()}
     return (
-        (eligible <= _forms(new.eligible) or "anyone" in _forms(new.eligible))
-        and excluded <= _forms(given.exclude)
-        and new.need <= given.need
-        and {selector(name): weight for name, weight in new.weights.items()} == weights
-        and (new.veto is None or new.veto == given.veto)
-        and _kinds(given) <= _kinds(new)
-        and _is_as_sure(new, given)
-        and set(given.decisions) <= set(new.decisions)
-        and new.edit == given.edit
-        and order.index(given.delegate) <= order.index(new.delegate)
+        (eligible <= _forms(rule_now.eligible) or "anyone" in _forms(rule_now.eligible))
+        and exclusions <= _forms(met.exclude)
+        and rule_now.need <= met.need
+        and {selector(name): weight for name, weight in rule_now.weights.items()} == weights
+        and (rule_now.veto is None or rule_now.veto == met.veto)
+        and _kinds(met) <= _kinds(rule_now)
+        and _is_as_sure(rule_now, met)
+        and set(met.decisions) <= set(rule_now.decisions)
+        and rule_now.edit == met.edit
+        and order.index(met.delegate) <= order.index(rule_now.delegate)
         and (
-            not given.escalate
-            or (given.escalate, given.calendar) == (new.escalate, new.calendar)
+            not met.escalate
+            or (met.escalate, met.calendar) == (rule_now.escalate, rule_now.calendar)
         )
-        and new.use_within >= given.use_within
+        and rule_now.use_within >= met.use_within
     )
 
 
@@ -238,13 +241,10 @@ def _kinds(rule: Rule) -> set[str]:
     return {kind for kind in ("human", "service", "agent") if rule.counts(kind)}
 
 
-def _is_as_sure(new: Rule, given: Rule) -> bool:
-    wanted, had = new.auth, given.auth
+def _is_as_sure(rule_now: Rule, met: Rule) -> bool:
+    auth, had = rule_now.auth, met.auth
     return (
-        wanted.level <= had.level
-        and (
-            wanted.max_age is None
-            or (had.max_age is not None and had.max_age <= wanted.max_age)
-        )
-        and wanted.acr in {None, had.acr}
+        auth.level <= had.level
+        and (auth.max_age is None or (had.max_age is not None and had.max_age <= auth.max_age))
+        and auth.acr in {None, had.acr}
     )

@@ -140,19 +140,19 @@ class VisitJudge:
 
     def requester(self) -> Requester:
         """Return who asked for the run, and at which level that is proven for this very run."""
-        stored = self._store.requester(self._run_id)
-        if stored is None:
+        stored_requester = self._store.requester(self._run_id)
+        if stored_requester is None:
             return Requester()
         root = self._root(self._run_id)
-        return judgement.requester_of(stored, self._keys.read(), root)
+        return judgement.requester_of(stored_requester, self._keys.read(), root)
 
     def use_grant(self, rule: Rule, action: Action, key: str) -> str:
         """Use a grant for an action that nobody was asked about, and return its id; "" if none covers it.
 
         The use is counted once for the idempotency key of the effect.
         """
-        known = self._grants.read()
-        if not known or not (grant := self._use_one_of(known, rule, action, key)):
+        records = self._grants.read()
+        if not records or not (grant := self._use_one_of(records, rule, action, key)):
             now_known = self._grants.read(fresh=True)
             grant = self._use_one_of(now_known, rule, action, key) if now_known else ""
         return grant
@@ -166,9 +166,11 @@ class VisitJudge:
             if not grant.covers(shown, self.graph_id):
                 continue
             requester = requester or self.requester()
-            answered = answerers_of(self._store, rule, self._run_id)
+            answerers_by_node = answerers_of(self._store, rule, self._run_id)
             now = self._now()
-            if grants.judge(record, rule, requester, answered, keys=self._keys.read, now=now):
+            if grants.judge(
+                record, rule, requester, answerers_by_node, keys=self._keys.read, now=now
+            ):
                 continue
             reply = self._store.do(
                 UseGrant(

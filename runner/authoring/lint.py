@@ -503,7 +503,7 @@ SAMPLES: dict[str, JSON] = {"string": "text", "integer": 1, "number": 1.5, "bool
 
 
 def _sample(schema: Mapping[str, Any]) -> JSON:
-    kinds = (each.get("type") for each in (schema, *schema.get("anyOf", ())))
+    kinds = (schema_part.get("type") for schema_part in (schema, *schema.get("anyOf", ())))
     return next((SAMPLES[kind] for kind in kinds if kind in SAMPLES), None)
 
 
@@ -513,12 +513,12 @@ def _examples(tool: AgentTool) -> Iterator[Mapping[str, Any]]:
     properties = schema.get("properties", {})
     choices = {
         name: [
-            *part.get("examples", ()),
-            *part.get("enum", ()),
-            *([part["default"]] if "default" in part else ()),
+            *argument_schema.get("examples", ()),
+            *argument_schema.get("enum", ()),
+            *([argument_schema["default"]] if "default" in argument_schema else ()),
         ]
-        or [_sample(part)]
-        for name, part in properties.items()
+        or [_sample(argument_schema)]
+        for name, argument_schema in properties.items()
     }
     longest = max((len(values) for values in choices.values()), default=1)
     columns = (

@@ -48,7 +48,7 @@ def list_grants(context: CommandContext) -> None:
 def _row(view: GrantView) -> tuple[object, ...]:
     properties = (view.bounds or {}).get("properties", {})
     bounds = "; ".join(
-        f"{name} " + ", ".join(f"{word} {value}" for word, value in bound.items())
+        f"{name} " + ", ".join(f"{keyword} {value}" for keyword, value in bound.items())
         for name, bound in properties.items()
     )
     sums = "".join(

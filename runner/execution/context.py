@@ -258,15 +258,15 @@ class ClaimedVisit:
         Raises:
             ApprovalMismatch: the code wants more than the policy did.
         """
-        asked = Rule.thawed(question.rule or {})
-        if not asked.policy:
+        asked_rule = Rule.thawed(question.rule or {})
+        if not asked_rule.policy:
             return rule
-        if not wants_no_more(rule, asked):
+        if not wants_no_more(rule, asked_rule):
             raise ApprovalMismatch(
-                f"ctx.approved({question.name!r}) wants more than the policy {asked.policy['name']} did when "
-                "the question was asked."
+                f"ctx.approved({question.name!r}) wants more than the policy {asked_rule.policy['name']} did "
+                "when the question was asked."
             )
-        return asked
+        return asked_rule
 
     def _decided(self, name: str, node: str | None) -> Interrupt:
         """Return the newest decided question of that name, of a node or of those before this one.

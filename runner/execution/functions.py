@@ -165,9 +165,9 @@ class Typed:
         Raises:
             DataMismatch: part of it would be another value.
         """
-        if changed := difference(value, again):
+        if path := difference(value, again):
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but {changed} of what it returned would be another "
+                f"node {visit.address.node_id!r} ran, but {path} of what it returned would be another "
                 "value when it is read back, so the result is not stored and the node is not tried again: "
                 f"give {self.name} a type whose JSON form has all of it."
             )

@@ -249,7 +249,9 @@ class _GatedNode:
 
     def earlier(self, step: int) -> list[Interrupt]:
         """List the questions that were asked about this visit."""
-        return [each for each in self.answers.values() if each.scope == _scope(step)]
+        return [
+            question for question in self.answers.values() if question.scope == _scope(step)
+        ]
 
     def use_key(self, step: int) -> str:
         """Return the idempotency key of the visit."""
@@ -286,9 +288,9 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
     inputs = {item.node_id: codec.plain(item.output) for item in visit.inputs}
     args = {"task": codec.plain(visit.task), "inputs": inputs}
     node = _GatedNode(address, visit.answers, visit.store.namespace, visit.idempotency_key)
-    place = (address.run_id, address.node_id, address.visit)
+    where = (address.run_id, address.node_id, address.visit)
     try:
-        state = decide(spec.approval, node, args, CallContext(spec.id, *place, address.judge))
+        state = decide(spec.approval, node, args, CallContext(spec.id, *where, address.judge))
     except (ApprovalMismatch, ConflictError, StoreError):
         raise
     except Exception as error:  # noqa: BLE001 - users' policies raise anything

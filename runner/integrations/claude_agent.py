@@ -264,8 +264,8 @@ class _ClaudeExecution:
             if name not in self._gate:
                 return {}
             if not await self._needs_decision(name, call["tool_input"]):
-                allowed = {"hookEventName": "PreToolUse", "permissionDecision": "allow"}
-                return {"hookSpecificOutput": allowed}
+                permission = {"hookEventName": "PreToolUse", "permissionDecision": "allow"}
+                return {"hookSpecificOutput": permission}
             verdict = self._verdict("hook", call_id, name, call["tool_input"])
             refusal = {**output, "permissionDecisionReason": ALONE}
             output = verdict or (

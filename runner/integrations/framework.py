@@ -356,9 +356,9 @@ class CallGate:
         if gate is None:
             reason = {"tool": call.tool, "args": whole, "description": call.description}
             return self._questions.ask(call.inner, call.tool, reason, response_schema=schema)
-        gated = _GatedCall(self, call, self._visit, self._questions)
+        gated_call = _GatedCall(self, call, self._visit, self._questions)
         try:
-            state = decide(gate, gated, whole, self._context(call.tool))
+            state = decide(gate, gated_call, whole, self._context(call.tool))
         except EditRefused as error:
             return str(error)
         if isinstance(state, Granted):

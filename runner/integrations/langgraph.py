@@ -393,12 +393,12 @@ class _CallIds:
 
     def of(self, call: _Call) -> str:
         """Return the id of a call, and leave that to no other call; "" if it is not known."""
-        for found in self._calls:
-            if (found["name"], found["args"]) == (call.name, call.args) and (
-                call.id in {"", found["id"]}
+        for middleware in self._calls:
+            if (middleware["name"], middleware["args"]) == (call.name, call.args) and (
+                call.id in {"", middleware["id"]}
             ):
-                self._calls.remove(found)
-                return str(found["id"])
+                self._calls.remove(middleware)
+                return str(middleware["id"])
         return call.id
 
 
@@ -513,18 +513,20 @@ def _asked_about(graph: Any, approval: Gates) -> frozenset[str] | None:
     if not isinstance(approval, (Rule, Mapping)):
         return None
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
-    found = {id(each): each for one in graphs for each in _middleware(one)}
+    middleware = {id(each): each for one in graphs for each in _middleware(one)}
     asked_about = {
-        tool: config for each in found.values() for tool, config in each.interrupt_on.items()
+        tool: config
+        for each in middleware.values()
+        for tool, config in each.interrupt_on.items()
     }
     if isinstance(approval, Mapping):
-        if missing := sorted(approval.keys() - asked_about.keys()) if found else []:
+        if missing := sorted(approval.keys() - asked_about.keys()) if middleware else []:
             raise DefinitionError(
                 f"approval= has rules for {missing}, and HumanInTheLoopMiddleware does not ask about them: "
                 "nothing was run. Name them in interrupt_on, too."
             )
         return None
-    if not found:
+    if not middleware:
         return None
     if partial_ones := sorted(
         tool for tool, config in asked_about.items() if config.get("when")

@@ -179,8 +179,8 @@ class McpServer:
                 f"the MCP server {self._server!r} can't be used: {error!r}."
             ) from error
         names = sorted(tool.name for tool in definitions)
-        named = {*gates} if isinstance(gates, Mapping) else set()
-        missing = ({*(only or ())} | named) - {*names}
+        gated_names = {*gates} if isinstance(gates, Mapping) else set()
+        missing = ({*(only or ())} | gated_names) - {*names}
         if missing:
             raise DefinitionError(
                 f"the MCP server has no tool {sorted(missing)}; it has {names}."
@@ -523,8 +523,8 @@ def mcp_tools(
     Raises:
         DefinitionError: the server can't be started, or lacks one of the names.
     """
-    opened = McpServer(server, call_timeout=call_timeout, task_timeout=task_timeout)
-    return opened.tools(only, approval)
+    mcp_server = McpServer(server, call_timeout=call_timeout, task_timeout=task_timeout)
+    return mcp_server.tools(only, approval)
 
 
 def pause_after(number: int) -> float:

@@ -217,8 +217,8 @@ class _OpenAIExecution:
         needs: Any = getattr(tool, "needs_approval", False)
         if not isinstance(self._approval, Rule) or not callable(needs):
             return bool(needs) or not isinstance(self._approval, Rule)
-        needed = needs(context, _read(context.tool_arguments), context.tool_call_id)
-        return bool(await needed if inspect.isawaitable(needed) else needed)
+        is_needed = needs(context, _read(context.tool_arguments), context.tool_call_id)
+        return bool(await is_needed if inspect.isawaitable(is_needed) else is_needed)
 
     def _prepare_tools(self, agent: Agent[Any]) -> None:
         """Have the SDK ask about the calls for which there is a policy, or a rule for this tool.
@@ -230,9 +230,9 @@ class _OpenAIExecution:
             if isinstance(tool, FunctionTool):
                 if isinstance(self._approval, Rule) or not self._gate.is_for(tool.name):
                     continue
-                gated = copy.copy(tool)
-                gated.needs_approval = _needs_rule(agent, tool)
-                agent.tools[number] = gated
+                gated_tool = copy.copy(tool)
+                gated_tool.needs_approval = _needs_rule(agent, tool)
+                agent.tools[number] = gated_tool
             elif self._gate.is_for(tool.name) and getattr(tool, "needs_approval", False):
                 raise DefinitionError(
                     f"the tool {tool.name!r} needs approval, and calls of a {type(tool).__name__} can't be "

@@ -140,16 +140,16 @@ class _PydanticExecution:
         messages = codec.unpack(self._messages.stored)
         while True:
             requests = self._waits_for()
-            asked = await async_loop.in_thread(self._ask_all, requests)
+            call_states = await async_loop.in_thread(self._ask_all, requests)
             open_questions = [
                 question
-                for question in asked.values()
+                for question in call_states.values()
                 if isinstance(question, Interrupt) and question.id not in self._visit.answers
             ]
             if open_questions:
                 return Interrupted(open_questions, self._saved(messages), self._usage)
             history = _read(ModelMessagesTypeAdapter, messages, "messages")
-            results = self._results(requests, asked)
+            results = self._results(requests, call_states)
             toolsets = [_GatedToolset(each, self) for each in agent.toolsets]
             with agent.override(toolsets=toolsets, tools=[]):
                 output, messages = await self._invoke(agent, deps, history, results)
@@ -220,18 +220,20 @@ class _PydanticExecution:
 
     def _ask_all(self, requests: DeferredToolRequests) -> dict[str, Asked]:
         """Ask for all calls that wait, by their ids."""
-        asked: dict[str, Asked] = {}
+        call_states: dict[str, Asked] = {}
         for call in requests.approvals:
             if self._gate.is_for(call.tool_name):
                 schema = self._past.schemas.get(call.tool_name)
                 decisions = ("approve", "edit", "reject")
-                gated = FrameworkCall(
+                framework_call = FrameworkCall(
                     call.tool_call_id, call.tool_name, call.args_as_dict(), schema, decisions
                 )
-                asked[call.tool_call_id] = self._gate.ask(gated, None)
+                call_states[call.tool_call_id] = self._gate.ask(framework_call, None)
             else:
-                asked[call.tool_call_id] = self._ask(requests, call, approval.json_schema())
-        return asked | {
+                call_states[call.tool_call_id] = self._ask(
+                    requests, call, approval.json_schema()
+                )
+        return call_states | {
             call.tool_call_id: self._ask(requests, call, None) for call in requests.calls
         }
 
@@ -249,7 +251,7 @@ class _PydanticExecution:
         )
 
     def _results(
-        self, requests: DeferredToolRequests, asked: Mapping[str, Asked]
+        self, requests: DeferredToolRequests, call_states: Mapping[str, Asked]
     ) -> DeferredToolResults | None:
         if not requests.approvals and not requests.calls:
             return None
@@ -258,7 +260,7 @@ class _PydanticExecution:
             calls={call.tool_call_id: answers[call.tool_call_id] for call in requests.calls},
             approvals={
                 call.tool_call_id: _decision(
-                    asked[call.tool_call_id], answers.get(call.tool_call_id), call
+                    call_states[call.tool_call_id], answers.get(call.tool_call_id), call
                 )
                 for call in requests.approvals
             },
@@ -324,14 +326,14 @@ def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
 
 
 def _decision(
-    asked: Asked, answer: Any, call: ToolCallPart
+    call_states: Asked, answer: Any, call: ToolCallPart
 ) -> bool | ToolApproved | ToolDenied:
     """Return a decision by a rule, or the answer to a plain question, as the framework takes it."""
-    match asked:
+    match call_states:
         case None:
             return ToolApproved(override_args=call.args_as_dict())
         case str():
-            return ToolDenied(asked)
+            return ToolDenied(call_states)
         case CallState(approval=Approval() as decided, args=args):
             if decided.approved:
                 return ToolApproved(override_args=args)

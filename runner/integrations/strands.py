@@ -254,20 +254,20 @@ class _StrandsExecution:
             schema,
             ("approve", "edit", "reject"),
         )
-        asked = await async_loop.in_thread(self._gate.ask, call, None)
+        call_state = await async_loop.in_thread(self._gate.ask, call, None)
         args = event.tool_use["input"]
-        match asked:
+        match call_state:
             case str():
-                event.cancel_tool = asked
+                event.cancel_tool = call_state
             case Interrupt():
                 try:
-                    event.interrupt(asked.id)
+                    event.interrupt(call_state.id)
                 except InterruptException as error:
-                    self._asked[error.interrupt.id] = asked
-                    self._past.gates[error.interrupt.id] = asked.id
+                    self._asked[error.interrupt.id] = call_state
+                    self._past.gates[error.interrupt.id] = call_state.id
                     raise
                 raise ApprovalMismatch(
-                    f"the agent has an answer to {asked.id}, which nobody has answered."
+                    f"the agent has an answer to {call_state.id}, which nobody has answered."
                 )
             case CallState(approval=Approval() as approval):
                 if not approval.approved:
@@ -275,7 +275,7 @@ class _StrandsExecution:
                     event.cancel_tool = (
                         f"the call was rejected{rejection and ': '}{rejection or ''}"
                     )
-                args = asked.args
+                args = call_state.args
         if event.cancel_tool:
             return
         # A hook or another tool may hold what the event shows, and change it.

@@ -126,7 +126,12 @@ class Asker:
             raise
         earlier = self._answers.get(question.id)
         if earlier is not None and is_answered(earlier):
-            return self._value(question, earlier, options.get("response_schema")), earlier
+            try:
+                schema = options.get("response_schema")
+                return judged_value(self._address, question, earlier, schema), earlier
+            except ApprovalMismatch as error:
+                self.mismatch = error
+                raise
         if response is not None:
             return response, question
         if all(question.id != pending.id for pending in self.asked):
@@ -139,13 +144,6 @@ class Asker:
                 f"interrupt {question.name!r} has a rule, so votes decide it, in a run of a graph: it takes "
                 "no response in advance, and an agent that is called directly can't ask it."
             )
-
-    def _value(self, question: Interrupt, earlier: Interrupt, schema: object) -> Any:
-        try:
-            return judged_value(self._address, question, earlier, schema)
-        except ApprovalMismatch as error:
-            self.mismatch = error
-            raise
 
     def _question(self, name: str, reason: object, options: InterruptOptions) -> Interrupt:
         if self._call is not None and options.get("rule") is not None:

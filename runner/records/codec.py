@@ -121,10 +121,10 @@ def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
         raise UnstorableError(
             f"{_path_text(path)} is a {type(model).__name__} that has no JSON form: {error}"
         ) from error
-    if changed := difference(model, again, _path_text(path)):
+    if path_of_change := difference(model, again, _path_text(path)):
         raise UnstorableError(
-            f"{changed} would be another value when it is read back, so it can't be stored: give the field a "
-            "type whose JSON form has all of it."
+            f"{path_of_change} would be another value when it is read back, so it can't be stored: give the "
+            "field a type whose JSON form has all of it."
         )
     return data
 

@@ -29,19 +29,34 @@ def difference(value: Any, again: Any, path: str = "the value") -> str:
     if isinstance(value, Mapping) and isinstance(again, Mapping):
         if len(value) == len(again):
             pairs = zip(value.items(), again.values(), strict=True)
-            return _of_parts([(str(name), one, two) for (name, one), two in pairs], path)
+            return _of_parts(
+                [
+                    (str(name), value_before, value_after)
+                    for (name, value_before), value_after in pairs
+                ],
+                path,
+            )
         return path
     if isinstance(value, (list, tuple)) and isinstance(again, (list, tuple)):
         if len(value) == len(again):
             pairs = zip(value, again, strict=True)
-            return _of_parts([(str(n), one, two) for n, (one, two) in enumerate(pairs)], path)
+            return _of_parts(
+                [
+                    (str(n), value_before, value_after)
+                    for n, (value_before, value_after) in enumerate(pairs)
+                ],
+                path,
+            )
         return path
     if any("__eq__" in base.__dict__ for base in type(value).__mro__[:-1]):
         return "" if value == again or value != value else path  # noqa: PLR0124 - NaN
     return ""
 
 
-def _of_parts(parts: list[tuple[str, Any, Any]], path: str) -> str:
+def _of_parts(pairs_by_name: list[tuple[str, Any, Any]], path: str) -> str:
     inner = "" if path == "the value" else f"{path}."
-    found = (difference(one, two, f"{inner}{name}") for name, one, two in parts)
-    return next(filter(None, found), "")
+    paths = (
+        difference(value_before, value_after, f"{inner}{name}")
+        for name, value_before, value_after in pairs_by_name
+    )
+    return next(filter(None, paths), "")

@@ -46,6 +46,7 @@ def without_parts(redis_url):
         "graph": "/graphs/broken",
         "workers": "/workers",
         "limits": "/limits",
+        "grants": "/grants",
         "schedules": "/schedules",
         "deliveries": f"/webhooks/{bare.add_webhook('hook').id}",
     }

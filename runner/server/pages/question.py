@@ -253,7 +253,7 @@ def _decided(
 
 
 AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
-"""How a decision is confirmed whose fields say another one."""
+"""Ways to confirm a decision whose fields say another one."""
 
 
 def _sent_decision(

@@ -36,13 +36,13 @@ def change(write_set: WriteSet, request: ChangeGrant) -> Reply:
     """Store what a change makes of a grant: "changed", or "same"."""
     stored = write_set.read(GRANTS, request.grant_id)
     record = codec.decode(GrantRecord, stored) if stored else None
-    changed = request.change(record)
-    if changed is None or changed == record:
+    record_now = request.change(record)
+    if record_now is None or record_now == record:
         return Reply("same")
-    write_set.put(GRANTS, request.grant_id, dump(_document(changed)))
+    write_set.put(GRANTS, request.grant_id, dump(_document(record_now)))
     for name in request.drop:
         write_set.drop(GRANTS, name)
-    _note(write_set, request.event, changed, {"reason": request.reason}, request.by)
+    _note(write_set, request.event, record_now, {"reason": request.reason}, request.by)
     return Reply("changed")
 
 
@@ -92,14 +92,16 @@ def read(
         except CorruptDocument as error:
             log.warning("grant.damaged: %r allows nothing: %s", name, error)
             continue
-        counted = {
+        uses_of_grant = {
             field.decode(): value.decode() for field, value in uses(record.grant.id).items()
         }
-        summed = {
-            field[4:]: total for field, total in counted.items() if field.startswith("sum:")
+        sums_used = {
+            field[4:]: total
+            for field, total in uses_of_grant.items()
+            if field.startswith("sum:")
         }
         records[record.grant.id] = replace(
-            record, used=int(counted.get("used", 0)), summed=summed
+            record, used=int(uses_of_grant.get("used", 0)), summed=sums_used
         )
     return records
 
