@@ -69,6 +69,18 @@ class AgentTool(Protocol):
         """Run the tool; the last thing it yields is the result."""
 
 
+def check_tool_schema(name: str, schema: Mapping[str, Any]) -> None:
+    """Check how many paths the input schema of a tool has.
+
+    Raises:
+        DefinitionError: it has too many, or refers to something outside itself.
+    """
+    try:
+        validation.check_paths(schema, f"the input schema of tool {name!r}")
+    except UsageError as error:
+        raise DefinitionError(str(error)) from None
+
+
 class FunctionTool(Generic[Parameters, Returned]):
     """A function that a model may call, and that all other code still calls as before."""
 
@@ -91,6 +103,8 @@ class FunctionTool(Generic[Parameters, Returned]):
         """
         self.function = function
         self.tool_name = name or function.__name__
+        if schema is not None:
+            check_tool_schema(self.tool_name, schema)
         if not TOOL_NAME.fullmatch(self.tool_name):
             raise DefinitionError(
                 f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -."

@@ -28,7 +28,7 @@ from runner.agent.effects import ToolExecution, ToolOutcome
 from runner.agent.machine.protocol import SubagentSaved, ToolAsked
 from runner.agent.machine.state import SubagentState
 from runner.agent.models.port import call_name
-from runner.agent.tools import whole_schema
+from runner.agent.tools import check_tool_schema, whole_schema
 from runner.approvals import policies
 from runner.approvals.policies import ApprovalPolicy, Policy
 from runner.approvals.rules import Rule
@@ -345,6 +345,7 @@ class McpTool:
         """`definition` is the tool as the server listed it; people approve its calls by `approval`."""
         self._server, self._name = server, str(definition.name)
         self.tool_name = self._name
+        check_tool_schema(self._name, definition.input_schema)
         self.tool_spec: dict[str, Any] = {
             "name": self.tool_name,
             "description": definition.description or self.tool_name,
@@ -555,7 +556,7 @@ def _request(request: Any) -> dict[str, Any]:
     """Write what a server asks as JSON data.
 
     Raises:
-        UsageError: it does not ask people.
+        UsageError: it does not ask people, or not in the flat form that elicitations have.
     """
     if not isinstance(request, ElicitRequest):
         raise UsageError(
@@ -564,7 +565,52 @@ def _request(request: Any) -> dict[str, Any]:
     document: dict[str, Any] = request.params.model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
+    if not is_flat(document.get("requestedSchema", {"properties": {}})):
+        raise UsageError(
+            "the server asks in another form than elicitations have, an object of texts, numbers, booleans "
+            "and choices; the call was ended."
+        )
     return document
+
+
+OBJECT = {
+    "$schema",
+    "type",
+    "title",
+    "description",
+    "properties",
+    "required",
+    "additionalProperties",
+}
+FIELD = {
+    *("type", "title", "description", "default", "format", "pattern", "minLength", "maxLength"),
+    *("minimum", "maximum", "minItems", "maxItems", "enum", "enumNames", "const"),
+}
+CHOICES = ("oneOf", "anyOf", "items")
+
+
+def is_flat(schema: Any) -> bool:
+    """Return whether a schema has the form of an elicitation: an object without any structure inside."""
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    return (
+        isinstance(properties, Mapping)
+        and schema.keys() <= OBJECT
+        and schema.get("type", "object") == "object"
+        and isinstance(schema.get("additionalProperties", True), bool)
+        and all(map(_is_field, properties.values()))
+    )
+
+
+def _is_field(schema: Any, choices: Sequence[str] = CHOICES) -> bool:
+    if not isinstance(schema, Mapping) or schema.get("type") == "object":
+        return False
+    entries = [schema[name] for name in choices if name in schema]
+    inner = [
+        item for entry in entries for item in (entry if isinstance(entry, list) else [entry])
+    ]
+    return schema.keys() <= FIELD.union(choices) and all(
+        _is_field(item, choices[:-1]) for item in inner
+    )
 
 
 async def _refuse(context: Any, params: Any) -> ErrorData:

@@ -452,12 +452,15 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     if schema is None:
         return None
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
-        return schema.model_json_schema()
-    if isinstance(schema, Mapping):
-        json_value: dict[str, Any] = codec.pack(schema, "response_schema")
-        validation.check_schema(json_value, "response_schema")
-        return json_value
-    raise UsageError("response_schema must be a pydantic model class or a JSON Schema object.")
+        json_value: dict[str, Any] = schema.model_json_schema()
+    elif isinstance(schema, Mapping):
+        json_value = codec.pack(schema, "response_schema")
+    else:
+        raise UsageError(
+            "response_schema must be a pydantic model class or a JSON Schema object."
+        )
+    validation.check_schema(json_value, "response_schema")
+    return json_value
 
 
 # The answer, and what becomes of it.

@@ -12,6 +12,7 @@ import pydantic
 
 from runner.errors import UsageError
 from runner.records import codec
+from runner.records.schema_paths import SchemaPaths, paths_of
 from runner.records.shown_text import shown
 
 MAX_TEXT = 1000
@@ -99,11 +100,23 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
     """Check a schema; `field` names it in the error.
 
     Raises:
-        UsageError: it is not a JSON Schema, or refers to something outside itself.
+        UsageError: it is not a JSON Schema, has too many paths, or refers to something outside itself.
     """
     reason = _compiled(codec.dump_json(schema))[1]
     if reason:
         raise UsageError(f"{field} can't be used: {reason}.")
+
+
+def check_paths(schema: Mapping[str, Any], field: str) -> None:
+    """Check only how many paths a schema has, where a program starts: it takes long to load a validator.
+
+    Raises:
+        UsageError: it has too many, or refers to something outside itself.
+    """
+    try:
+        paths_of(codec.load_json(codec.dump_json(schema)))
+    except UsageError as error:
+        raise UsageError(f"{field} can't be used: {error}.") from None
 
 
 def mismatch(schema: Mapping[str, Any], value: Any) -> str:
@@ -120,21 +133,24 @@ def violation(schema: Mapping[str, Any], value: Any) -> tuple[Sequence[str | int
 
     The place is None where it does not, or where the schema can't be used, with the reason.
     """
-    validator, reason = _compiled(codec.dump_json(schema))
+    validator, reason, paths = _compiled(codec.dump_json(schema))
+    if paths is not None and (refusal := paths.refusal(value)):
+        return (), refusal
     error = None if validator is None else next(validator.iter_errors(value), None)
     return (None, reason) if error is None else (error.instance_path, error.message)
 
 
 @lru_cache(maxsize=256)
-def _compiled(schema: bytes) -> tuple[Any, str]:
+def _compiled(schema: bytes) -> tuple[Any, str, SchemaPaths | None]:
     import jsonschema_rs  # noqa: PLC0415 - most programs check no schema, and it takes long to load
 
     try:
-        return jsonschema_rs.validator_for(
+        validator = jsonschema_rs.validator_for(
             schema.decode(), formats=FORMATS, validate_formats=True, retriever=_deny
-        ), ""
+        )
+        return validator, "", paths_of(codec.load_json(schema))
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it can't be used
-        return None, str(getattr(error, "message", error))
+        return None, str(getattr(error, "message", error)), None
 
 
 def _parsed_by(parse: Callable[[str], object]) -> Callable[[str], bool]:

@@ -173,9 +173,21 @@ def process() -> str:
     return str(os.getpid())
 
 
-def form(message):
-    params = ElicitRequestFormParams(message=message, requested_schema=DAY)
+def form(message, schema=DAY):
+    params = ElicitRequestFormParams(message=message, requested_schema=schema)
     return ElicitRequest(params=params)
+
+
+@server.tool()
+def interrogate() -> str | InputRequiredResult:
+    """Ask by a schema that is no form: it takes twice as long for each of its 40 levels."""
+    levels = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {
+        "type": "object",
+        "properties": {"a": {"$ref": "#/$defs/d0"}},
+        "$defs": {**levels, "d40": {"type": "string"}},
+    }
+    return InputRequiredResult(input_requests={"a": form("Name?", schema)})
 
 
 @server.tool()

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,7 +25,13 @@ need("mcp", "mcp")
 
 from mcp import MCPError, StdioServerParameters  # noqa: E402 - only where the extra is installed
 
-from runner.integrations.mcp import McpServer, mcp_tools, pause_after  # noqa: E402 - likewise
+from runner.integrations.mcp import (  # noqa: E402 - likewise
+    McpServer,
+    McpTool,
+    is_flat,
+    mcp_tools,
+    pause_after,
+)
 from tests.integrations import mcp_server  # noqa: E402 - likewise
 
 SERVER = Path(__file__).with_name("mcp_server.py")
@@ -186,6 +193,49 @@ def test_a_server_that_asks_keeps_its_session(server):
 
     assert (status, "roots/list" in text) == ("error", True)
     assert run(server, call("process")) == [("success", before)]
+
+
+def test_a_server_asks_in_flat_forms_alone(server):
+    """Another schema, which could keep the process busy for hours, is an error result for the model."""
+    [(status, text)] = run(server, call("interrogate"))
+    assert (status, "another form than elicitations have" in text) == ("error", True)
+    assert len(agent_of(server, call("book", guests=4))("go").interrupts) == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "flat"),
+    [
+        ({"type": "string", "format": "email", "minLength": 1}, True),
+        ({"type": "integer", "minimum": 1, "default": 2}, True),
+        ({"type": "boolean"}, True),
+        ({"type": "string", "enum": ["a"], "enumNames": ["A"]}, True),
+        ({"type": "string", "oneOf": [{"const": "a", "title": "A"}]}, True),
+        ({"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}]}}, True),
+        ({"anyOf": [{"type": "string"}, {"type": "null"}]}, True),
+        ({"type": "object", "properties": {}}, False),
+        ({"type": "array", "items": {"type": "array", "items": {"type": "string"}}}, False),
+        ({"allOf": [{"type": "string"}]}, False),
+        ({"$ref": "#"}, False),
+        (True, False),
+    ],
+)
+def test_the_forms_of_elicitations_are_flat(field, flat):
+    """Texts, numbers, booleans and choices, in an object; nothing else is a form."""
+    form = {"type": "object", "properties": {"a": field}, "required": ["a"]}
+    assert is_flat(form) is flat
+    assert not is_flat({**form, "$defs": {}})
+    assert not is_flat({**form, "additionalProperties": field})
+
+
+def test_a_tool_whose_schema_has_too_many_paths_is_refused(server):
+    """Where the agent is built, with its name; the other tools are there by `only`."""
+    levels = {f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{n + 1}"}] * 2} for n in range(40)}
+    schema = {"type": "object", "$ref": "#/$defs/d0", "$defs": {**levels, "d40": {}}}
+    definition = SimpleNamespace(name="odd", description="", input_schema=schema)
+    with pytest.raises(DefinitionError, match="tool 'odd' can't be used: it unfolds"):
+        McpTool(server, definition)
+    definition.input_schema = {"type": "object"}
+    assert McpTool(server, definition).tool_name == "odd"
 
 
 def test_a_server_that_asks_to_be_called_again_is(server):
