@@ -29,6 +29,15 @@ def row(length: int, use: Any, last: Any = None) -> dict[str, Any]:
 TWICE = row(40, lambda following: {"allOf": [following, following]})
 """The schema of 3 KB that took hours."""
 
+CIRCLE = {
+    "$defs": {
+        f"d{n}": {"allOf": [{"$ref": f"#/$defs/d{other}"} for other in range(6) if other != n]}
+        for n in range(6)
+    },
+    "$ref": "#/$defs/d0",
+}
+"""Each refers to all others: 6 take a validator seconds, 7 minutes."""
+
 TREE = {
     "$defs": {
         "Node": {
@@ -83,6 +92,7 @@ def filter_of(depth: int, leaf: Any = "x") -> Any:
         ),
         ({"properties": {f"p{n}": {} for n in range(MOST)}}, "10,000"),
         ({"$ref": "#"}, "for the same value"),
+        (CIRCLE, "for the same value"),
         (
             {
                 "$defs": {"a": {"allOf": [{"$ref": "#/$defs/a"}]}},
