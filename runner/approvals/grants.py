@@ -244,9 +244,9 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
     """Return the types that a schema names, its own and those of its alternatives."""
     kinds: set[str] = set()
-    for item in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
-        kinds = item.get("type", ())
-        kinds |= {kinds} if isinstance(kinds, str) else {*kinds}
+    for alternative in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        types = alternative.get("type", ())
+        kinds |= {types} if isinstance(types, str) else {*types}
     return kinds
 
 
