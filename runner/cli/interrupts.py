@@ -8,7 +8,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -909,6 +908,7 @@ def _respond_with_form(
     """Show the question, and ask for its answer on the terminal."""
     question = _open_question(context, interrupt_id)
     context.output.show(_whole(question))
+    context.output.note("Field by field; all of it as JSON: --response JSON or --edit.")
     answer = ask_for_answer(question, context.output)
     # As with the editor: the answer is to what was shown.
     options = {
@@ -1106,6 +1106,11 @@ def _ask(field: AnswerField, *, is_whole: bool = False) -> Any:
             return default
         if not text and not field.required:
             return MISSING
+        if not text and not (is_whole or field.may_be_empty):
+            if field.nullable and not field.mismatch(None):
+                return None
+            click.echo("  a value is needed", err=True)
+            continue
         values = list(_values(text, field))
         for value in values:
             # An answer as a whole can be neither null nor empty; a field can.
@@ -1127,7 +1132,7 @@ VALUE_KINDS = {
 
 
 def _prompt(field: AnswerField) -> str:
-    kind = str(field.schema.get("type", "JSON"))
+    kind = "string" if field.takes_text else str(field.schema.get("type", "JSON"))
     hints = [VALUE_KINDS.get(kind, kind)]
     if choices := field.choices:
         hints = [" | ".join(compact(choice) for choice in choices)]
@@ -1139,13 +1144,11 @@ def _prompt(field: AnswerField) -> str:
 
 
 def _values(text: str, field: AnswerField) -> Iterator[Any]:
-    """Return what the text can mean, the likeliest first: a choice, null, yes or no, JSON, a text."""
+    """Return what the text can mean, the likeliest first: a choice, null, yes or no, what the field reads."""
     yield from (choice for choice in field.choices or () if text == compact(choice))
     if field.nullable and text == "null":
         yield None
     if field.schema.get("type") == "boolean" and text.lower() in YES_OR_NO:
         yield YES_OR_NO[text.lower()]
-    elif field.schema.get("type") != "string":
-        with suppress(ValueError):
-            yield json.loads(text)
+    yield field.read(text)
     yield text

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from runner.approvals.ballots import effect_of
+from runner.operations.answer_fields import addressed
 from runner.operations.questions import QuestionView, differs
 from runner.records import codec
 from runner.records.interrupts import Decision, Interrupt
@@ -14,6 +17,7 @@ from runner.records.validation import MAX_REASON, violation
 def schema(question: QuestionView) -> dict[str, Any]:
     """Return the schema of the payload that answers a question."""
     answer = dict(question.response_schema or {})
+    dialect: Mapping[str, Any] = {}
     if question.rule is None:
         return answer or {"type": "string", "title": "Answer"}
     decisions = set(question.rule["decisions"])
@@ -23,6 +27,9 @@ def schema(question: QuestionView) -> dict[str, Any]:
         "reason": {"type": "string", "title": "Reason", "maxLength": MAX_REASON},
     }
     definitions = {"$defs": answer.pop("$defs")} if "$defs" in answer else {}
+    if '"$ref": "#' in json.dumps(answer).replace('"$ref": "#/$defs/', ""):
+        _, whole, dialect = addressed({**answer, **definitions})
+        answer, definitions = dict(whole), {}
     if question.action is not None and "edit" in decisions:
         text = "All arguments of the call, instead of those that are proposed."
         properties["editedArgs"] = {"type": "object", **answer, "description": text}
@@ -33,6 +40,7 @@ def schema(question: QuestionView) -> dict[str, Any]:
         "properties": properties,
         "required": ["approved"],
         "additionalProperties": False,
+        **dialect,
         **definitions,
     }
 

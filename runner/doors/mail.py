@@ -65,7 +65,15 @@ with needs_extra("server", "the mail door"):
 
     from runner.server.access import OPEN, Person, caller
     from runner.server.deciding import decide
-    from runner.server.forms import answer_fields, answer_of, fields_of, fields_sent, marked
+    from runner.server.forms import (
+        WHOLE,
+        answer_fields,
+        answer_of,
+        fields_of,
+        fields_sent,
+        marked,
+        with_json,
+    )
     from runner.server.pages.rendering import page
     from runner.server.problems import Problem
     from runner.server.services import Services
@@ -216,6 +224,9 @@ class MailDoor:
         problems = outcome if isinstance(outcome, dict) else {}
         receipt = outcome if isinstance(outcome, Receipt) else None
         is_good = receipt is None or receipt.status in GOOD
+        fields = fields_of(form, texts)
+        if question.rule is None and [*form.get("properties", ())] != [WHOLE]:
+            fields = with_json(fields, texts)
         return page(
             request,
             "mailed.html",
@@ -223,7 +234,7 @@ class MailDoor:
             422 if problems else 200 if is_good else 409,
             question=question,
             person_of_link=f"{plain_name(person.principal.key)} ({link.address})",
-            fields=marked(fields_of(form, texts), problems),
+            fields=marked(fields, problems),
             problems=problems,
             receipt=receipt,
             is_counted=is_good,

@@ -3,26 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote, unquote
 
+from runner.errors import CorruptDocument
+from runner.records import codec
 from runner.records.validation import mismatch
 
 NULL = {"type": "null"}
 
 DEEPEST = 8
-""""Or null" in each other that are read; a schema may refer to itself."""
+"""References and "or null" in each other that are read; a schema may refer to itself."""
+
+ADDRESS = "runner:answer"
+"""The address of a schema that has none of its own, for references to its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerField:
-    """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the question's."""
+    """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the question's.
+
+    `pointer` is the place of its schema in the root, `places` those of its keywords, which may be elsewhere.
+    """
 
     name: str
     schema: dict[str, Any]
     root: Mapping[str, Any]
     required: bool = True
     nullable: bool = False
+    pointer: str = "#"
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def fields(self) -> list[AnswerField]:
@@ -32,14 +43,14 @@ class AnswerField:
             return []
         required_names = self.schema.get("required", ())
         return [
-            _field(name, property_schema, self.root, required=name in required_names)
-            for name, property_schema in properties.items()
+            self._part("properties", name, required=name in required_names)
+            for name in properties
         ]
 
     @property
     def items(self) -> AnswerField:
         """The items of a list."""
-        return _field("", self.schema.get("items"), self.root)
+        return self._part("items")
 
     @property
     def choices(self) -> list[Any] | None:
@@ -48,39 +59,113 @@ class AnswerField:
             return self.schema.get("enum") or [self.schema["const"]]
         return self.schema.get("enum") or None
 
+    @property
+    def takes_text(self) -> bool:
+        """True where a text is one of the types that are named."""
+        unions = [
+            self._part(word, str(number)).schema
+            for word in ("anyOf", "oneOf")
+            for number in range(len(self.schema.get(word, ())))
+        ]
+        return any("string" in _types(schema) for schema in (self.schema, *unions))
+
+    @property
+    def may_be_empty(self) -> bool:
+        """True where the schema says of an empty text that it is a value."""
+        has_empty = "" in (self.choices or ()) or self.schema.get("default") == ""
+        return self.takes_text and (has_empty or self.schema.get("minLength") == 0)
+
+    def read(self, text: str) -> Any:
+        """Read what was typed: a text where the schema names one, else JSON; what is no JSON is a text."""
+        if self.takes_text:
+            return text
+        try:
+            return codec.load_json(text)
+        except CorruptDocument:
+            return text
+
     def mismatch(self, value: Any) -> str:
         """Describe how a value violates the schema; "" when it is valid."""
-        if value is None and self.nullable:
-            return ""
-        definitions = {"$defs": self.root["$defs"]} if "$defs" in self.root else {}
-        return mismatch({**self.schema, **definitions}, value)
+        address, root, dialect = addressed(self.root)
+        part = {"allOf": [{"$ref": f"{address}{self.pointer}"}], "definitions": {"root": root}}
+        return mismatch({**dialect, **part}, value)
+
+    def _part(self, word: str, *path: str, required: bool = True) -> AnswerField:
+        place = self.places.get(word, self.pointer)
+        steps = (quote(step.replace("~", "~0").replace("/", "~1"), safe="") for step in path)
+        return _field(
+            "".join(path), "/".join([place, word, *steps]), self.root, required=required
+        )
+
+
+def addressed(
+    schema: Mapping[str, Any],
+) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    """Return the address of a schema, the schema with it, and the dialect of one that it is a part of.
+
+    Inside another one its references still are to its own parts.
+    """
+    dialect = {"$schema": schema["$schema"]} if "$schema" in schema else {}
+    word = "id" if "draft-04" in str(dialect) else "$id"
+    own = schema.get(word)
+    address = own.partition("#")[0] if isinstance(own, str) and ":" in own else ADDRESS
+    return address, {**schema, word: address}, dialect
 
 
 def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:
     """Return the answer as a whole, as the one field `answer`."""
-    root = dict(schema or {})
-    return _field("answer", root, root)
+    return _field("answer", "#", dict(schema or {}))
 
 
 def _field(
-    name: str, property_schema: Any, root: Mapping[str, Any], *, required: bool = True
+    name: str, pointer: str, root: Mapping[str, Any], *, required: bool = True
 ) -> AnswerField:
-    schema = _without_reference(property_schema, root)
-    nullable = False
+    schema: dict[str, Any] = {}
+    places: dict[str, str] = {}
+    nullable, place = False, pointer
     for _ in range(DEEPEST):
-        options = schema.get("anyOf", ())
-        values = [option for option in options if option != NULL]
-        if len(values) != 1 or len(options) == 1:
+        part = _at(root, place)
+        word, inner = _inner(part, place)
+        for keyword, value in part.items():
+            if keyword != word and keyword not in schema:
+                schema[keyword], places[keyword] = value, place
+        if not word:
             break
-        nullable = True
-        del schema["anyOf"]
-        schema |= _without_reference(values[0], root)
-    return AnswerField(name, schema, root, required, nullable)
+        nullable = nullable or NULL in (part[word] if word != "$ref" else ())
+        place = inner
+    kinds = [kind for kind in _types(schema) if kind != "null"]
+    nullable = nullable or len(kinds) < len(_types(schema))
+    if kinds:
+        schema["type"] = kinds[0] if len(kinds) == 1 else kinds
+    return AnswerField(name, schema, root, required, nullable, pointer, places)
 
 
-def _without_reference(property_schema: Any, root: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(property_schema, Mapping):
-        return {}
-    reference = str(property_schema.get("$ref", "")).removeprefix("#/$defs/")
-    definition = root.get("$defs", {}).get(reference)
-    return {**(definition if isinstance(definition, Mapping) else {}), **property_schema}
+def _inner(part: Mapping[str, Any], place: str) -> tuple[str, str]:
+    """Return the keyword by which a schema stands for another one, and the place of that; "" for none."""
+    reference = part.get("$ref")
+    if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
+        return "$ref", reference
+    for word in ("anyOf", "oneOf", "allOf"):
+        options = part.get(word)
+        if isinstance(options, list):
+            others = [number for number, option in enumerate(options) if option != NULL]
+            if len(others) == 1 and (word != "allOf" or len(options) == 1):
+                return word, f"{place}/{word}/{others[0]}"
+    return "", ""
+
+
+def _at(root: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+    """Return the part of a schema at a JSON pointer; {}, which takes anything, where there is no object."""
+    value: Any = root
+    for step in pointer.split("/")[1:]:
+        key = unquote(step).replace("~1", "/").replace("~0", "~")
+        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            value = value.get(key) if isinstance(value, Mapping) else None
+    return value if isinstance(value, Mapping) else {}
+
+
+def _types(schema: Mapping[str, Any]) -> list[str]:
+    kinds = schema.get("type", [])
+    return [kinds] if isinstance(kinds, str) else list(kinds)

@@ -53,7 +53,8 @@ class Choice:
 @dataclass(frozen=True, slots=True)
 class Field:
     """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input, or
-    "group", which has `parts`; `value` is as it is typed, `was` as it was before, if a form was sent.
+    "group", which has `parts`, or "whole", the answer as JSON; `value` is as it is typed, `was` as it was
+    before, where a value is edited.
     """
 
     name: str
@@ -69,8 +70,10 @@ class Field:
     was: str | None = None
 
 
-WHOLE = "answer"
-"""The field of an answer that is no object with fields."""
+WHOLE, AS_JSON = "answer", ""
+"""The fields of an answer that is no object with fields, and of any answer as JSON."""
+
+NEEDED = "A value is needed."
 
 
 def fields_of(
@@ -81,6 +84,15 @@ def fields_of(
     if _is_group(whole, ""):
         return [_field(inner.name, inner, answer_texts) for inner in whole.fields]
     return [_field(WHOLE, whole, answer_texts)]
+
+
+def with_json(
+    fields: list[Field], texts: Mapping[str, str] | None = None, label: str = "Answer as JSON"
+) -> list[Field]:
+    """Add the field that has all of a value as JSON, for what the other fields can't hold."""
+    if [each.kind for each in fields] == ["json"]:
+        return fields
+    return [*fields, Field(AS_JSON, "whole", label, value=(texts or {}).get(AS_JSON, ""))]
 
 
 def marked(
@@ -117,7 +129,9 @@ def _is_group(field: AnswerField, path: str) -> bool:
 
 
 def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
-    schema, is_required = answer.schema, answer.required
+    schema = answer.schema
+    # No text is null where the schema has it, a list without items, or the empty text.
+    is_required = answer.required and not (answer.nullable or answer.may_be_empty)
     label, description = (
         str(schema.get("title", answer.name)),
         str(schema.get("description", "")),
@@ -132,6 +146,7 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
     text, default = answer_texts.get(path), schema.get("default", schema.get("const"))
     if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
+        is_required = is_required and schema.get("minItems", 0) > 0
         return Field(
             path, "lines", label, is_required, lines if text is None else text, description
         )
@@ -140,6 +155,8 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
     if choices:
         return Field(path, "choice", label, is_required, text, description, choices)
     kind, bounds = _input(schema)
+    if kind == "json" and answer.takes_text:
+        kind = "long"
     if kind in HELD and not re.fullmatch(HELD[kind], text, re.ASCII):
         kind, bounds = "text" if re.fullmatch(LINE, text) else "long", {}
     return Field(path, kind, label, is_required, text, description, bounds=bounds)
@@ -156,12 +173,12 @@ def _choices(answer: AnswerField, text: str | None) -> Iterator[Choice]:
         value_text = json.dumps(value)
         is_default = "default" in answer.schema and value == answer.schema["default"]
         is_checked = is_default if text is None else value_text == text
-        yield Choice(value_text, labels.get(value, _text(value)), is_checked)
+        yield Choice(value_text, labels.get(value, _text(value) or value_text), is_checked)
 
 
 def _is_lines(field: AnswerField) -> bool:
     """Return whether a list has texts or numbers only, so that each can have a line."""
-    kinds = {"string", "number", "integer"}
+    kinds = ("string", "number", "integer")
     return field.schema.get("type") == "array" and field.items.schema.get("type") in kinds
 
 
@@ -224,16 +241,26 @@ def answer_of(
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
-    whole = answer_field(schema)
+    whole, text = answer_field(schema), answer_texts.get(AS_JSON, "")
+    fields_sent = {path: value for path, value in answer_texts.items() if path != AS_JSON}
+    if text.strip():
+        if not is_blank(schema, fields_sent):
+            return None, {AS_JSON: "Answer in the fields or as JSON, one of the two."}
+        try:
+            value = codec.load_json(text)
+        except CorruptDocument as error:
+            return None, {AS_JSON: f"The answer is {error}."}
+        problem = "An answer is needed." if value is None else whole.mismatch(value)
+        return value, {AS_JSON: problem} if problem else {}
     if _is_group(whole, ""):
-        return _object(whole, answer_texts, "", problems), problems
-    value = _value(whole, answer_texts.get(WHOLE, ""))
+        return _object(whole, fields_sent, "", problems), problems
+    value = _value(whole, fields_sent.get(WHOLE, ""))
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
 def edit_schema(schema: Mapping[str, Any] | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the schema of a call's arguments, or one by their values where there is none."""
-    if schema and schema.get("properties"):
+    if schema and answer_field(schema).fields:
         return schema
     properties = {
         name: {"type": _kind(value)} if _kind(value) else {} for name, value in args.items()
@@ -331,7 +358,8 @@ def _edited(
                 inner, edited.get(inner.name), f"{path}/", sent, changed, problems
             )
         else:
-            edited[inner.name] = _checked(inner, path, changed[path], problems)
+            before = edited.get(inner.name)
+            edited[inner.name] = _checked(inner, path, changed[path], problems, before)
     return edited
 
 
@@ -356,20 +384,25 @@ def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:
     return (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
 
 
-def _checked(field: AnswerField, path: str, text: str, problems: dict[str, str]) -> Any:
+def _checked(
+    field: AnswerField, path: str, text: str, problems: dict[str, str], before: Any = None
+) -> Any:
     """Read the value of a field; what is wrong with it is added to the problems."""
-    value = _value(field, text)
-    if problem := field.mismatch(value):
+    is_missing = text == "" and not _is_lines(field) and not field.may_be_empty
+    value = None if is_missing and field.nullable else _value(field, text, before)
+    problem = NEEDED if is_missing and not field.nullable else field.mismatch(value)
+    if problem:
         problems[path] = problem
     return value
 
 
-def _value(field: AnswerField, text: str) -> Any:
-    """Read what was typed: a text where the schema wants one, a list by its lines, JSON otherwise."""
+def _value(field: AnswerField, text: str, before: Any = None) -> Any:
+    """Read what was typed: a choice, a list by its lines, else as the field does; a number stays a number."""
     if _is_lines(field):
         return [_value(field.items, line.strip()) for line in text.split("\n") if line.strip()]
-    if field.schema.get("type") == "string" and not field.choices:
-        return text
+    is_json = field.choices or not (before is None or isinstance(before, str))
+    if not is_json:
+        return field.read(text)
     try:
         return codec.load_json(text)
     except CorruptDocument:

@@ -92,6 +92,51 @@ def test_an_answer_that_is_no_object_is_asked_for_as_one_value(schema, typed, va
     assert asked(schema, f"{typed}\ny\n")[0] == value
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {"type": "string"},
+        {"type": ["string", "number"]},
+        {"anyOf": [{"type": "number"}, {"$ref": "#/$defs/Text"}]},
+    ],
+)
+@pytest.mark.parametrize("text", ["007", "1e3", "true", "[1]"])
+def test_a_text_stays_a_text(kind, text):
+    """Where the schema takes one; control: a number is one where it does not."""
+    schema = {
+        "type": "object",
+        "properties": {"a": kind, "b": {"type": "number"}},
+        "required": ["a", "b"],
+        "$defs": {"Text": {"type": "string"}},
+    }
+    assert asked(schema, f"{text}\n1e3\ny\n")[0] == {"a": text, "b": 1000.0}
+
+
+def test_what_is_required_is_asked_for_until_it_is_there():
+    """No text is null where the schema has that, and a text where it says so; control: what is optional."""
+    properties = {
+        "name": {"type": "string"},
+        "size": {"type": ["integer", "null"]},
+        "note": {"type": "string", "minLength": 0},
+        "more": {"type": "string"},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["name", "size", "note"]}
+    answer, shown = asked(schema, "\n\nx\n\n\n\ny\n")
+
+    assert answer == {"name": "x", "size": None, "note": ""}
+    assert shown.count("a value is needed") == 2
+
+
+def test_a_reference_is_to_any_part_of_the_schema():
+    """Its choices are asked for as those of the part."""
+    properties = {"status": {"enum": ["open", "done"]}, "next": {"$ref": "#/properties/status"}}
+    schema = {"type": "object", "properties": properties, "required": ["next"]}
+    answer, shown = asked(schema, "\nlost\ndone\ny\n")
+
+    assert answer == {"next": "done"}
+    assert shown.count("next (open | done)") == 2
+
+
 def test_nothing_is_sent_without_a_yes():
     """The whole answer is shown before it is sent."""
     with pytest.raises(CommandError, match="Nothing was sent"):

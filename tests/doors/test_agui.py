@@ -18,7 +18,7 @@ from runner.approvals import Principal, Rule, freezing
 from runner.server.access import GRANTS, Person
 from runner.server.streams import STREAMS_EACH
 from runner.testing import ScriptedModel
-from tests.doors.conftest import GRAPHS, LiveSite, asking
+from tests.doors.conftest import ACTION, GRAPHS, LiveSite, asking
 from tests.graphs import wired
 from tests.integrations.extras import need
 from tests.server.conftest import browser, tab
@@ -103,6 +103,14 @@ def rounds():
     return graph.set_entry_point("again").build()
 
 
+OF_PARTS = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {"order": {"type": "integer"}, "amount": {"$ref": "#/properties/order"}},
+}
+BY_ANA = {"rule": Rule(eligible=["ana"])}
+AGENTS["zod_call"] = asking(OF_PARTS, action=ACTION, **BY_ANA)
+AGENTS["zod_answer"] = asking(OF_PARTS, **BY_ANA)
 AGENTS["rounds"] = rounds
 AGENTS["soon"] = asking(expires_in=3600)
 
@@ -696,6 +704,19 @@ def test_schemas_are_those_of_the_questions(site):
     assert "days" in refused(thread.answer({"city": "Rome", "days": 0}), "rejected")
     done = finished(thread.answer({"city": "Rome", "days": 2}))
     assert done.result == {"said": {"city": "Rome", "days": 2}}
+
+
+@pytest.mark.parametrize(
+    ("graph", "name", "said"),
+    [("zod_call", "editedArgs", "edit"), ("zod_answer", "response", "respond")],
+)
+def test_a_schema_keeps_its_references_inside_another(site, graph, name, said):
+    """Those to its own parts, as zod writes them; control: what does not fit them is refused."""
+    thread = Thread(site, graph)
+    finished(thread.say("x"), "interrupt")
+    refused(thread.answer(approve(**{name: {"order": 7, "amount": "60"}})), "rejected")
+    done = finished(thread.answer(approve(**{name: {"order": 7, "amount": 60}})))
+    assert done.result == {"said": said}
 
 
 def test_a_message_begins_one_run(site):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from urllib.parse import quote
@@ -472,6 +473,33 @@ def test_the_button_says_what_it_approves(redis_url, browser, field):
     site.work()
     decision, response = run.result().results["pay"].output
     assert (decision, response["amount"]) == ("edit", 1.5)
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_any_answer_can_be_sent_as_json(redis_url, browser, scripts):
+    """Also while fields are empty that are required; those stop the button of the fields."""
+    item = {"type": "object", "properties": {"iban": {"type": "string"}}}
+    properties = {"name": {"type": "string"}, "accounts": {"type": "array", "items": item}}
+    schema = {"type": "object", "properties": properties, "required": ["name"]}
+
+    def asks(ctx):
+        return ctx.interrupt("who?", response_schema=schema)
+
+    site = Site(redis_url, {"ask": lambda: wired({"ask": asks}).build()})
+    run = site.start("ask")
+    answer = {"name": "", "accounts": [{"iban": "007"}]}
+    with Served(site.app, free_port()) as served:
+        page = browser.new_page(java_script_enabled=scripts)
+        page.goto(f"{served.url}/q/{run.interrupts()[0].id}")
+        page.click("text=Send the answer")
+        assert page.locator(":invalid[name='f.name']").count() == 1
+        page.click("text=Answer as JSON")
+        page.fill("[name='f.']", json.dumps(answer))
+        page.click("text=Send the JSON")
+        page.wait_for_selector("[data-result=accepted]")
+        page.close()
+    site.work()
+    assert run.result().results["ask"].output == answer
 
 
 @pytest.mark.parametrize(("label", "amount"), [("with changes", 1.5), ("as proposed", None)])

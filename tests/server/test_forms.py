@@ -6,8 +6,9 @@ import pytest
 from pydantic import BaseModel, Field
 
 from runner.errors import UsageError
+from runner.operations.answer_fields import answer_field
 from runner.records.validation import check_schema
-from runner.server.forms import answer_of, fields_of
+from runner.server.forms import answer_of, edit_of, edit_texts, fields_of
 
 
 class Address(BaseModel):
@@ -168,3 +169,167 @@ def test_a_schema_that_refers_to_itself_has_a_field(inner, kind):
         else:
             with pytest.raises(UsageError, match="no end"):
                 check_schema(schema, "it")
+
+
+STATUS = {"type": "string", "enum": ["open", "done"]}
+
+REFERENCES = {
+    "a property, as zod writes it": {
+        "properties": {"status": STATUS, "next": {"$ref": "#/properties/status"}}
+    },
+    "draft 7": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "definitions": {"S": STATUS},
+        "properties": {"next": {"$ref": "#/definitions/S"}},
+    },
+    "draft 4": {
+        "$schema": "http://json-schema.org/draft-04/schema#",
+        "id": "https://example.com/answer#",
+        "definitions": {"S": STATUS},
+        "properties": {"next": {"$ref": "#/definitions/S"}},
+    },
+    "an address of its own": {
+        "$id": "https://example.com/answer",
+        "$defs": {"S": STATUS},
+        "properties": {"next": {"$ref": "#/$defs/S"}},
+    },
+    "a chain": {
+        "$defs": {"S": STATUS, "T": {"$ref": "#/$defs/S"}},
+        "properties": {"next": {"$ref": "#/$defs/T"}},
+    },
+    "through another part": {
+        "$defs": {"T": {"type": "object", "properties": {"a": STATUS}}},
+        "properties": {"next": {"$ref": "#/$defs/T/properties/a"}},
+    },
+    "one of a union": {
+        "$defs": {"S": STATUS},
+        "properties": {"next": {"anyOf": [{"$ref": "#/$defs/S"}, {"type": "null"}]}},
+    },
+    "one of all": {
+        "$defs": {"S": STATUS},
+        "properties": {"next": {"allOf": [{"$ref": "#/$defs/S"}]}},
+    },
+    "a name of any characters": {
+        "$defs": {'a/b~c %d"é': STATUS},
+        "properties": {"next": {"$ref": "#/$defs/a~1b~0c%20%25d%22%C3%A9"}},
+    },
+    "an item of a list": {
+        "$defs": {"S": {"oneOf": [STATUS, False]}},
+        "properties": {"next": {"$ref": "#/$defs/S/oneOf/0"}},
+    },
+}
+
+
+@pytest.mark.parametrize("schema", REFERENCES.values(), ids=REFERENCES.keys())
+def test_a_reference_is_to_any_part_of_the_schema(schema):
+    """Its field is that of what it refers to, and takes the same values."""
+    schema = {"type": "object", "required": ["next"], **schema}
+    field = {part.name: part for part in fields_of(schema)}["next"]
+
+    assert [choice.value for choice in field.choices] == ['"open"', '"done"']
+    assert answer_of(schema, {"next": '"done"'}) == ({"next": "done"}, {})
+    assert list(answer_of(schema, {"next": '"lost"'})[1]) == ["next"]
+    (part,) = (part for part in answer_field(schema).fields if part.name == "next")
+    assert part.mismatch("open") == ""
+    assert part.mismatch("lost")
+
+
+def test_names_of_fields_may_have_any_characters():
+    """Each is checked by its own schema: what stands for a step of a pointer in a name is none."""
+    names = ["a/b", "a~1b", "~", "%2F", "#", " ", "é", '"', "$ref", ""]
+    properties = {name: {"const": number} for number, name in enumerate(names)}
+    fields = answer_field({"type": "object", "properties": properties}).fields
+
+    assert [field.name for field in fields] == names
+    for number, field in enumerate(fields):
+        assert (field.mismatch(number), bool(field.mismatch(-1))) == ("", True)
+
+
+TEXTS = {
+    "text": {"type": "string"},
+    "text or null": {"type": ["string", "null"]},
+    "a union with null": {"anyOf": [{"type": "null"}, {"type": "string"}]},
+    "text or number": {"anyOf": [{"type": "number"}, {"type": "string"}]},
+    "types": {"type": ["integer", "boolean", "string"]},
+    "one of": {"oneOf": [{"type": "object"}, {"$ref": "#/$defs/Text"}]},
+    "a reference": {"$ref": "#/$defs/Text"},
+    "short": {"type": "string", "maxLength": 30},
+}
+
+
+@pytest.mark.parametrize("text", ["007", "1e3", "true", "null", "[1]", '"a"', " 7 "])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_a_text_never_becomes_anything_else(kind, text):
+    """Where the schema takes a text it is one; control: where it names none it is JSON."""
+    schema = {
+        "type": "object",
+        "properties": {"a": TEXTS[kind], "list": {"type": "array", "items": TEXTS[kind]}},
+        "required": ["a"],
+        "$defs": {"Text": {"type": "string"}},
+    }
+    answer, problems = answer_of(schema, {"a": text})
+
+    assert (answer, problems) == ({"a": text}, {})
+    assert fields_of(schema)[0].kind in {"long", "text"}
+    if text == "1e3":
+        for other in ({"type": "number"}, {}, {"type": ["number", "null"]}):
+            schema = {"type": "object", "properties": {"a": other}}
+            assert answer_of(schema, {"a": text}) == ({"a": 1000.0}, {})
+
+
+def test_an_argument_that_is_a_number_stays_one():
+    """Also where its schema takes a text as well; control: one that is a text stays a text."""
+    schema = {"type": "object", "properties": {"a": TEXTS["text or number"]}}
+    for args, after in (({"a": 5}, 6), ({"a": "5"}, "6")):
+        assert edit_texts(schema, args) == {"a": "5"}
+        assert edit_of(schema, args, {"a": "6"}) == ({"a": after}, {})
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        ({"type": "string"}, None),
+        ({"type": "number"}, None),
+        ({"type": "boolean"}, None),
+        ({"enum": ["a", "b"]}, None),
+        ({}, None),
+        ({"type": "object", "additionalProperties": True}, None),
+        ({"type": "array", "items": {"type": "string"}, "minItems": 1}, None),
+        ({"type": "string", "minLength": 0}, ""),
+        ({"type": "string", "default": ""}, ""),
+        ({"type": "array", "items": {"type": "string"}}, []),
+    ],
+)
+def test_what_is_required_is_refused_empty(part, expected):
+    """The label says so of exactly these; control: what may be empty, as the schema says in words."""
+    schema = {"type": "object", "properties": {"a": part}, "required": ["a"]}
+    (field,) = fields_of(schema)
+    answer, problems = answer_of(schema, {"a": ""})
+
+    assert field.required is (expected is None)
+    assert list(problems) == (["a"] if expected is None else [])
+    if expected is not None:
+        assert answer == {"a": expected}
+    optional = {**schema, "required": []}
+    assert answer_of(optional, {"a": ""}) == ({}, {})
+    assert fields_of(optional)[0].required is False
+
+
+def test_null_is_given_by_no_text():
+    """Where the schema takes it: the label says not that the field is required."""
+    for kind in ("text or null", "a union with null"):
+        schema = {"type": "object", "properties": {"a": TEXTS[kind]}, "required": ["a"]}
+        assert fields_of(schema)[0].required is False
+        assert answer_of(schema, {"a": ""}) == ({"a": None}, {})
+
+
+def test_any_answer_can_be_json():
+    """What fields can't hold; it takes the place of the fields, and of those alone that nobody has filled."""
+    sent = {"decision": "", "amount": "", "count": ""}
+    answer = '{"decision": "approve", "urgent": true, "amount": 1e1, "comment": ""}'
+    expected = {"decision": "approve", "urgent": True, "amount": 10, "comment": ""}
+
+    assert answer_of(SCHEMA, {**sent, "": answer}) == (expected, {})
+    assert answer_of({"type": "string"}, {"answer": "", "": '""'}) == ("", {})
+    for wrong, fields in (("{", {}), ("null", {}), ("{}", {}), (answer, {"amount": "7"})):
+        assert list(answer_of(SCHEMA, {**sent, **fields, "": wrong})[1]) == [""]

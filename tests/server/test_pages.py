@@ -381,6 +381,89 @@ def test_a_version_that_answers_instead_says_so(redis_url):
     )
 
 
+ZOD = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "properties": {
+        "status": {"type": "string", "enum": ["open", "done"]},
+        "next": {"$ref": "#/properties/status"},
+        "name": {"type": "string"},
+        "more": {"type": "object", "additionalProperties": {"$ref": "#/properties/status"}},
+    },
+    "required": ["status", "name"],
+    "additionalProperties": False,
+}
+"""A schema as zod writes it: the second use of a part refers to the first."""
+
+
+@pytest.mark.parametrize("rule", [None, Rule(eligible=["anyone"])])
+def test_what_a_message_may_answer_its_page_may(redis_url, rule):
+    """In fields, or as JSON, byte for byte; control: what does not fit, is empty or is both is refused."""
+
+    def asks(ctx):
+        answer = ctx.interrupt("how?", rule=rule, response_schema=ZOD)
+        return answer.response if rule else answer
+
+    answer = {"status": "open", "next": "done", "name": "1e3", "more": {"a": "open"}}
+    fields = {"f.status": '"open"', "f.next": '"done"', "f.name": "1e3"}
+    in_fields = {**fields, "f.more": '{"a": "open"}'}
+    as_json = {"f.": json.dumps(answer), "f.name": ""}
+    site = Site(redis_url, {"pay": lambda: wired({"pay": asks}).build()})
+    for form in (in_fields, as_json):
+        (question,) = site.start("pay").interrupts()
+        path, digest = f"/q/{question.id}", {"digest": question.digest, "decision": "respond"}
+        assert 'name="f."' in site.http.get(path, headers=HTML).text
+        for wrong in (
+            {**in_fields, "f.name": ""},
+            {**in_fields, "f.next": '"lost"'},
+            {**in_fields, **as_json, "f.name": "both"},
+            {**as_json, "f.": '{"status": "open"}'},
+            {**as_json, "f.": "{"},
+        ):
+            refused = send(site, path, **digest, **wrong)
+            assert (refused.status_code, refused.text.count('role="alert"')) == (422, 1), wrong
+            assert controls(refused.text)["f."] == wrong.get("f.", "")
+        assert send(site, path, **digest, **form).status_code == 200
+        assert decided(site, question) == answer
+        # The control: as a message.
+        (question,) = site.start("pay").interrupts()
+        vote = site.client.vote(question.id, "respond", by="ana", response=answer)
+        assert vote.status == "accepted"
+
+
+@pytest.mark.parametrize(
+    ("form", "decision"),
+    [
+        ({"f.": '{"to": "Acme", "amount": 1.5}'}, "edit"),
+        ({"f.amount": "1.5", "f.": '{"to": "Acme", "amount": 10599.52}'}, "edit"),
+        ({"f.": '{"amount": 10599.52, "to": "Acme"}'}, "approve"),
+        ({"f.amount": "1.5", "f.": '{"to": "Acme", "amount": 2}'}, None),
+        ({"f.": "{"}, None),
+        ({"f.": ""}, None),
+        ({"f.to": ""}, None),
+    ],
+)
+def test_arguments_may_be_changed_as_json_beside_their_fields(redis_url, form, decision):
+    """The one that was changed counts; both, or what is no JSON, is refused and nothing is counted."""
+    site, question, path = payment(redis_url)
+    assert json.loads(controls(site.http.get(path, headers=HTML).text)["f."]) == {
+        "to": "Acme",
+        "amount": 10599.52,
+    }
+    shown = {"f.to": "Acme", "f.amount": "10599.52", "digest": question.digest}
+    sent = send(site, path, **shown | {"decision": "approve"} | form)
+    if decision == "edit":
+        assert "<ins>1.5</ins>" in sent.text
+        send(site, path, **{**controls(sent.text), "confirmed": "with changes"})
+    if decision is None:
+        assert sent.status_code == 422
+        assert site.client.engine.store.votes(question.id) == []
+        if "f." in form:
+            assert controls(sent.text)["f."] == form["f."]
+    else:
+        assert decided(site, question)[0] == decision
+
+
 @pytest.mark.parametrize("pressed", ["approve", "reject"])
 @pytest.mark.parametrize(
     ("written", "confirmed"),
@@ -1078,7 +1161,8 @@ def test_a_graph_is_started_from_its_page(redis_url):
     shown = site.http.get(path, headers=HTML).text
     refused = send(site, path, **task | {"f.number": "seven"})
     assert (refused.status_code, list(site.client.runs())) == (422, [])
-    started = send(site, path, key="of its page", **task)
+    assert send(site, path, **{"f.": '{"number": "seven", "urgent": true}'}).status_code == 422
+    started = send(site, path, key="of its page", **{"f.": '{"number": 7, "urgent": true}'})
     twice = send(site, path, key="of its page", **task)
     anything = send(site, "/graphs/echo", **{"f.answer": '{"a": [1]}'})
     assert send(site, "/graphs/echo", **{"f.answer": '{"a": [1'}).status_code == 422

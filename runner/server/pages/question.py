@@ -22,7 +22,7 @@ from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
-from runner.errors import CorruptDocument, UnstorableError
+from runner.errors import CorruptDocument, UsageError
 from runner.operations.decided import decision_of
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import (
@@ -48,6 +48,7 @@ from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
 from runner.server.deciding import decide, why_barred
 from runner.server.forms import (
+    AS_JSON,
     Typed,
     answer_fields,
     answer_of,
@@ -57,7 +58,9 @@ from runner.server.forms import (
     fields_of,
     fields_sent,
     is_blank,
+    json_text,
     marked,
+    with_json,
 )
 from runner.server.pages.case import case_of
 from runner.server.pages.grants import grant_form
@@ -228,7 +231,7 @@ def _decided(
         step = None if is_wrong else _second_step(question, kind, response, pressed, form)
     except CorruptDocument as error:
         return replace(shown, problem=f"The arguments are {error}.", status=422)
-    except UnstorableError as error:
+    except UsageError as error:
         return replace(shown, problem=str(error), status=422)
     if question.is_open and (is_wrong or step):
         status = 200 if step and not step.problem else 422
@@ -285,11 +288,16 @@ def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[st
         answer, problems = answer_of(question.response_schema, sent)
         return answer, problems, not is_blank(question.response_schema, sent)
     args: Any = question.action["args"]
-    if "arguments" in form:
-        edited, problems = codec.load_json(form["arguments"]), dict[str, str]()
-    else:
-        edited, problems = edit_of(edit_schema(question.response_schema, args), args, sent)
-    return edited, problems, bool(problems) or differs(question, edited)
+    edited, problems = edit_of(edit_schema(question.response_schema, args), args, sent)
+    is_changed = bool(problems) or differs(question, edited)
+    text = form.get("arguments", sent.get(AS_JSON))
+    if text is not None:
+        of_json = codec.load_json(text)
+        if is_changed and differs(question, of_json):
+            raise UsageError("Change the arguments in the fields or as JSON, one of the two.")
+        if not is_changed:
+            edited, is_changed = of_json, differs(question, of_json)
+    return edited, problems, is_changed
 
 
 def _signature_step(
@@ -395,17 +403,20 @@ def _page(
 def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
     """Return the fields of the form: those of the response, or of the arguments of the call."""
     schema: Mapping[str, Any] | None = question.response_schema
-    before: Mapping[str, str] = {}
+    before: dict[str, str] = {}
+    label, text = "Answer as JSON", ""
     if question.action and reads:
         schema = edit_schema(schema, question.action["args"])
         before = edit_texts(schema, question.action["args"])
+        label, text = "All arguments, as JSON", json_text(question.action["args"])
+    if before:
+        before[AS_JSON] = text
     texts = {**before, **shown.sent}
-    opened = bool(shown.edited) or texts != before
-    fields = fields_of(schema, texts or None)
+    fields = with_json(fields_of(schema, texts or None), texts, label)
     return {
-        "fields": marked(fields, shown.problems, before if opened else None),
+        "fields": marked(fields, shown.problems, before),
         "as_json": bool(shown.edited or not texts),
-        "opened": opened,
+        "opened": shown.edited not in {"", text} or texts != before,
     }
 
 

@@ -24,7 +24,15 @@ from runner.records.messages import start_body
 from runner.server.access import Known, Operates, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.deciding import start_for
-from runner.server.forms import WHOLE, answer_fields, answer_of, fields_of, fields_sent, marked
+from runner.server.forms import (
+    WHOLE,
+    answer_fields,
+    answer_of,
+    fields_of,
+    fields_sent,
+    marked,
+    with_json,
+)
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.services import Served, Services
@@ -115,6 +123,7 @@ def _graph(
     if fingerprint is None:
         raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
     shape = services.shape(name, fingerprint)
+    fields = with_json(fields_of(_task_schema(services, name), answer_texts), answer_texts)
     return page(
         request,
         "graph.html",
@@ -127,7 +136,7 @@ def _graph(
         is_refused=problems is not None,
         signature=signature,
         has_passkey=bool(passkeys(request, services, person)),
-        fields=marked(fields_of(_task_schema(services, name), answer_texts), problems or {}),
+        fields=marked(fields, problems or {}),
         start_key=secrets.token_hex(16),
         runs=services.client.runs(graph=name, limit=RECENT).items,
     )
