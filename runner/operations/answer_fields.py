@@ -63,9 +63,9 @@ class AnswerField:
     def takes_text(self) -> bool:
         """True where a text is one of the types that are named."""
         unions = [
-            self._part(word, str(number)).schema
-            for word in ("anyOf", "oneOf")
-            for number in range(len(self.schema.get(word, ())))
+            self._part(keyword, str(number)).schema
+            for keyword in ("anyOf", "oneOf")
+            for number in range(len(self.schema.get(keyword, ())))
         ]
         return any("string" in _types(schema) for schema in (self.schema, *unions))
 
@@ -87,14 +87,17 @@ class AnswerField:
     def mismatch(self, value: Any) -> str:
         """Describe how a value violates the schema; "" when it is valid."""
         address, root, dialect = addressed(self.root)
-        part = {"allOf": [{"$ref": f"{address}{self.pointer}"}], "definitions": {"root": root}}
-        return mismatch({**dialect, **part}, value)
+        subschema = {
+            "allOf": [{"$ref": f"{address}{self.pointer}"}],
+            "definitions": {"root": root},
+        }
+        return mismatch({**dialect, **subschema}, value)
 
-    def _part(self, word: str, *path: str, required: bool = True) -> AnswerField:
-        place = self.places.get(word, self.pointer)
+    def _part(self, keyword: str, *path: str, required: bool = True) -> AnswerField:
+        pointer = self.places.get(keyword, self.pointer)
         steps = (quote(step.replace("~", "~0").replace("/", "~1"), safe="") for step in path)
         return _field(
-            "".join(path), "/".join([place, word, *steps]), self.root, required=required
+            "".join(path), "/".join([pointer, keyword, *steps]), self.root, required=required
         )
 
 
@@ -106,10 +109,10 @@ def addressed(
     Inside another one its references still are to its own parts.
     """
     dialect = {"$schema": schema["$schema"]} if "$schema" in schema else {}
-    word = "id" if "draft-04" in str(dialect) else "$id"
-    own = schema.get(word)
-    address = own.partition("#")[0] if isinstance(own, str) and ":" in own else ADDRESS
-    return address, {**schema, word: address}, dialect
+    keyword = "id" if "draft-04" in str(dialect) else "$id"
+    name = schema.get(keyword)
+    address = name.partition("#")[0] if isinstance(name, str) and ":" in name else ADDRESS
+    return address, {**schema, keyword: address}, dialect
 
 
 def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:
@@ -122,17 +125,17 @@ def _field(
 ) -> AnswerField:
     schema: dict[str, Any] = {}
     places: dict[str, str] = {}
-    nullable, place = False, pointer
+    nullable, address = False, pointer
     for _ in range(DEEPEST):
-        part = _at(root, place)
-        word, inner = _inner(part, place)
-        for keyword, value in part.items():
-            if keyword != word and keyword not in schema:
-                schema[keyword], places[keyword] = value, place
-        if not word:
+        subschema = _at(root, address)
+        stands_for, inner = _inner(subschema, address)
+        for keyword, value in subschema.items():
+            if keyword != stands_for and keyword not in schema:
+                schema[keyword], places[keyword] = value, address
+        if not stands_for:
             break
-        nullable = nullable or NULL in (part[word] if word != "$ref" else ())
-        place = inner
+        nullable = nullable or NULL in (subschema[stands_for] if stands_for != "$ref" else ())
+        address = inner
     kinds = [kind for kind in _types(schema) if kind != "null"]
     nullable = nullable or len(kinds) < len(_types(schema))
     if kinds:
@@ -140,17 +143,17 @@ def _field(
     return AnswerField(name, schema, root, required, nullable, pointer, places)
 
 
-def _inner(part: Mapping[str, Any], place: str) -> tuple[str, str]:
+def _inner(subschema: Mapping[str, Any], pointer: str) -> tuple[str, str]:
     """Return the keyword by which a schema stands for another one, and the place of that; "" for none."""
-    reference = part.get("$ref")
+    reference = subschema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         return "$ref", reference
-    for word in ("anyOf", "oneOf", "allOf"):
-        options = part.get(word)
+    for keyword in ("anyOf", "oneOf", "allOf"):
+        options = subschema.get(keyword)
         if isinstance(options, list):
-            others = [number for number, option in enumerate(options) if option != NULL]
-            if len(others) == 1 and (word != "allOf" or len(options) == 1):
-                return word, f"{place}/{word}/{others[0]}"
+            numbers = [number for number, option in enumerate(options) if option != NULL]
+            if len(numbers) == 1 and (keyword != "allOf" or len(options) == 1):
+                return keyword, f"{pointer}/{keyword}/{numbers[0]}"
     return "", ""
 
 

@@ -33,6 +33,13 @@ TOO_MANY = (
 BASE = "http://schema.invalid/"
 """Address of a schema without one, from which relative references lead."""
 
+NAMED_BY_ID = frozenset(
+    f"http://json-schema.org/draft-0{number}/schema{end}"
+    for number in (3, 4)
+    for end in ("", "#")
+)
+"""Drafts whose keyword for a schema's own address is `id`; it is `$id` since draft 6."""
+
 SAME, PROPERTY, OTHERS, VALUES, ITEMS, KEYS = (
     "",
     "property",
@@ -200,6 +207,8 @@ class _Addresses:
     """Subschemas by the addresses under which references find them."""
 
     def __init__(self, schema: Any) -> None:
+        draft = schema.get("$schema") if isinstance(schema, Mapping) else None
+        self._name = "id" if draft in NAMED_BY_ID else "$id"
         self._bases = dict[int, str]()
         self._resources: dict[str, Any] = {BASE: schema}
         self._schema = schema
@@ -217,7 +226,7 @@ class _Addresses:
 
     def _named(self, entry: Mapping[str, Any], base: str) -> str:
         """Note the names of a subschema; return the address from which its references lead."""
-        name = entry.get("$id")
+        name = entry.get(self._name)
         anchors = [entry.get("$anchor"), entry.get("$dynamicAnchor")]
         if isinstance(name, str) and name.startswith("#"):
             anchors.append(name[1:])

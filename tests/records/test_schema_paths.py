@@ -137,6 +137,12 @@ def test_a_schema_with_too_many_paths_is_refused(schema, words):
         {"$id": "T0", "type": "array", "items": {"$ref": "T0"}},
         {"$id": "urn:x:y", "$defs": {"a": {}}, "items": {"$ref": "#/$defs/a"}},
         {"$defs": {"a": {"$anchor": "here"}}, "items": {"$ref": "#here"}},
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "id": "https://example.com/root#",
+            "definitions": {"a": {}},
+            "items": {"$ref": "https://example.com/root#/definitions/a"},
+        },
         {"definitions": {"a/b %": {}}, "items": {"$ref": "#/definitions/a~1b%20%25"}},
         {
             "$id": "https://example.com/root",
