@@ -250,6 +250,9 @@ def vote(
         if any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
             receipt = _receipt(grant, _count(current))
             return None
+        if _count(current).decision == "reject":
+            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, "the grant was rejected")
+            return None
         voters = [(voter_of(entry), entry["decision"]) for entry in current.votes]
         people = (question.requester, *question.on_behalf_of) if question else ()
         answerers_by_node = answerers(engine.store, rule, question) if question else {}

@@ -415,8 +415,12 @@ def judge(
         for vote in record.votes:
             voter = voter_of(vote) if not level else _signed_by(vote, grant, keys(), now)
             voters.append((voter, vote["decision"] if not level else vote["body"]["decision"]))
-        people = (requester.key, *requester.on_behalf_of)
-        count = counted(rule, grant, voters, people, answered)
+        count = counted(
+            rule, grant, voters
+        )  # by all, so that a rejection ends it for every run
+        if count.decision != "reject":
+            people = (requester.key, *requester.on_behalf_of)
+            count = counted(rule, grant, voters, people, answered)
     except (RunnerError, KeyError, TypeError, ValueError, AttributeError) as error:
         return f"it can't be read as one: {error}"
     if count.word != "accepted" or count.decision == "reject":

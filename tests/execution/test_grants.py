@@ -19,7 +19,7 @@ from runner.approvals.rules import Grants, Principal, Voter
 from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.records.messages import start_body
 from runner.records.run import EventKind
-from runner.store.requests import UseGrant
+from runner.store.requests import ChangeGrant, UseGrant
 from tests.execution import test_forged_writes
 from tests.execution.test_effects import DOOR, LOGIN
 from tests.execution.test_forged_writes import OWN, Shop, by_passkey
@@ -197,6 +197,26 @@ def test_one_who_rejects_a_grant_ends_it(redis_url, keys):
     desk.sign(record, "eva")
     desk.run()
     assert (desk.paid(), granting.list_grants(desk.engine)[0].state) == ([], "rejected")
+
+
+def test_a_rejection_ends_a_grant_for_the_runs_of_who_rejected_it(redis_url, keys):
+    """The rule leaves their vote out of count for these runs, but what they ended stays ended."""
+    desk = Desk(redis_url, rule_of(exclude=["requester"]))
+    record = desk.propose(desk.question(desk.run(requester="zoe")))
+    assert desk.sign(record, "eva", "reject").status == "accepted"
+    assert desk.sign(record).status == "superseded"
+
+    def change(stored):
+        body = DOOR.sign(
+            granting.message(record, "approve", Principal("ana", LOGIN)),
+            login={"groups": ["finance"], "level": 2},
+        )
+        vote = {**stored.votes[0], "by": "ana", "decision": "approve", "body": body}
+        return replace(stored, votes=[*stored.votes, vote])
+
+    desk.engine.store.do(ChangeGrant(record.grant.id, change, "grant.voted", "ana", "", []))
+    desk.run(requester="eva")
+    assert desk.paid() == []
 
 
 def test_four_eyes_hold_for_grants(redis_url, keys):

@@ -31,7 +31,7 @@ class NewGrant(RequestBody):
 
     bounds: dict[str, Any]
     uses: int = 1
-    sums: dict[str, float] = Field(default_factory=dict)
+    sums: dict[str, int | float] = Field(default_factory=dict)
     lifetime: float | None = Field(
         default=None, description="Seconds; as long as the rule allows."
     )
