@@ -70,7 +70,7 @@ def four_questions(site):
             site, "names", {"assignees": ["ben"], "expires_in": 90_000.0}, tags={"region": "eu"}
         ),
         asked(site, "payments", {"amount": 80}),
-        asked(site, "payments", {"amount": 900, "risk": "high", "expires_in": 60.0}),
+        asked(site, "payments", {"amount": 900900, "risk": "high", "expires_in": 60.0}),
     )
     return [question.id for question in questions]
 
@@ -99,7 +99,7 @@ def test_tabs_and_filters_show_what_they_say(desk):
         "age=hour": [],
         "tag=region%3Deu": [other],
         "text=NEWSLETTER": [other, named],
-        "text=900": [dear],
+        "text=900900": [dear],
         f"run={cheap.partition('.')[0]}": [cheap],
         "tab=mine&risk=high&text=acme": [dear],
     }.items():
@@ -124,7 +124,7 @@ def test_the_api_lists_what_the_inbox_shows(desk):
     assert listed() == {named, other, cheap, dear}
     assert listed(mine=True) == {named, cheap, dear}
     assert listed(tool="pay") == {cheap, dear}
-    assert listed(risk="high") == listed(due_within=3600) == listed(text="900") == {dear}
+    assert listed(risk="high") == listed(due_within=3600) == listed(text="900900") == {dear}
     assert listed(tag="region=eu") == {other}
     assert listed(status="decided") == set()
     desk.client.respond(named, "Autumn", responder="ana")
@@ -139,7 +139,7 @@ def test_the_api_lists_what_the_inbox_shows(desk):
         set(),
     ]
     desk.as_role("viewer")
-    assert desk.http.get("/v1/questions", params={"text": "900"}).status_code == 403
+    assert desk.http.get("/v1/questions", params={"text": "900900"}).status_code == 403
 
 
 def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
@@ -205,12 +205,12 @@ def test_a_title_that_names_no_argument_is_not_asked(desk):
 
 def test_who_may_not_read_can_not_search(desk):
     """A viewer learns nothing of a payload by asking whether it has a word."""
-    question = asked(desk, "payments", {"amount": 900})
+    question = asked(desk, "payments", {"amount": 900900})
     desk.as_role("viewer")
 
     assert (
         rows(desk, "text=nowhere")
-        == rows(desk, "text=900")
+        == rows(desk, "text=900900")
         == rows(desk, "tool=other")
         == [question.id]
     )
@@ -296,7 +296,7 @@ def library(redis_url):
 def test_the_items_of_a_map_are_one_row_and_one_decision(library):
     """Folded among the others, shown one by one behind it, and decided all together, more than a page has."""
     run = library.start("library")
-    dear = asked(library, "payments", {"amount": 900})
+    dear = asked(library, "payments", {"amount": 900900})
     page = library.http.get("/inbox", headers=HTML).text
     (link,) = re.findall(r'href="([^"]+)">decide all 60 together', page)
     together = library.http.get(html.unescape(link), headers=HTML).text
@@ -343,7 +343,7 @@ def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, w
 def test_the_items_of_a_map_are_listed_one_by_one(library):
     """Behind their row, with a link to all that match; questions of another node are not among them."""
     run = library.start("library")
-    one = asked(library, "payments", {"amount": 900})
+    one = asked(library, "payments", {"amount": 900900})
     single = f"tab=all&run={run.id}&name=file+it%3F&fold=no"
     page = library.http.get(f"/inbox?{single}", headers=HTML).text
     (link,) = re.findall(r'href="([^"]+)">Decide all that match', page)
@@ -388,7 +388,7 @@ def test_programs_decide_the_items_of_a_map_together(library):
     """By client, command and API, each with its receipt; with another among them nothing is done."""
     run = library.start("library")
     digests = {question.id: question.digest for question in run.interrupts()}
-    one = asked(library, "payments", {"amount": 900})
+    one = asked(library, "payments", {"amount": 900900})
     mixed = {"digests": {**digests, one.id: one.digest}, "decision": "reject"}
     refused = library.http.post("/v1/questions:vote", json=mixed)
     lines = [f"{name}\t{digest}\n" for name, digest in digests.items()]
