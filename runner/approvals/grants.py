@@ -122,7 +122,8 @@ def number_of(value: object) -> Decimal | None:
         number = Decimal(str(value))
     except InvalidOperation:
         return None
-    return number if number.is_finite() else None
+    is_plain = not isinstance(value, str) or str(number) == value  # not "1_0", " 5" or "+5"
+    return number if number.is_finite() and is_plain else None
 
 
 def properties_of(bounds: Mapping[str, Any]) -> Mapping[str, Any]:

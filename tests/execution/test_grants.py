@@ -474,6 +474,8 @@ def test_bounds_are_within_themselves(bound):
         ({"maximum": 50}, "50.000000000000000001", False),
         ({"maximum": 50}, "fifty", False),
         ({"maximum": 50}, True, False),
+        ({"maximum": 50}, "1_0", False),
+        ({"maximum": 50}, " 5", False),
         ({"maximum": 50}, None, False),
         ({"maxLength": 3}, 12, False),
         ({"maxLength": 3}, "abc", True),
