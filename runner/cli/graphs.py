@@ -12,6 +12,7 @@ import click
 from runner.cli.arguments import complete_run
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
+from runner.records.shown_text import shown
 
 if TYPE_CHECKING:
     from rich.tree import Tree
@@ -306,7 +307,7 @@ def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -
     if context.output.as_json:
         context.output.data(GraphDrawing(name, run_id, format_, text))
     else:
-        sys.stdout.write(text)
+        sys.stdout.write(shown(text))
 
 
 def _statuses_of(context: CommandContext, name: str, run_id: str) -> dict[str, str]:

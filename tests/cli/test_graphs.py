@@ -102,6 +102,22 @@ def test_a_graph_is_drawn(graphs):
     assert svg["drawing"].startswith("<svg ")
 
 
+def test_a_drawing_shows_look_alikes_as_escapes(graphs, tmp_path):
+    """Also into a pipe; the control is JSON, whose text is the name itself."""
+    (tmp_path / "twins.py").write_text(
+        "from runner import GraphBuilder, graph\n\n\n"
+        "@graph('twins')\ndef twins():\n    builder = GraphBuilder()\n"
+        "    builder.add_node(lambda task: task, 'p\\u0430y')\n    return builder.build()\n"
+    )
+    drawn, document = (
+        graphs("draw", "twins", *option, modules="twins", folder=tmp_path).stdout
+        for option in ((), ("--json",))
+    )
+
+    assert ("p\\u0430y" in drawn, "p\u0430y" in drawn) == (True, False)
+    assert "p\u0430y" in json.loads(document)["drawing"]
+
+
 def test_the_states_of_a_run_are_drawn(graphs, waiting):
     """With `--run` each node has its status; a run of another graph is refused."""
     run_id, _ = waiting
