@@ -302,10 +302,10 @@ def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
     body: Mapping[str, Any] = ballot.body
     if not proof_of(ballot):
         return None
-    said = (body.get("interrupt_id"), body.get("digest"), body.get("comment") or "")
+    claims = (body.get("interrupt_id"), body.get("digest"), body.get("comment") or "")
     decision = str(body.get("decision"))
     counts = (ballot.interrupt_id, ballot.digest, ballot.comment)
-    if (said, decision) == (counts, ballot.decision) and (
+    if (claims, decision) == (counts, ballot.decision) and (
         effect_of(question, decision, response_of(body)) == ballot.effect
     ):
         return None

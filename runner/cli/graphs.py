@@ -155,16 +155,18 @@ def _tree(view: GraphView) -> Tree:
     from rich.text import Text
     from rich.tree import Tree
 
-    tree = Tree(Text.assemble((view.name, "bold"), f"  {view.fingerprint}"), guide_style="dim")
+    tree = Tree(
+        Text.assemble((shown(view.name), "bold"), f"  {view.fingerprint}"), guide_style="dim"
+    )
     for node in view.nodes:
         branch = tree.add(
-            Text(f"{node.id}  {node.kind}{'  starts here' if node.entry else ''}")
+            Text(f"{shown(node.id)}  {node.kind}{'  starts here' if node.entry else ''}")
         )
         for edge in (edge for edge in view.edges if edge.source == node.id):
             condition = "  if its condition holds" if edge.condition else ""
             condition = "  if no answer comes in time" if edge.on_expire else condition
             again = "  again" if edge.kind == "back" else ""
-            branch.add(Text(f"→ {edge.target}{condition}{again}"))
+            branch.add(Text(f"→ {shown(edge.target)}{condition}{again}"))
     return tree
 
 

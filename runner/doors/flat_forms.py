@@ -104,8 +104,8 @@ def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision 
     decision = Decision(question.id, None, None, None, question.digest)
     whole = answer_field(question.response_schema)
     is_object = question.rule is None and whole.schema.get("type") == "object"
-    more = {} if is_object else {"additionalProperties": False}
-    path, fault = violation({**(form(question) or {}), **more}, dict(content))
+    closed = {} if is_object else {"additionalProperties": False}
+    path, fault = violation({**(form(question) or {}), **closed}, dict(content))
     if fault:
         where = ".".join(map(str, path or ()))
         return decision.receipt(ReceiptStatus.REJECTED, f"{where}: {fault}" if where else fault)
