@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 from collections import deque
 
 import pytest
@@ -11,12 +12,14 @@ from fastapi.testclient import TestClient
 
 from runner import Client
 from runner.approvals import Action, Rule
+from runner.approvals.grants import Grant, GrantRecord
 from runner.approvals.rules import Principal
 from runner.definition.registry import Registry
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store
+from runner.store.requests import ChangeGrant
 from runner.webhooks.webhook import Delivery, Webhook
 from tests.graphs import wired
 from tests.ports import free_port
@@ -138,6 +141,17 @@ GRAPHS = {
 def site(redis_url):
     """An application whose graphs ask, end and fail; who calls may do everything."""
     return Site(redis_url, GRAPHS)
+
+
+def put_grant(site, grant_id, graph, properties=None):
+    """Store a grant for a graph that nobody has voted for yet."""
+    now = round(time.time() * 1000)
+    bounds = {"properties": properties or {}}
+    grant = Grant(
+        grant_id, "default", "function", "pay", [graph], bounds, 1, {}, now, now + 60_000
+    )
+    record = GrantRecord(grant, Rule(eligible=["ana"]).frozen())
+    site.client.engine.store.do(ChangeGrant(grant_id, lambda _: record, "grant.voted", "ana"))
 
 
 class Served:

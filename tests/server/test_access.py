@@ -38,6 +38,7 @@ def filled(path):
         .replace("{webhook_id}", "none")
         .replace("{delivery_id}", "msg_none")
         .replace("{action}", "pause")
+        .replace("{grant_id}", "none")
         .replace("{letter_id}", "message:1-0")
         .replace("{name}", "style.css")
         .replace("{name:path}", "none")

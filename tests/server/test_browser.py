@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from runner.approvals import Action, Principal, Rule
+from runner.approvals.rules import Grants
 from runner.server import pages
 from runner.server.access import GRANTS, Person
 from runner.server.app import routes
@@ -17,7 +18,7 @@ from runner.server.deciding import act
 from runner.store.requests import EmitEvent
 from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import GRAPHS, Served, Site, ask, echo
+from tests.server.conftest import GRAPHS, Served, Site, ask, echo, put_grant
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -99,18 +100,28 @@ def forms(shop, site, redis_url):
             "how much?", rule=Rule(eligible=["anyone"]), response_schema=schema
         ).decision
 
+    def ask_payment(ctx):
+        rule = Rule(eligible=["anyone"], grants=Grants({}))
+        action = Action("shop", "function", "pay", {"amount": 5, "currency": "EUR"})
+        return ctx.interrupt("pay", rule=rule, action=action).decision
+
     graphs = {
         "approval": lambda: wired(nodes, *edges).build(),
         "amount": lambda: wired({"ask": ask_amount}).build(),
+        "payment": lambda: wired({"ask": ask_payment}).build(),
     }
     changed = Site(redis_url, graphs)
     amount = changed.start("amount").interrupts()[0]
+    payment = changed.start("payment").interrupts()[0]
+    put_grant(changed, "g1", "payment")
     with Served(changed.app, free_port()) as served:
         yield {
             **shop,
             "again": f"{shop['run']}/plan/again",
             "retry": f"{shop['failed']}/plan/retry",
             "amount": f"{served.url}/q/{amount.id}",
+            "payment": f"{served.url}/q/{payment.id}",
+            "grants": f"{served.url}/grants",
             "migrate": f"{served.url}/runs/{run.id}/plan/migrate",
         }
 

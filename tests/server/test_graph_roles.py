@@ -17,17 +17,17 @@ from runner.server import streams
 from runner.server.access import Lists
 from runner.server.app import permission_of, routes
 from tests.graphs import wired
-from tests.server.conftest import GRAPHS, Site, ask
+from tests.server.conftest import GRAPHS, Site, ask, put_grant
 from tests.server.test_access import filled
 from tests.server.test_streams import SSE, opened
 
 ROLES = ("viewer", "reader", "approver", "operator")
 
-BY_NAME = ("{run_id}", "{question_id}", "{graph}")
+BY_NAME = ("{run_id}", "{question_id}", "{grant_id}", "{graph}")
 
 BY_FILTER = {
-    *("/v1/runs", "/v1/questions", "/v1/events", "/v1/limits/queued"),
-    *("/runs", "/inbox"),
+    *("/v1/runs", "/v1/questions", "/v1/events", "/v1/limits/queued", "/v1/grants"),
+    *("/runs", "/inbox", "/grants"),
 }
 
 BY_BODY = {"/v1/runs", "/v1/runs:batch", "/v1/questions:vote", "/inbox/together"}
@@ -39,10 +39,12 @@ OPEN = {"/healthz", "/readyz", "/openapi.json", "/static/{name}"}
 
 @pytest.fixture
 def site(redis_url):
-    """A site that also has a graph which asks, and one whose only node is that one."""
+    """A site with a graph that asks inside another one, and a grant for `approval`."""
     inner = wired({"ask": ask}).build()
     graphs = {"outer": lambda: wired({"inner": inner}).build(), "inner": lambda: inner}
-    return Site(redis_url, GRAPHS | graphs)
+    site = Site(redis_url, GRAPHS | graphs)
+    put_grant(site, "g1", "approval")
+    return site
 
 
 def limited(site, graph, roles=ROLES):
@@ -57,7 +59,7 @@ def sent(site, route, method, run):
         run_questions(site, run),
     )
     path = route.path.replace("{run_id}", run.id).replace("{question_id}", question)
-    path = filled(path.replace("{graph}", graph))
+    path = filled(path.replace("{graph}", graph).replace("{grant_id}", "g1"))
     options = {"headers": {}, "follow_redirects": False}
     if method in {"GET", "HEAD"}:
         options["params"] = {"graph": graph, "q": question}
@@ -205,6 +207,7 @@ class Secrets:
         self.run = site.start("payroll", SECRET, tags={"note": SECRET}, requester="eve")
         (question,) = self.run.interrupts()
         self.question = question.id
+        put_grant(site, "g1", "payroll", {"to": {"const": SECRET}})
         site.client.vote(question.id, "approve", by="ana", comment=SECRET)
         (decided,) = site.start("payroll", SECRET).interrupts()
         for who in ("ana", "ben"):
@@ -264,7 +267,10 @@ def test_a_route_that_forgets_the_graph_is_found(redis_url):
     """The controls: a listing that ignores it leaks, and who may see all graphs sees the secret."""
     secrets = Secrets(redis_url, forgetful)
     assert {path for path, *_ in secrets.leaks(["viewer:echo"])} == {"/v1/leak"}
-    assert {path for path, *_ in secrets.leaks(["reader"])} >= {"/inbox", "/runs", "/v1/runs"}
+    assert {path for path, *_ in secrets.leaks(["reader"])} >= {
+        *("/inbox", "/runs", "/v1/runs"),
+        *("/grants", "/v1/grants"),
+    }
 
 
 def test_listings_are_of_a_graph(site):
