@@ -11,13 +11,18 @@ from datetime import datetime
 from typing import Any, Self
 
 from runner.approvals import granting
+from runner.approvals.absences import Absence, absence_body
 from runner.approvals.granting import GrantView
 from runner.approvals.grants import GrantRecord
 from runner.approvals.rules import Principal, Voter
 from runner.approvals.votes import (
     Sign,
+    absences,
     apply_operation,
+    begin_absence,
+    end_absence,
     inherited,
+    now_of,
     principal_of,
     proven,
     requester_of,
@@ -27,7 +32,7 @@ from runner.errors import NotFoundError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations import migration, recovery
-from runner.operations.answers import apply_decisions, check_run, withdraw
+from runner.operations.answers import apply_decisions, check_run, reassign, withdraw
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
@@ -665,6 +670,73 @@ class Client:
             UsageError: a name is no principal. DirectoryError: groups can't be looked up now.
         """
         return self._do(interrupt_id, "delegate", by, proof, to=to)
+
+    def begin_absence(
+        self,
+        *,
+        by: Principal | str,
+        to: Principal | str,
+        until: datetime | int,
+        since: datetime | int | None = None,
+        only: Sequence[str] = (),
+        proof: Mapping[str, object] | None = None,
+    ) -> Absence:
+        """Let another person vote in one's place for some time, as far as each rule's `delegate` allows.
+
+        It replaces an earlier absence of the same person. `until` and `since` (by default now) are times, or
+        ms since 1970. With `only` it is for what one may decide by these selectors, such as
+        "group:finance". `proof` is the signature of `approvals.absence_body`.
+
+        Raises:
+            UsageError: a name is no principal, an entry of `only` no selector, or the times can't be used.
+            DirectoryError: groups can't be looked up now.
+        """
+        begins = _ms(since) if since is not None else round(now_of(self.engine) * 1000)
+        body = absence_body(
+            self.engine.store.namespace,
+            by,
+            to,
+            since=begins or 0,
+            until=_ms(until) or 0,
+            only=only,
+        )
+        who = principal_of(by)
+        return begin_absence(self.engine, proven(self.engine, body, who, proof), Voter(who))
+
+    def end_absence(self, who: Principal | str, *, by: str = "") -> None:
+        """End the absence of a person, who is back.
+
+        Raises:
+            NotFoundError: they are not away. UsageError: the name is no principal's.
+        """
+        end_absence(self.engine, who, by)
+
+    def absences(self) -> list[Absence]:
+        """List who is away or will be, in the order in which they come back."""
+        return absences(self.engine)
+
+    def reassign(
+        self,
+        interrupt_id: str,
+        *,
+        to: Principal | str,
+        reason: str,
+        instead_of: Principal | str | None = None,
+        by: Principal | str | None = None,
+    ) -> Receipt:
+        """Have another person decide an open question, such as one of somebody who has left.
+
+        A question without a rule is withdrawn and asked again of that person. With a rule they may vote in
+        the place of one who is eligible (`instead_of`; by default the only one that it names), as far as its
+        `delegate` allows. `by` is the operator; events and audit have the reason.
+
+        Raises:
+            NotFoundError: it was never asked. ConflictError: it is not open any more.
+            UsageError: there is no reason, more than one could be replaced, or the rule asks for signatures:
+                then only the person themselves can let another vote.
+            DirectoryError: groups can't be looked up now.
+        """
+        return reassign(self.engine, interrupt_id, to, reason, instead_of=instead_of, by=by)
 
     def claim(
         self,

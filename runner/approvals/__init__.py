@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from runner.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from runner.approvals.absences import absence_body
     from runner.approvals.calendars import Calendar, add_calendar
     from runner.approvals.decision_keys import SigningKey
     from runner.approvals.digests import Action
@@ -28,6 +29,7 @@ __all__ = [
     "Principal",
     "Rule",
     "SigningKey",
+    "absence_body",
     "add_calendar",
     "operation_body",
     "start_body",
@@ -37,6 +39,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "runner.approvals.absences": ("absence_body",),
         "runner.approvals.calendars": ("Calendar", "add_calendar"),
         "runner.approvals.decision_keys": ("SigningKey",),
         "runner.approvals.digests": ("Action",),

@@ -85,7 +85,8 @@ class Operation:
     """One operation on a question besides voting: see voting.py.
 
     `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
-    `body` is the message as it was signed.
+    `body` is the message as it was signed. For an absence, `lent` has its `body` and `until` when it lends a
+    vote (ms). An operator who gives a vote to another person is named (`by`), and says why in the comment.
     """
 
     interrupt_id: str
@@ -101,6 +102,8 @@ class Operation:
     shown_at: int = 0
     plain_issuer: str = ""
     began: int = 0
+    lent: Mapping[str, JSON] = field(default_factory=dict)
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,7 @@ def facts(
         requesters=(question.requester, *question.on_behalf_of),
         answered=operation.answered,
         escalated=escalated(question, min(now, proof["exp"] * 1000) if proof else now),
-        lent=lent(question, operation, standing, voter_record),
+        lent=lent(question, operation, standing, voter_record, now),
         gave=key in standing.lent.values(),
         original=approved(question),
         voted_in=voter_record.get("round"),
@@ -189,10 +192,16 @@ def lent(
     operation: Ballot | Operation,
     standing: Standing,
     voter_record: Mapping[str, Any],
+    now: int,
 ) -> int | None:
     """Return the stage in which a person may vote in the place of another; None where nowhere."""
     loan, by = voter_record.get("lent"), standing.lent.get(operation.voter.principal.key)
-    if loan is None or loan["by"] != by or question.rule is None:
+    if (
+        loan is None
+        or loan["by"] != by
+        or question.rule is None
+        or now > loan.get("until", now)
+    ):
         return None
     may = rules.may_stand_in(question.rule["delegate"], loan["groups"], operation.voter)
     return int(loan["stage"]) if may else None
@@ -200,14 +209,13 @@ def lent(
 
 def loan(operation: Operation, stage: int) -> dict[str, JSON]:
     """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
-    signed_body: dict[str, JSON] = (
-        {"body": dict(operation.body)} if operation.body.get("proof") else {}
-    )
+    body = operation.lent.get("body", operation.body)
     return {
         "by": operation.voter.principal.key,
         "groups": sorted(operation.voter.groups),
         "stage": stage,
-        **signed_body,
+        **{name: value for name, value in operation.lent.items() if name == "until"},
+        **({"body": dict(body)} if isinstance(body, Mapping) and body.get("proof") else {}),
     }
 
 
@@ -433,7 +441,7 @@ def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
     """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
     data: dict[str, JSON] = {
-        "by": voter.principal.key,
+        "by": (isinstance(ballot, Operation) and ballot.by) or voter.principal.key,
         "level": voter.level,
         "method": METHODS[voter.level],
     }

@@ -110,7 +110,7 @@ def view_of(record: GrantRecord, now: int) -> GrantView:
 def list_grants(engine: Engine) -> list[GrantView]:
     """Return all grants, the newest first."""
     now = round(now_of(engine) * 1000)
-    views = [view_of(record, now) for record in engine.store.grants().values()]
+    views = [view_of(record, now) for record in engine.store.signed(GrantRecord).values()]
     return sorted(views, key=lambda view: -view.made_at)
 
 
@@ -267,7 +267,7 @@ def vote(
     if not voter.doubt or not record.votes:
         ended_ids = [
             name
-            for name, entry in engine.store.grants().items()
+            for name, entry in engine.store.signed(GrantRecord).items()
             if entry.grant.until + KEPT_MS < vote_record["at"]
         ]
         engine.store.do(
@@ -289,7 +289,7 @@ def find(engine: Engine, grant_id: str) -> GrantRecord:
     Raises:
         NotFoundError: there is none of this id.
     """
-    record = engine.store.grants().get(grant_id.removeprefix(GRANT))
+    record = engine.store.signed(GrantRecord).get(grant_id.removeprefix(GRANT))
     if record is None:
         raise NotFoundError(f"there is no grant {grant_id!r:.80}.")
     return record

@@ -42,7 +42,7 @@ class Evidence:
     for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
     those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`. `began` (ms)
     is when the run was started, by its id, which the digest of the question covers. `plain_issuer` is the
-    issuer of names without one.
+    issuer of names without one, `tenant` the namespace of the installation.
     """
 
     votes: Sequence[Mapping[str, Any]] = ()
@@ -52,6 +52,7 @@ class Evidence:
     root: str = ""
     began: int = 0
     plain_issuer: str = ""
+    tenant: str = ""
 
 
 def level_of(rule: Rule) -> int:
@@ -231,15 +232,18 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         )
         lender = ""
         if vote_record["selector"] == rules.DELEGATED:
-            lender_proof = _proved(vote_record["lent"], question, evidence, keys)
+            loan = vote_record["lent"]
+            is_away = loan.get("operation") == rules.AWAY
+            lender_proof = _proved(loan, question, evidence, keys)
             lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
-            lending = replace(
-                facts,
-                escalated=_escalated(rule, question, lender_proof.expires * 1000),
-                lent=None,
-                gave=False,
-            )
-            why = _not_lent(rule, vote_record["lent"], lender_proof.groups, voter)
+            moment = min(vote_record["at"], proof.expires * 1000)
+            due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
+            lending = replace(facts, escalated=due, lent=None, gave=False)
+            why = _not_lent(rule, loan, lender_proof.groups, voter)
+            if is_away:
+                where = evidence.tenant, proof.issued
+                step = rule.steps[tally.stage]
+                why = why or _not_away(loan, lender_proof.voter(), step, lending, where)
             why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
             lent_round, by = lent_in.get(lender, NO_ONE)
             if rounds.get(lender) == round_ or (lent_round == round_ and by != key):
@@ -281,6 +285,8 @@ def _proved(
         raise ApprovalMismatch(
             f"a vote on {question.name!r} has no proof that holds: {error}"
         ) from error
+    if body.get("operation") == rules.AWAY:
+        return proof  # of no question: see `_not_away`
     if body.get("interrupt_id") != question.id:
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
     if why := ballots.mistimed(proof.issued, question, evidence.began, edit_time):
@@ -291,12 +297,29 @@ def _proved(
 def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
     """Return why a message of one in these groups lets a voter not vote in their place; "" where it does."""
     if (
-        body.get("operation") != "delegate"
+        body.get("operation") not in {"delegate", rules.AWAY}
         or Principal.read(body["to"]).key != voter.principal.key
     ):
         return "they have said something else"
     may = rules.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"
+
+
+def _not_away(
+    body: Mapping[str, Any],
+    lender: Voter,
+    step: Rule,
+    facts: VoterFacts,
+    vote: tuple[str, int],
+) -> str:
+    """Return why the message of an absence lends no vote, "" if it does; `vote` is where, and when (s)."""
+    (tenant, issued), skew = vote, ballots.SKEW * 1000
+    if body.get("tenant") != tenant:
+        return "it is for another installation"
+    if not body["since"] - skew <= issued * 1000 <= body["until"] + skew:
+        return "they were not away then"
+    lends = rules.lends(body["only"], step, facts.escalated, lender)
+    return "" if lends else "what they lend does not make them eligible"
 
 
 def _check_stated(

@@ -44,6 +44,9 @@ ANSWERED = "answered:"
 OUTER = "../"
 """Begins the name of a node of a graph around that of the rule."""
 
+AWAY = "away"
+"""Operation of the message by which somebody who is away lends their votes: see absences.py."""
+
 DELEGATED = "delegated"
 """Selector of a vote that is cast in the place of another person."""
 
@@ -718,6 +721,14 @@ def cast(
 def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
     """Return whether a rule's `delegate` lets a voter vote in the place of one who is in these groups."""
     return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
+
+
+def lends(
+    only: Collection[str], step: Rule, escalated_selectors: Iterable[str], voter: Voter
+) -> bool:
+    """Return whether a voter is eligible by one of the selectors `only`, or by any without them."""
+    eligible = map(selector, (*step.eligible, *escalated_selectors))
+    return any(form in voter.selectors and form in (only or [form]) for form in eligible)
 
 
 def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:

@@ -52,7 +52,7 @@ class KnownGrants:
     def read(self, *, fresh: bool = False) -> Sequence[GrantRecord]:
         """Return all grants, those with most left first; `fresh` as they are now."""
         if fresh or time.monotonic() >= self._due:
-            records = self._store.grants().values()
+            records = self._store.signed(GrantRecord).values()
             self._records = sorted(records, key=lambda each: each.used - each.grant.uses)
             self._due = time.monotonic() + GRANTS_EVERY
         return self._records
@@ -203,7 +203,8 @@ class VisitJudge:
         began = began_at(self._store, answer)
         votes = self._votes.get(answer.id) or self._store.votes(answer.id)
         issuer = self._plain_issuer() if level_of(rule) else ""
-        return Evidence(votes, requester, answered_by, self._keys.read, root, began, issuer)
+        keys = self._keys.read
+        return Evidence(votes, requester, answered_by, keys, root, began, issuer, self.tenant)
 
     def _root(self, run_id: str) -> str:
         """Return the outermost run: for one of a nested graph the store says it."""

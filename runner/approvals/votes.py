@@ -11,17 +11,28 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals import ballots, freezing
+from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
 from runner.approvals.judgement import level_of
 from runner.approvals.rule_text import instead
-from runner.approvals.rules import DECISIONS, Principal, Rule, Voter, needed
+from runner.approvals.rules import (
+    DECISIONS,
+    Principal,
+    Rule,
+    Voter,
+    VoterFacts,
+    barred,
+    needed,
+    selector,
+)
 from runner.approvals.visit_judge import answerers, began_at
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.errors import (
     ConflictError,
     DirectoryError,
+    NotFoundError,
     PayloadTooLarge,
     RunnerError,
     UnstorableError,
@@ -34,7 +45,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatu
 from runner.records.run import outermost
 from runner.records.validation import mismatch
 from runner.store.receipts import check_answer
-from runner.store.requests import new_nonce
+from runner.store.requests import ChangeAbsence, new_nonce
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
 """Returns a message with its proof, or as it is."""
@@ -78,6 +89,8 @@ def apply_vote(
     if decision.digest is None and (queued or level_of(rule)):
         detail = "the vote must name the digest of the question that was shown"
         return decision.receipt(ReceiptStatus.REJECTED, detail)
+    if not voter.doubt and kind in rule.decisions:
+        _stand_in(engine, question, rule, voter)
     ballot = Ballot(
         decision.interrupt_id,
         voter,
@@ -101,6 +114,147 @@ def apply_vote(
     if kind == "respond" and receipt.have is not None and (undone := instead(question.action)):
         receipt = replace(receipt, detail=f"for an answer instead: {undone}")
     return freezing.with_freeze(engine, receipt) if engine.freezes.known else receipt
+
+
+def _stand_in(engine: Engine, question: Interrupt, rule: Rule, voter: Voter) -> None:
+    """Lend a voter, who may not vote otherwise, the vote of somebody who is away and has named them."""
+    key, now = voter.principal.key, round(now_of(engine) * 1000)
+    if rule.delegate == "none":
+        return
+    named = [one for one in engine.store.signed(Absence).values() if one.to == key]
+    if not named or not question.is_open:
+        return
+    standing = engine.store.standings([question.id])[0]
+    facts = VoterFacts(
+        (question.requester, *question.on_behalf_of),
+        answerers(engine.store, rule, question),
+        ballots.escalated(question, now),
+        plain_issuer=engine.plain_issuer,
+    )
+    stage = standing.tally.stage
+    if key in standing.lent or not barred(rule, voter, facts, stage):
+        return
+    for absence in standing_in(named, question, stage, now):
+        person = absence.person
+        if absence.body and level_of(rule):
+            try:
+                keys = engine.decision_keys.read()
+                person = proofs().verify(absence.body, keys, now=None).voter()
+            except proofs().ProofRefused:
+                continue
+        if barred(rule, person, facts, stage):
+            continue
+        operation = Operation(
+            question.id,
+            "delegate",
+            person,
+            voter,
+            answered=facts.answered,
+            plain_issuer=engine.plain_issuer,
+            lent={"body": absence.body, "until": absence.until},
+        )
+        reply = engine.store.do(ApplyOperation(operation, new_nonce()))
+        engine.ring(reply)
+        if reply.receipts[0].status is ReceiptStatus.ACCEPTED:
+            return
+
+
+def lend(
+    engine: Engine,
+    question: Interrupt,
+    to: Principal,
+    reason: str,
+    *,
+    instead_of: Principal | None,
+    by: str,
+) -> Receipt:
+    """Let a person vote in the place of one who is eligible, as an operator wants: see `answers.reassign`."""
+    rule = Rule.thawed(question.rule or {})
+    if level_of(rule):
+        raise UsageError(
+            "the rule of this question asks for signatures, so only the person can say who votes instead, by "
+            "`delegate`. Otherwise change who is eligible in the graph, deploy it, and withdraw the question "
+            "with reask."
+        )
+    if instead_of is None:
+        forms = {selector(form) for step in rule.steps for form in step.eligible}
+        names = [form.removeprefix("user:") for form in forms if form.startswith("user:")]
+        if len(names) != 1:
+            raise UsageError(
+                f"say whom they replace (instead_of): the rule names {len(names)} people."
+            )
+        instead_of = Principal.read(names[0])
+    operation = Operation(
+        question.id,
+        "delegate",
+        _looked_up(engine, Voter(instead_of)),
+        _looked_up(engine, Voter(to)),
+        comment=reason,
+        answered=answerers(engine.store, rule, question),
+        plain_issuer=engine.plain_issuer,
+        by=by,
+    )
+    reply = engine.store.do(ApplyOperation(operation, new_nonce()))
+    engine.ring(reply)
+    return reply.receipts[0]
+
+
+def begin_absence(engine: Engine, body: Mapping[str, JSON], voter: Voter) -> Absence:
+    """Store an absence, in place of an earlier one of the same person; `voter` is who the door says.
+
+    Raises:
+        UsageError: it is over already, or its signature does not hold.
+        DirectoryError: who they are can't be looked up now; nothing was stored.
+    """
+    message: Mapping[str, Any] = body
+    if message["until"] <= now_of(engine) * 1000:
+        raise UsageError("an absence ends in the future; nothing was stored.")
+    voter, signed_body = sender_of(engine, voter, body, 0)
+    if voter.doubt or voter.principal.key != message["by"]:
+        raise UsageError(
+            f"nothing was stored: {voter.doubt or 'another person has signed it'}."
+        )
+    absence = Absence(
+        str(message["by"]),
+        str(message["to"]),
+        message["since"],
+        message["until"],
+        list(message["only"]),
+        sorted(voter.groups),
+        sorted(voter.roles),
+        dict(signed_body) if signed_body.get("proof") else {},
+    )
+    engine.store.do(ChangeAbsence(absence.by, absence, absence.by))
+    return absence
+
+
+def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
+    """End the absence of a person: from now on nobody votes in their place by it.
+
+    Raises:
+        NotFoundError: they are not away. UsageError: the name is no principal's.
+    """
+    key = principal_of(who).key
+    if engine.store.do(ChangeAbsence(key, None, by)).word == "unknown":
+        raise NotFoundError(f"{key} is not away; nothing was changed.")
+
+
+def absences(engine: Engine) -> list[Absence]:
+    """List the absences that are not over, in the order of their ends."""
+    now = now_of(engine) * 1000
+    found = (one for one in engine.store.signed(Absence).values() if one.until >= now)
+    return sorted(found, key=lambda one: (one.until, one.by))
+
+
+def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
+    """Name those for whom a person may vote now, with their groups and roles: for lists of questions."""
+    now = now_of(engine) * 1000
+    return [
+        form
+        for one in engine.store.signed(Absence).values()
+        if one.to == principal.key and one.since <= now <= one.until
+        for form in one.selectors
+    ]
 
 
 def _check_served(engine: Engine, question: Interrupt) -> None:

@@ -340,9 +340,8 @@ def _delegate(case: Case) -> Done | Receipt:
             del lent[lender]
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent), {"to": case.key})
-    proves = (
-        case.operation.body.get("proof") is not None
-    )  # then the other's groups are those of their own proof
+    loan = ballots.loan(case.operation, case.standing.tally.stage)
+    proves = "body" in loan  # then the other's groups are those of their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
         return case.refusal(
             ReceiptStatus.FORBIDDEN, "only a member of your own group may vote in your place"
@@ -352,8 +351,12 @@ def _delegate(case: Case) -> Done | Receipt:
             ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do"
         )
     lent[to.principal.key] = case.key
-    loan = ballots.loan(case.operation, case.standing.tally.stage)
-    return Done(replace(case.standing, lent=lent), {"to": to.principal.key}, loan=loan)
+    data: dict[str, JSON] = {"to": to.principal.key}
+    if "until" in loan:
+        data["until"] = loan["until"]
+    if case.operation.by:
+        data |= {"instead_of": case.key, "comment": case.operation.comment}
+    return Done(replace(case.standing, lent=lent), data, loan=loan)
 
 
 def _withdraw(case: Case) -> Done | Receipt:

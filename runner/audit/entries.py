@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from runner.approvals import digests
+from runner.approvals.absences import Absence
 from runner.approvals.grants import Grant
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
@@ -268,6 +269,20 @@ def of_grant(
         },
         outcome={"grant": grant.id, "tool": _text(grant.tool), **outcome},
     )
+
+
+def of_absence(who: str, absence: Absence | None, by: str, at: int) -> dict[str, JSON]:
+    """Build the entry of one who is away, or back (None)."""
+    if absence is None:
+        return entry("absence.ended", at=at, actor=by, outcome={"person": _text(who)})
+    outcome: dict[str, JSON] = {
+        "person": _text(who),
+        "to": _text(absence.to),
+        "since": absence.since,
+        "until": absence.until,
+        "only": [_text(form) for form in absence.only],
+    }
+    return entry("absence.began", at=at, actor=by, outcome=outcome)
 
 
 def _text(text: str) -> str:

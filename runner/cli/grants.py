@@ -52,7 +52,8 @@ def _row(view: GrantView) -> tuple[object, ...]:
         for name, bound in properties.items()
     )
     sums = "".join(
-        f", {name} {view.summed.get(name, 0)} of {most:.15g}" for name, most in view.sums.items()
+        f", {name} {view.summed.get(name, 0)} of {most:.15g}"
+        for name, most in view.sums.items()
     )
     state = (
         f"{view.state} ({view.have} of {view.need})" if view.state == "waits" else view.state

@@ -145,12 +145,15 @@ def _selected(
     """Read the open questions that pass the filters, and the cursor of those after them."""
     from runner.approvals.directory import selectors_of
     from runner.approvals.rules import Principal, Voter
+    from runner.approvals.votes import lent_selectors
     from runner.operations.questions import read_questions
 
     query = _query(context, filters)
     if mine:
         voter = Voter(Principal.read(context.user))
-        query = replace(query, selectors=selectors_of(voter, context.settings.directory))
+        own = selectors_of(voter, context.settings.directory)
+        lent = lent_selectors(context.client.engine, voter.principal)
+        query = replace(query, selectors=[*own, *lent])
     page = read_pages(
         lambda number, after: context.store.open_interrupts(query, number, after or ""),
         limit,
@@ -754,6 +757,38 @@ def withdraw(
     context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
 
 
+@interrupts.command()
+@interrupt_argument
+@click.option("--to", required=True, metavar="WHO", help="Who decides instead.")
+@click.option(
+    "--instead-of",
+    metavar="WHO",
+    help="In whose place (default: the only person whom the rule names).",
+)
+@click.option("--reason", required=True, metavar="TEXT", help="Why; the run's events have it.")
+@user_option
+@with_context
+def reassign(
+    context: CommandContext,
+    interrupt_id: str,
+    *,
+    to: str,
+    instead_of: str | None,
+    reason: str,
+    by: str,
+) -> int:
+    """Have another person decide an open question.
+
+    One without a rule is withdrawn, and asked again of that person. With a rule they may vote in the place
+    of one who is eligible, as far as its `delegate` allows. Exit codes: 0 done; 4 no such question; 5 it is
+    no longer open, or they have voted; 6 the rule forbids it.
+    """
+    receipt = context.client.reassign(
+        interrupt_id, to=to, reason=reason, instead_of=instead_of, by=by or context.user
+    )
+    return _show_outcome(context, receipt)
+
+
 # -- on a terminal -----------------------------------------------------------------------------------
 
 
@@ -856,6 +891,11 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
     if question.claim:
         until = clock_time(question.claim_ends_at)
         texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
+    for away in question.away:
+        until = clock_time(away.until)
+        texts.append(
+            f"{one_line(person(away.by))} is away until {until}: {one_line(person(away.to))} may vote\n"
+        )
     for key, delegate in question.delegated.items():
         texts.append(
             f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n"

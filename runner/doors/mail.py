@@ -415,6 +415,7 @@ def _selectors(question: QuestionView) -> list[str]:
         name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
     ]
     entries += [f"user:{key}" for key in question.delegated]
+    entries += [f"user:{away.to}" for away in question.away]
     return list(
         dict.fromkeys(
             f"user:{plain_name(name[5:])}" if name.startswith("user:") else name

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from runner.approvals import freezing
-from runner.approvals.rules import Principal
-from runner.approvals.votes import apply_vote, principal_of
-from runner.errors import ConflictError, NotFoundError, ResponseError
+from runner.approvals.rules import Principal, plain_name
+from runner.approvals.votes import apply_vote, lend, principal_of
+from runner.errors import ConflictError, NotFoundError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus, address_of
@@ -69,15 +69,18 @@ def withdraw(
     *,
     reask: bool,
     by: Principal | str | None = None,
+    to: Sequence[str] = (),
 ) -> None:
     """Withdraw an open question, as `by` wants; with `reask` its node runs on at once and may ask it again.
+
+    A question without a rule is then assigned `to` these people.
 
     Raises:
         NotFoundError: it was never asked. ConflictError: it is not open any more.
         UsageError: the reason is no text, or too long, or `by` is no principal.
     """
     who = principal_of(by).key if by else ""
-    request = WithdrawQuestion(interrupt_id, validation.reason(reason), reask=reask, by=who)
+    request = WithdrawQuestion(interrupt_id, validation.reason(reason), reask, who, to)
     word = engine.ring(engine.store.do(request)).word
     if word == "unknown":
         raise NotFoundError(f"no question {interrupt_id!r} was asked.")
@@ -86,6 +89,46 @@ def withdraw(
             f"the question {interrupt_id} is not open any more: it was answered, has expired or was "
             "withdrawn. Nothing was changed."
         )
+
+
+def reassign(
+    engine: Engine,
+    interrupt_id: str,
+    to: Principal | str,
+    reason: str,
+    *,
+    instead_of: Principal | str | None = None,
+    by: Principal | str | None = None,
+) -> Receipt:
+    """Have another person decide an open question, as an operator (`by`) wants, and say why.
+
+    A question without a rule is withdrawn and asked again of that person. With a rule they may vote in the
+    place of one who is eligible (`instead_of`; by default the only one that it names), within its `delegate`.
+
+    Raises:
+        NotFoundError: it was never asked. ConflictError: it is not open any more.
+        UsageError: there is no reason, nobody or more than one could be replaced, or the rule asks for
+            signatures: then only the person themselves can let another vote.
+        DirectoryError: groups can't be looked up now.
+    """
+    if not isinstance(reason, str) or not reason.strip():
+        raise UsageError("a reassignment needs a reason.")
+    (question,), person = engine.store.interrupts([interrupt_id]), principal_of(to)
+    if question is None or question.rule is None:
+        name = plain_name(person.key)
+        withdraw(engine, interrupt_id, reason, reask=True, by=by, to=[name])
+        address = address_of(interrupt_id)
+        run_id = address.run_id if address else None
+        detail = f"withdrawn, and asked again of {name}"
+        return Receipt(ReceiptStatus.ACCEPTED, interrupt_id, run_id, detail)
+    return lend(
+        engine,
+        question,
+        person,
+        validation.reason(reason),
+        instead_of=principal_of(instead_of) if instead_of else None,
+        by=principal_of(by).key if by else "",
+    )
 
 
 def check_run(

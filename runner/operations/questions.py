@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, cast
 
+from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
@@ -83,14 +85,34 @@ class CommentView:
 
 
 @dataclass(frozen=True, slots=True)
+class Away:
+    """A person (`by`) in whose place another (`to`) may vote, from when until when (ms).
+
+    With `only` they may for what that person may decide by these selectors.
+    """
+
+    by: str
+    to: str
+    since: int
+    until: int
+    only: Sequence[str] = ()
+
+
+def away_view(absence: Absence) -> Away:
+    """Return what everybody may know of an absence."""
+    return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
+
+
+@dataclass(frozen=True, slots=True)
 class QuestionView(Question):
     """A question with all that was done to it.
 
     `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval and of the
     rejections in the open `stage`, which needs `need`; `variants` has what each approval is for, the proposed
-    one first. `delegated` has by the principal who may vote instead of another that other one. `digests` has
-    the objects that are hashed, by the kind of the digest. All of that is empty for a question without a
-    rule. `comments` are read only where one question is shown.
+    one first. `delegated` has by the principal who may vote instead of another that other one, `away` those
+    for whom somebody may vote until they are back. `digests` has the objects that are hashed, by the kind of
+    the digest. All of that is empty for a question without a rule. `comments` are read only where one
+    question is shown.
     """
 
     rule_words: str = ""
@@ -104,6 +126,7 @@ class QuestionView(Question):
     claim: str = ""
     claim_ends_at: int = 0
     delegated: Mapping[str, str] = field(default_factory=dict)
+    away: tuple[Away, ...] = ()
     digests: Mapping[str, JSON] = field(default_factory=dict)
 
 
@@ -112,7 +135,7 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
     if interrupt.rule is None:
         return _view(interrupt)
     standing = store.standings([interrupt.id])[0]
-    view = _view(interrupt, standing)
+    view = _view(interrupt, standing, _absences(store, [interrupt]))
     votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
     return replace(
         view,
@@ -157,7 +180,16 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     interrupts = list(interrupts)
     rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
     standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
-    return [_view(interrupt, standings.get(interrupt.id)) for interrupt in interrupts]
+    absences = _absences(store, interrupts)
+    return [_view(interrupt, standings.get(interrupt.id), absences) for interrupt in interrupts]
+
+
+def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
+    """Read who is away, if that can matter to one of the questions."""
+    matters = any(
+        one.is_open and (one.rule or {}).get("delegate", "none") != "none" for one in interrupts
+    )
+    return list(store.signed(Absence).values()) if matters else []
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +273,9 @@ def _graph(store: Store, run_id: str) -> str:
     return run.graph_id if run else ""
 
 
-def _view(interrupt: Interrupt, standing: Standing | None = None) -> QuestionView:
+def _view(
+    interrupt: Interrupt, standing: Standing | None = None, absences: Sequence[Absence] = ()
+) -> QuestionView:
     """Make the view of a question; one with a rule has how its votes stand."""
     if standing is None:
         return question_view(QuestionView, interrupt)
@@ -262,6 +296,13 @@ def _view(interrupt: Interrupt, standing: Standing | None = None) -> QuestionVie
         claim=standing.claim,
         claim_ends_at=standing.claimed_until,
         delegated=dict(standing.lent),
+        away=tuple(
+            away_view(one)
+            for one in standing_in(
+                absences, interrupt, tally.stage, time.time_ns() // 1_000_000
+            )
+            if interrupt.is_open
+        ),
     )
 
 

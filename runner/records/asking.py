@@ -233,6 +233,8 @@ def numbered_question(
         ):
             break
         shown = with_problem(reason, problem) if problem else shown
+        if (earlier.withdrawal or {}).get("to") and not options.get("rule"):
+            options["assignees"] = (earlier.withdrawal or {})["to"]
         repeats, replaces = repeats + 1, "" if is_asked_again(earlier) else earlier.id
     return replace(question, replaces=replaces) if replaces else question
 

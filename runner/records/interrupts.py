@@ -91,7 +91,8 @@ class Interrupt:
     counts repeats after a retried tool call, `reasked` those after a withdrawal. Times are
     milliseconds of the store's clock; `expires_in` and the times of reminders are seconds. `on_expire` is
     "reject", "fail", {"response": value} or {"route": node}. `withdrawal` holds the reason of a
-    withdrawal by an operator, whether to ask again, and the attempt. `reminded` counts the reminders sent.
+    withdrawal by an operator, whether to ask again and of whom (`to`), and the attempt. `reminded` counts the
+    reminders sent.
     `replaces` is the id of the question that this one replaces: its answer no longer fits the schema, or
     its node had another name.
 

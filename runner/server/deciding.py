@@ -14,13 +14,14 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals import directory, granting
+from runner.approvals.absences import Absence, absence_body
 from runner.approvals.ballots import escalated
 from runner.approvals.decision_keys import SigningKey
 from runner.approvals.grants import GrantRecord
 from runner.approvals.proofs import VerificationKey
 from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
 from runner.approvals.visit_judge import answerers
-from runner.approvals.votes import apply_operation
+from runner.approvals.votes import apply_operation, begin_absence, lent_selectors
 from runner.client import Run
 from runner.errors import DirectoryError
 from runner.operations.answers import apply_decisions
@@ -75,6 +76,31 @@ def act(
     return apply_operation(services.client.engine, body, voter)
 
 
+def absence_message(
+    services: Services,
+    person: Person,
+    *,
+    to: str,
+    until: int,
+    since: int | None = None,
+    only: Sequence[str] = (),
+) -> dict[str, JSON]:
+    """Return the message by which a person is away, as it is signed; see `absence_body` for errors."""
+    begins = time.time_ns() // 1_000_000 if since is None else since
+    tenant = services.client.engine.store.namespace
+    return absence_body(tenant, person.principal, to, since=begins, until=until, only=only)
+
+
+def be_away(
+    services: Services, person: Person, proof: dict[str, JSON] | None = None, **options: Any
+) -> Absence:
+    """Let another person vote in a person's place for some time; see `decide` for `proof`."""
+    body = absence_message(services, person, **options)
+    body = {**body, "proof": proof} if proof else _sign(services, person, body)
+    voter = Voter(person.principal, person.groups, person.roles)
+    return begin_absence(services.client.engine, body, voter)
+
+
 def start_for(
     services: Services,
     person: Person,
@@ -126,8 +152,9 @@ def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str
 
 
 def selectors_of(services: Services, person: Person) -> list[str]:
-    """Name a person, and their groups and roles as their login and the directory know them."""
-    return directory.selectors_of(person.voter(time.time()), services.settings.directory)
+    """Name a person, their groups and roles as login and directory know them, and whom they stand in for."""
+    own = directory.selectors_of(person.voter(time.time()), services.settings.directory)
+    return [*own, *lent_selectors(services.client.engine, person.principal)]
 
 
 def why_barred(
@@ -156,7 +183,9 @@ def why_barred(
         (question.requester, *question.on_behalf_of),
         answerers(services.store, rule, question),
         escalated(question, round(time.time() * 1000)),
-        question.stage if key in question.delegated else None,
+        question.stage
+        if key in {*question.delegated, *(one.to for one in question.away)}
+        else None,
         gave=key in question.delegated.values(),
         plain_issuer=services.client.engine.plain_issuer,
     )

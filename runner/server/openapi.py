@@ -20,7 +20,7 @@ from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
 from runner.operations.migration import MigrationResult
-from runner.operations.questions import QuestionView
+from runner.operations.questions import Away, QuestionView
 from runner.operations.views import (
     BackfilledRun,
     Backlog,
@@ -95,6 +95,9 @@ ANSWERS: dict[str, Any] = {
     "post /v1/questions/{question_id}:release": Receipt,
     "post /v1/questions/{question_id}:delegate": Receipt,
     "post /v1/questions/{question_id}:comment": Receipt,
+    "post /v1/questions/{question_id}:reassign": Receipt,
+    "get /v1/absences": Listing(Away),
+    "put /v1/absences/mine": Away,
     "post /v1/questions:vote": Listing(fields(interrupt_id=TEXT, status=TEXT, detail=TEXT)),
     "post /v1/questions/{question_id}/grants": Receipt,
     "get /v1/grants": Listing(GrantView),

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
+from runner.approvals.absences import Absence
 from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.approvals.grants import GrantRecord
@@ -39,6 +40,7 @@ Fetched = tuple[NodeRecord, JSON, VisitEntry | None]
 """A node's record, with its latest output and entry."""
 
 R = TypeVar("R")
+Signed = TypeVar("Signed", bound=GrantRecord | Absence)
 
 NO_TAGS: Mapping[str, str] = MappingProxyType({})
 
@@ -339,8 +341,8 @@ class Store(Bounded, Protocol):
     def frozen(self) -> dict[str, Freeze]:
         """Return what is frozen, by its scope."""
 
-    def grants(self) -> dict[str, GrantRecord]:
-        """Return all grants by their id, with how much of each was used."""
+    def signed(self, kind: type[Signed]) -> dict[str, Signed]:
+        """Return all grants by their id, with how much was used of each, or all absences by who is away."""
 
     def limit_settings(self) -> dict[str, LimitSetting]:
         """Return what is set of limits, by name."""

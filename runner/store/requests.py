@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner import scheduler
+from runner.approvals.absences import Absence
 from runner.approvals.ballots import Use
 from runner.approvals.grants import GrantRecord
 from runner.audit.entries import of_change
@@ -777,13 +778,17 @@ class UseDecision(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class WithdrawQuestion(Request[Reply]):
-    """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown"."""
+    """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown".
+
+    `to` are the assignees of the question that is asked again.
+    """
 
     verb = "withdraw"
     interrupt_id: str
     reason: str
     reask: bool
     by: str = ""
+    to: Sequence[str] = ()
 
     @property
     def run_id(self) -> str:
@@ -798,6 +803,8 @@ class WithdrawQuestion(Request[Reply]):
         withdrawal: dict[str, JSON] = {"reason": self.reason, "reask": reask}
         if self.by:
             withdrawal["by"] = self.by
+        if self.to:
+            withdrawal["to"] = [*self.to]
         if (
             question.withdrawal is not None
             and question.withdrawal.items() >= withdrawal.items()
@@ -1060,6 +1067,20 @@ class ChangeGrant(Request[Reply]):
     by: str
     reason: str = ""
     drop: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeAbsence(Request[Reply]):
+    """Store that a person is away, or with None that they are back: "changed", or "unknown": they are here.
+
+    `by` is who says so.
+    """
+
+    verb = "absence"
+    run_id = ""
+    who: str
+    absence: Absence | None
+    by: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from runner import GraphBuilder, Status
 from runner.approvals import Auth, Rule, granting
-from runner.approvals.grants import check_bounds, check_narrower, fits
+from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, fits
 from runner.approvals.rules import Grants, Principal, Voter
 from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.records.messages import start_body
@@ -155,7 +155,7 @@ def test_a_use_says_so_in_the_run_and_in_the_audit(redis_url, keys):
         record.grant.id, record.grant.digest(), key, {"amount": "120"}, "effect", run_id, "pay"
     )
     assert desk.store.do(use).word == "used"
-    assert desk.store.grants()[record.grant.id].used == 1
+    assert desk.store.signed(GrantRecord)[record.grant.id].used == 1
 
 
 def test_uses_at_the_same_time_are_counted_exactly(redis_url, keys):
@@ -325,7 +325,7 @@ def test_a_grant_that_can_not_be_is_refused_with_its_field(redis_url, keys, fiel
     with pytest.raises(GrantRefused) as refusal:
         desk.propose(question, **options)
     assert refusal.value.field == field
-    assert desk.store.grants() == {}
+    assert desk.store.signed(GrantRecord) == {}
 
 
 def test_a_rule_without_grants_has_none(redis_url, keys):

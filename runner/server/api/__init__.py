@@ -1,6 +1,16 @@
 """The JSON API, version 1: a module for each thing that it is about."""
 
-from runner.server.api import controls, events, grants, graphs, jobs, questions, runs, system
+from runner.server.api import (
+    absences,
+    controls,
+    events,
+    grants,
+    graphs,
+    jobs,
+    questions,
+    runs,
+    system,
+)
 
 ROUTERS = (
     system.operations,
@@ -8,6 +18,7 @@ ROUTERS = (
     jobs.router,
     questions.router,
     grants.router,
+    absences.router,
     events.router,
     system.audit,
     controls.freezes,

@@ -109,7 +109,9 @@ def add(
     options = body.model_dump(exclude={"comment"})
     record = proposed(services, person, question_id, options)
     receipt = grant(services, person, record, "approve", body.comment)
-    if receipt.status is ReceiptStatus.FORBIDDEN and record.grant.id in services.store.grants():
+    if receipt.status is ReceiptStatus.FORBIDDEN and record.grant.id in services.store.signed(
+        GrantRecord
+    ):
         return document(receipt)  # it waits for signatures
     return answered(receipt)
 

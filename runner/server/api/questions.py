@@ -364,6 +364,23 @@ def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any
     return {"items": items, "next": None}
 
 
+class Reassignment(RequestBody):
+    """Who decides instead, in whose place, and why."""
+
+    to: str = Field(min_length=1)
+    reason: str = Field(min_length=1)
+    instead_of: str | None = Field(
+        default=None, description="By default the only person whom the rule names."
+    )
+
+
+@router.post("/{question_id}:reassign", summary="Have another person decide an open question")
+def reassign(question_id: str, body: Reassignment, person: Operates, services: Served) -> Any:
+    """Ask another person: see `Client.reassign` in the reference."""
+    options = body.model_dump()
+    return answered(services.client.reassign(question_id, **options, by=person.principal))
+
+
 @router.post("/{question_id}:withdraw", status_code=204, summary="Withdraw an open question")
 def withdraw(
     question_id: str,

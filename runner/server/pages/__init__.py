@@ -3,6 +3,7 @@
 from fastapi.routing import APIRoute
 
 from runner.server.pages import (
+    absences,
     controls,
     grants,
     home,
@@ -19,6 +20,7 @@ ROUTERS = (
     inbox.router,
     question.router,
     grants.router,
+    absences.router,
     passkeys.router,
     runs.router,
     run_actions.router,

@@ -11,7 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from runner.approvals import granting
-from runner.approvals.grants import number_of
+from runner.approvals.grants import GrantRecord, number_of
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import OWN_KEY, Rule
 from runner.operations.questions import QuestionView
@@ -94,7 +94,7 @@ def _add(
     }
     record = proposed(services, person, question_id, options)
     receipt = grant(services, person, record, "approve", form.get("comment", ""))
-    if record.grant.id in services.store.grants():
+    if record.grant.id in services.store.signed(GrantRecord):
         return back(request, f"/grants#{record.grant.id}")
     return _page(request, person, services, receipt)
 

@@ -42,7 +42,7 @@ from runner.records.interrupts import (
     ReceiptStatus,
 )
 from runner.records.messages import body_of, operation_body
-from runner.server.access import Decides, Person, Seen
+from runner.server.access import Decides, Operates, Person, Seen
 from runner.server.api.documents import seen_by
 from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
@@ -147,6 +147,25 @@ async def answer(
         _decided, request, services, person, question_id, form, shown_at
     )
     return await run_in_threadpool(_page, request, services, person, question_id, shown)
+
+
+@router.post("/q/{question_id}/reassign")
+def reassign(
+    request: Request,
+    question_id: str,
+    person: Operates,
+    services: Served,
+    to: Typed = "",
+    reason: Typed = "",
+    instead_of: Typed = "",
+) -> Response:
+    """Have another person decide a question."""
+    receipt = services.client.reassign(
+        question_id, to=to, reason=reason, instead_of=instead_of or None, by=person.principal
+    )
+    if receipt.status is ReceiptStatus.ACCEPTED:
+        return back(request, f"/q/{quote(question_id)}")
+    return _page(request, services, person, question_id, Shown(receipt, status=409))
 
 
 @router.post("/q/{question_id}/{action}")

@@ -15,7 +15,6 @@ from runner import scheduler
 from runner.approvals import ballots
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
-from runner.approvals.grants import GrantRecord
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.definition.model import Topology, shape_name
@@ -39,6 +38,7 @@ from runner.store.interface import (
     Reply,
     Request,
     RunSnapshot,
+    Signed,
     Token,
 )
 from runner.store.memory.database import Database, wall_clock
@@ -307,7 +307,7 @@ class MemoryStore:
         with self._changed:
             return dict(self._database.frozen)
 
-    def grants(self) -> dict[str, GrantRecord]:
+    def signed(self, kind: type[Signed]) -> dict[str, Signed]:  # noqa: ARG002 - as declared
         return {}
 
     def limit_settings(self) -> dict[str, LimitSetting]:

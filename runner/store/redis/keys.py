@@ -442,6 +442,12 @@ DICTIONARY = (
         "some weeks after it is over",
     ),
     Key(
+        "absences",
+        "hash",
+        "principal -> until when they are away, and who votes for them (JSON); of the first partition alone",
+        "until they are back",
+    ),
+    Key(
         "frozen",
         "hash",
         "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)",
@@ -568,6 +574,7 @@ class Keys:
         self.audit_leaves = f"{self.prefix}audit:leaves"
         self.frozen = f"{self.prefix}frozen"
         self.grants = f"{self.prefix}grants"
+        self.absences = f"{self.prefix}absences"
         self.spread = f"{self.prefix}spread"
 
     def singleton_lock(self, name: str) -> str:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
-from runner.approvals.grants import GrantRecord
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.setting import LimitSetting
@@ -47,6 +46,7 @@ from runner.store.interface import (
     Reply,
     Request,
     Rung,
+    Signed,
     Token,
 )
 from runner.store.receipts import receipts_for
@@ -519,8 +519,8 @@ class PartitionedStore:
 
     # Freezes
 
-    def grants(self) -> dict[str, GrantRecord]:
-        return self._first.grants()
+    def signed(self, kind: type[Signed]) -> dict[str, Signed]:
+        return self._first.signed(kind)
 
     def frozen(self) -> dict[str, Freeze]:
         return self._first.frozen()

@@ -37,7 +37,7 @@ from runner.store.encoding import (
     reply_of,
 )
 from runner.store.interface import Claim, Doorbell, R, Reply, Request, Start, Token
-from runner.store.redis import freezes, grants, ledger, measurements, packed_runs
+from runner.store.redis import absences, freezes, grants, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.fast.plan_arguments import ClaimRead
@@ -66,6 +66,7 @@ from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
     CancelRun,
+    ChangeAbsence,
     ChangeGrant,
     ChangeLimit,
     ClaimVisit,
@@ -123,6 +124,7 @@ class Requests:
             ApplyOperation: self._operate,
             AskQuestions: self._wait,
             CastVote: self._vote,
+            ChangeAbsence: self._change_absence,
             ChangeGrant: self._change_grant,
             ChangeLimit: self._change_limit,
             ClaimVisit: self._claim,
@@ -436,6 +438,13 @@ class Requests:
         if reply.word == "relaxed":
             self.wake_ready_nodes()
         return reply
+
+    def _change_absence(self, request: ChangeAbsence) -> Reply:
+        def plan(transaction: Transaction) -> Reply:
+            return absences.change(transaction.write_set, request)
+
+        wants = [(absences.ABSENCES, request.who)]
+        return self._transactions.run("absence", plan, wants, makes_room=True)
 
     def _change_grant(self, request: ChangeGrant) -> Reply:
         def plan(transaction: Transaction) -> Reply:

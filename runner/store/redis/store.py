@@ -13,12 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
-from typing import Any
+from typing import Any, cast
 
 from runner.approvals import ballots
+from runner.approvals.absences import Absence
 from runner.approvals.ballots import Standing
 from runner.approvals.freezes import Freeze
-from runner.approvals.grants import GrantRecord
 from runner.audit.entries import Mode
 from runner.definition.model import ROOT, Topology
 from runner.errors import CorruptDocument, StoreError
@@ -59,9 +59,11 @@ from runner.store.interface import (
     Reply,
     Request,
     RunSnapshot,
+    Signed,
     Token,
 )
 from runner.store.redis import (
+    absences,
     archive_queue,
     due_timers,
     freezes,
@@ -408,13 +410,16 @@ class RedisStore:
         fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
         return freezes.read(fields)
 
-    def grants(self) -> dict[str, GrantRecord]:
-        fields: list[bytes] = self._redis.call("HGETALL", self._keys.grants)
-
+    def signed(self, kind: type[Signed]) -> dict[str, Signed]:
         def uses(grant_id: str) -> dict[bytes, bytes]:
             return mapping_of(self._redis.call("HGETALL", self._keys.grant_uses(grant_id)))
 
-        return grants.read(fields, uses)
+        fields: list[bytes]
+        if kind is Absence:
+            fields = self._redis.call("HGETALL", self._keys.absences)
+            return cast("dict[str, Signed]", absences.read(fields))
+        fields = self._redis.call("HGETALL", self._keys.grants)
+        return cast("dict[str, Signed]", grants.read(fields, uses))
 
     def limit_settings(self) -> dict[str, LimitSetting]:
         return self.limits.settings()

@@ -1,0 +1,112 @@
+"""Absences: while one person is away, another may vote in their place, as far as each rule lets them.
+
+What the absent person says is one message, signed where there are keys, and nothing happens to a question
+until the other person votes on it. Then that message is the loan of a vote, as after `delegate`, and a worker
+that judges the decision reads the message again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pydantic
+
+from runner.approvals import rules
+from runner.approvals.ballots import escalated
+from runner.approvals.judgement import level_of
+from runner.approvals.rules import Principal, Rule, Voter, selector
+from runner.errors import UsageError
+from runner.records import codec
+from runner.records.codec import JSON
+from runner.records.interrupts import Interrupt
+
+LONGEST = 366 * 86_400_000
+"""Milliseconds that an absence lasts at most."""
+
+MOST_ONLY = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Who is away (`by`), who may vote for them (`to`), and from when until when (ms).
+
+    With `only` the votes are lent that they have by these selectors, such as "group:finance". `groups` and
+    `roles` are what the door knew of them; `body` is the message as they signed it.
+    """
+
+    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
+
+    by: str
+    to: str
+    since: int
+    until: int
+    only: list[str] = field(default_factory=list)
+    groups: list[str] = field(default_factory=list)
+    roles: list[str] = field(default_factory=list)
+    body: dict[str, Any] = field(default_factory=dict)
+    v: int = 1
+
+    @property
+    def person(self) -> Voter:
+        """Who is away, as the door knew them."""
+        return Voter(Principal.read(self.by), frozenset(self.groups), frozenset(self.roles))
+
+    @property
+    def selectors(self) -> list[str]:
+        """Selectors by which it lends a vote, as lists of questions name them."""
+        name = rules.plain_name(self.by)
+        forms = {form: form for form in self.person.selectors}
+        forms[f"user:{self.by}"] = f"user:{name}"
+        return [form for full, form in forms.items() if full in (self.only or forms)]
+
+
+def absence_body(
+    tenant: str,
+    by: Principal | str,
+    to: Principal | str,
+    *,
+    since: int,
+    until: int,
+    only: Sequence[str] = (),
+) -> dict[str, JSON]:
+    """Return the message of an absence, as it is signed. Times are ms since 1970.
+
+    Raises:
+        UsageError: a name is no principal, an entry of `only` no selector, or the times can't be used.
+    """
+    names = [who if isinstance(who, Principal) else Principal.read(who) for who in (by, to)]
+    if names[0].key == names[1].key:
+        raise UsageError("an absence names somebody else, who votes instead.")
+    if not 0 <= since < until <= since + LONGEST:
+        raise UsageError("an absence ends after it begins, within 366 days.")
+    if len(only) > MOST_ONLY:
+        raise UsageError(f"an absence names at most {MOST_ONLY} groups or roles.")
+    return {
+        "v": 2,
+        "operation": rules.AWAY,
+        "tenant": tenant,
+        "by": names[0].key,
+        "to": names[1].key,
+        "since": since,
+        "until": until,
+        "only": sorted({selector(form) for form in only}),
+    }
+
+
+def standing_in(
+    absences: Iterable[Absence], question: Interrupt, stage: int, now: int
+) -> list[Absence]:
+    """List the absences that lend a vote on a question now (ms), as far as is known before it is cast."""
+    rule = Rule.thawed(question.rule) if question.rule else None
+    if rule is None or rule.delegate == "none":
+        return []
+    due = escalated(question, now)
+    return [
+        one
+        for one in absences
+        if one.since <= now <= one.until
+        and (one.body or not level_of(rule))
+        and rules.lends(one.only, rule.steps[stage], due, one.person)
+    ]

@@ -1,0 +1,52 @@
+"""`/v1/absences`: who is away, and who may vote for them until they are back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter
+from pydantic import Field
+
+from runner.approvals.votes import absences, end_absence
+from runner.operations.questions import away_view
+from runner.records.json_form import document
+from runner.server.access import Known, Signs
+from runner.server.api.documents import ONE_PAGE, page_document
+from runner.server.api.questions import Signed
+from runner.server.deciding import be_away
+from runner.server.services import Served
+
+router = APIRouter(prefix="/v1/absences", tags=["questions"])
+
+
+class NewAbsence(Signed):
+    """Who votes in your place, and until when."""
+
+    to: str = Field(
+        min_length=1, description="A principal, `kind:issuer|subject`, or a plain name."
+    )
+    until: int = Field(description="In ms since 1970.")
+    since: int | None = Field(default=None, description="In ms since 1970; by default now.")
+    only: list[str] = Field(
+        default_factory=list,
+        description="For what you may decide by these selectors, such as `group:finance`.",
+    )
+
+
+@router.get("", summary="List who is away", dependencies=[ONE_PAGE])
+def list_absences(person: Known, services: Served) -> dict[str, Any]:
+    """List who is away or will be, in the order in which they come back."""
+    return page_document(map(away_view, absences(services.client.engine)), person)
+
+
+@router.put("/mine", summary="Be away")
+def begin(body: NewAbsence, person: Signs, services: Served) -> Any:
+    """Let another person vote in your place for some time, as far as each rule allows."""
+    options = body.model_dump(exclude={"proof"})
+    return document(away_view(be_away(services, person, body.proof, **options)))
+
+
+@router.delete("/mine", status_code=204, summary="Be back")
+def end(person: Signs, services: Served) -> None:
+    """End your absence."""
+    end_absence(services.client.engine, person.principal, person.principal.key)

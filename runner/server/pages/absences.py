@@ -1,0 +1,84 @@
+"""The page of absences: who is away, who votes for them, and a form for one's own."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, date, datetime
+from datetime import time as clock
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import HTMLResponse
+
+from runner.approvals.votes import absences, end_absence
+from runner.operations.questions import away_view
+from runner.server.access import Known, Person, Signs
+from runner.server.deciding import absence_message, be_away
+from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
+from runner.server.pages.rendering import back, page
+from runner.server.parameters import FormText
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+
+router = APIRouter(include_in_schema=False)
+
+
+@router.get("/absences")
+def show(request: Request, person: Known, services: Served) -> HTMLResponse:
+    """Show who is away."""
+    return _page(request, person, services)
+
+
+@router.post("/absences/begin")
+def begin(
+    request: Request,
+    person: Signs,
+    services: Served,
+    to: FormText = "",
+    until: FormText = "",
+    since: FormText = "",
+    proof: FormText = "",
+    only: Annotated[list[str] | None, Form()] = None,
+) -> Response:
+    """Be away until the end of a day (UTC); with a passkey that is signed in a second step."""
+    begins = int(since) if since.isdecimal() else time.time_ns() // 1_000_000
+    options: dict[str, Any] = {
+        "to": to,
+        "since": begins,
+        "until": _end_of(until),
+        "only": only or (),
+    }
+    signature = proof_of({"proof": proof})
+    if signature is None and (keys := passkeys(request, services, person)):
+        body = absence_message(services, person, **options)
+        form = {"to": to, "until": until, "since": str(begins)}
+        step = signature_step(keys, body, form, "/absences/begin", f"{to} votes for me")
+        return _page(request, person, services, step, only or ())
+    be_away(services, person, signature, **options)
+    return back(request, "/absences")
+
+
+@router.post("/absences/end")
+def end(request: Request, person: Signs, services: Served) -> Response:
+    """End one's own absence."""
+    end_absence(services.client.engine, person.principal, person.principal.key)
+    return back(request, "/absences")
+
+
+def _end_of(day: str) -> int:
+    try:
+        last = datetime.combine(date.fromisoformat(day), clock.max, UTC)
+    except ValueError as error:
+        raise Problem(422, f"{day!r:.40} is no day. Nothing was stored.") from error
+    return round(last.timestamp() * 1000)
+
+
+def _page(
+    request: Request,
+    person: Person,
+    services: Services,
+    signature: SignatureStep | None = None,
+    only: object = (),
+) -> HTMLResponse:
+    away = [away_view(one) for one in absences(services.client.engine)]
+    return page(request, "absences.html", person, absences=away, signature=signature, only=only)

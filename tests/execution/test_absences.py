@@ -1,0 +1,268 @@
+"""Absences and reassignments: another person votes in one's place, for no more than was said."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+
+import pytest
+import redis
+
+from runner import Client
+from runner.approvals import Auth, Rule, absence_body
+from runner.approvals.absences import Absence
+from runner.approvals.rules import Principal, Voter
+from runner.approvals.votes import absences, begin_absence, end_absence
+from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations.answers import apply_decisions, reassign
+from runner.operations.questions import read_question
+from runner.records.interrupts import Decision
+from runner.records.messages import vote_body
+from runner.records.run import Status
+from runner.store.redis.keys import Keys
+from tests.execution import test_forged_writes
+from tests.execution.test_effects import DOOR, LOGIN
+from tests.execution.test_grants import Desk
+from tests.graphs import single
+from tests.server.conftest import Site
+
+keys = test_forged_writes.keys
+
+HOUR = 3_600_000
+
+
+def rule_of(level=0, **options):
+    options.setdefault("delegate", "anyone")
+    return Rule(eligible=["group:finance"], auth=Auth(level=level), **options)
+
+
+def now():
+    return time.time_ns() // 1_000_000
+
+
+class Office(Desk):
+    """Ana is of finance, and zoe is not."""
+
+    def who(self, name):
+        return Principal(name, LOGIN if self.signed else "")
+
+    def away(self, name="ana", to="zoe", *, groups=("finance",), since=0, until=HOUR, only=()):
+        body = absence_body(
+            self.store.namespace,
+            self.who(name),
+            self.who(to),
+            since=now() + since,
+            until=now() + until,
+            only=only,
+        )
+        if self.signed:
+            body = DOOR.sign(body, login={"groups": groups, "level": self.level})
+        return begin_absence(self.engine, body, Voter(self.who(name), frozenset(groups)))
+
+    def vote(self, question_id, name="zoe"):
+        """Approve as somebody without groups; run what is ready, and return the status of the receipt."""
+        (question,) = self.store.interrupts([question_id])
+        body = vote_body(question_id, "approve", self.who(name), digest=question.digest)
+        if self.signed:
+            body = DOOR.sign(body, login={"groups": [], "level": self.level})
+        decision = Decision(
+            question_id,
+            None,
+            None,
+            None,
+            question.digest,
+            "approve",
+            voter=Voter(self.who(name)),
+            body=body,
+        )
+        (receipt,) = apply_decisions(self.engine, [decision])
+        self.go_on()
+        return receipt.status
+
+    def ask(self, **options):
+        return self.question(self.run(**options))
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_another_votes_while_one_is_away(redis_url, keys, level):
+    """Before and after, or without it, they may not; the question says who may, and the events who did."""
+    office = Office(redis_url, rule_of(level))
+    first, second = office.ask(), office.ask()
+    assert office.vote(first) == "forbidden"
+    office.away(since=HOUR, until=2 * HOUR)
+    assert office.vote(first) == "forbidden"
+    office.away()
+    (away,) = read_question(office.store, office.store.interrupts([first])[0]).away
+    assert (away.by, away.to) == (office.who("ana").key, office.who("zoe").key)
+    assert office.vote(first) == "accepted"
+    assert office.paid() == [120]
+    events = office.engine.store.events(first.partition(".")[0])
+    (lent,) = [event.data for event in events if event.kind == "interrupt.delegated"]
+    assert (lent["by"], lent["to"]) == (away.by, away.to)
+    end_absence(office.engine, office.who("ana"))
+    assert office.vote(second) == "forbidden"
+    with pytest.raises(NotFoundError):
+        end_absence(office.engine, office.who("ana"))
+    assert office.paid() == [120]
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize(
+    ("rule", "absence", "status"),
+    [
+        ({}, {"only": ["group:finance"]}, "accepted"),
+        ({}, {"only": ["group:sales"], "groups": ("finance", "sales")}, "forbidden"),
+        ({}, {"only": ["user:ana"]}, "forbidden"),
+        ({}, {"name": "bob", "groups": ()}, "forbidden"),
+        ({}, {"to": "ivy"}, "forbidden"),
+        ({"delegate": "none"}, {}, "forbidden"),
+        ({"delegate": "group"}, {}, "forbidden"),
+        ({"exclude": ["user:zoe"]}, {}, "forbidden"),
+        ({"exclude": ["user:ana"]}, {}, "forbidden"),
+    ],
+)
+def test_no_absence_lends_more_than_the_rule_allows(
+    redis_url, keys, *, level, rule, absence, status
+):
+    """Nor more than who is away may do by what they name."""
+    issuer = f"human:{LOGIN}|" if level else ""
+    rule = {
+        name: [form.replace("user:", f"user:{issuer}") for form in value]
+        if name == "exclude"
+        else value
+        for name, value in rule.items()
+    }
+    office = Office(redis_url, rule_of(level, **rule))
+    question = office.ask()
+    office.away(**absence)
+    assert office.vote(question) == status
+
+
+def test_two_people_are_two(redis_url, keys):
+    """Where two must approve, one who stands in for another casts one vote, and none of their own."""
+    office = Office(redis_url, rule_of(2, need=2))
+    question = office.ask()
+    office.away()
+    assert [office.vote(question), office.vote(question)] == ["counted", "duplicate"]
+    assert office.paid() == []
+
+
+FORGED = {
+    "until": lambda absence: {**absence, "since": 1, "until": now() + HOUR},
+    "to": lambda absence: {**absence, "to": f"human:{LOGIN}|zoe"},
+    "body": lambda absence: {**absence, "body": {**absence["body"], "until": now() + HOUR}},
+    "tenant": lambda absence: {**absence, "body": {**absence["body"], "tenant": "other"}},
+    "by": lambda absence: {**absence, "by": f"human:{LOGIN}|eva"},
+}
+
+
+@pytest.mark.parametrize("forged", FORGED)
+def test_no_absence_that_was_written_has_an_effect(redis_url, keys, forged):
+    """Whoever writes to Redis lengthens or redirects an absence, and nothing is paid."""
+    office = Office(redis_url, rule_of(2))
+    question = office.ask()
+    to = "ivy" if forged == "to" else "zoe"
+    absence = office.away(to=to, since=HOUR, until=2 * HOUR)
+    if forged == "to":
+        absence = office.away(to=to)
+    written = FORGED[forged](asdict(absence))
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(Keys("runner").absences, absence.by, json.dumps(written))
+    # What a door can't see, the worker does.
+    assert office.vote(question) == ("accepted" if forged in {"until", "to"} else "forbidden")
+    assert office.paid() == []
+
+
+def test_at_level_0_a_written_absence_has_an_effect(redis_url):
+    """The control: where nothing is signed, what is stored counts."""
+    office = Office(redis_url, rule_of(0))
+    question = office.ask()
+    written = Absence("human:|ana", "human:|zoe", 1, now() + HOUR, groups=["finance"])
+    with redis.Redis.from_url(redis_url) as raw:
+        raw.hset(Keys("runner").absences, "human:|ana", json.dumps(asdict(written)))
+    assert office.vote(question) == "accepted"
+    assert office.paid() == [120]
+
+
+def test_an_absence_is_checked_where_it_is_said(redis_url, keys):
+    """Somebody else votes, it ends in the future, and it is signed by the person."""
+    office = Office(redis_url, rule_of(2))
+    for options in (
+        {"to": "ana"},
+        {"until": -1},
+        {"until": 400 * 24 * HOUR},
+        {"only": ["x:y"]},
+    ):
+        with pytest.raises(UsageError):
+            office.away(**options)
+    body = absence_body("runner", "ana", "zoe", since=now(), until=now() + HOUR)
+    with pytest.raises(UsageError, match="another person"):
+        begin_absence(office.engine, body, Voter(Principal("eva")))
+    assert absences(office.engine) == []
+
+
+# -- reassigning -------------------------------------------------------------------------------------
+
+
+def asking(**options):
+    return single(lambda ctx: ctx.interrupt("how much?", **options))
+
+
+def test_a_plain_question_is_asked_again_of_another(redis_url):
+    """Who was asked can't answer any more; events say who did it, and why."""
+    site = Site(redis_url, {"ask": lambda: asking(assignees=["ana"])})
+    client: Client = site.client
+    run = site.start("ask")
+    (question,) = run.interrupts()
+    with pytest.raises(UsageError, match="reason"):
+        client.reassign(question.id, to="ben", reason=" ")
+    receipt = client.reassign(question.id, to="ben", reason="ana has left", by="ops")
+    assert receipt.status == "accepted"
+    site.work()
+    (again,) = run.interrupts()
+    assert (again.assignees, again.name) == (["ben"], "how much?")
+    assert client.respond(question.id, 5, responder="ana").status == "superseded"
+    assert client.respond(again.id, 5, responder="ana").status == "forbidden"
+    assert client.respond(again.id, 5, responder="ben").status == "accepted"
+    site.work()
+    assert run.status == Status.COMPLETED
+    (event,) = [event.data for event in run.events() if event.kind == "interrupt.withdrawn"]
+    assert event == {"reason": "ana has left", "reask": True, "by": "human:|ops", "to": ["ben"]}
+    with pytest.raises(ConflictError):
+        client.reassign(again.id, to="eva", reason="too late")
+
+
+def test_an_operator_reassigns_within_the_rule(redis_url):
+    """As far as it lets somebody stand in; who was to decide can't any more."""
+    graphs = {
+        name: lambda rule=rule: asking(rule=rule, action={"amount": 5})
+        for name, rule in {
+            "anyone": Rule(eligible=["ana"], delegate="anyone"),
+            "none": Rule(eligible=["ana"]),
+            "two": Rule(eligible=["ana", "eva"], delegate="anyone"),
+        }.items()
+    }
+    site = Site(redis_url, graphs)
+    client: Client = site.client
+    (free,), (fixed,), (two,) = (site.start(name).interrupts() for name in graphs)
+    assert client.reassign(fixed.id, to="ben", reason="ana has left").status == "forbidden"
+    with pytest.raises(UsageError, match="whom they replace"):
+        client.reassign(two.id, to="ben", reason="ana has left")
+    options = {"to": "ben", "reason": "ana has left", "by": "ops"}
+    assert client.reassign(two.id, **options, instead_of="ana").status == "accepted"
+    assert client.reassign(free.id, **options).status == "accepted"
+    assert client.vote(free.id, "approve", by="ana").status == "forbidden"
+    assert client.vote(free.id, "approve", by="ben").status == "accepted"
+    run = client.run(free.run_id)
+    (event,) = [event.data for event in run.events() if event.kind == "interrupt.delegated"]
+    assert event["by"] == "human:|ops"
+    assert (event["instead_of"], event["to"]) == ("human:|ana", "human:|ben")
+    assert event["comment"] == "ana has left"
+
+
+def test_where_votes_are_signed_only_the_person_lends_theirs(redis_url, keys):
+    """An operator is told what to do instead."""
+    office = Office(redis_url, rule_of(2))
+    with pytest.raises(UsageError, match="reask"):
+        reassign(office.engine, office.ask(), "ben", "ana has left", instead_of="ana")

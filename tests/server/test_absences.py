@@ -1,0 +1,110 @@
+"""Absences and reassignments at the API and on the pages."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from runner.approvals import Action, Rule
+from tests.graphs import single
+from tests.server.conftest import Site
+from tests.server.test_inbox import rows
+from tests.server.test_pages import HTML, send
+
+RULE = Rule(eligible=["group:finance"], delegate="anyone", need=2)
+
+
+def ask(ctx):
+    return ctx.interrupt("pay", rule=RULE, action=Action("t", "function", "pay", {})).decision
+
+
+@pytest.fixture
+def desk(redis_url):
+    """A site that asks two of finance, or ana alone."""
+    alone = Rule(eligible=["ana"], delegate="anyone")
+    graphs = {
+        "till": lambda: single(ask),
+        "ana": lambda: single(lambda ctx: ctx.interrupt("one", rule=alone).response),
+        "plain": lambda: single(lambda ctx: ctx.interrupt("two", assignees=["ana"])),
+    }
+    return Site(redis_url, graphs)
+
+
+def as_ana(desk):
+    desk.as_role("approver", name="ana", groups=["finance", "audit"])
+
+
+def as_ben(desk):
+    desk.as_role("approver", name="ben")
+
+
+def until():
+    return round(time.time() * 1000) + 3_600_000
+
+
+def test_who_is_away_is_seen_and_voted_for(desk):
+    """At the API: the other one finds the question, votes, and no longer when the first is back."""
+    (first,), (second,) = desk.start("till").interrupts(), desk.start("till").interrupts()
+    as_ana(desk)
+    me = desk.http.get("/v1/me").json()["principal"]
+    as_ben(desk)
+    other = desk.http.get("/v1/me").json()["principal"]
+    assert rows(desk, "tab=mine") == []
+    as_ana(desk)
+    body = {"to": other, "until": until(), "only": ["group:finance"]}
+    assert desk.http.put("/v1/absences/mine", json={**body, "until": 5}).status_code == 422
+    begun = desk.http.put("/v1/absences/mine", json=body)
+    assert (begun.status_code, begun.json()["only"]) == (200, ["group:finance"])
+    as_ben(desk)
+    (listed,) = desk.http.get("/v1/absences").json()["items"]
+    assert (listed["by"], listed["to"]) == (me, other)
+    assert set(rows(desk, "tab=mine")) == {first.id, second.id}
+    (away,) = desk.http.get(f"/v1/questions/{first.id}").json()["away"]
+    assert away["to"] == other
+    page = desk.http.get(f"/q/{first.id}", headers=HTML).text
+    assert "ana is away until" in page
+    voted = send(desk, f"/q/{first.id}", digest=first.digest, decision="approve")
+    assert "1 of 2" in voted.text
+    assert "ben may vote in the place of ana" in desk.http.get(f"/q/{first.id}").text
+    assert desk.http.delete("/v1/absences/mine").status_code == 404
+    as_ana(desk)
+    assert desk.http.delete("/v1/absences/mine").status_code == 204
+    as_ben(desk)
+    late = send(desk, f"/q/{second.id}", digest=second.digest, decision="approve")
+    assert late.status_code == 409
+
+
+def test_an_absence_begins_and_ends_on_its_page(desk):
+    """With a day and one's groups; only one's own can be ended."""
+    as_ana(desk)
+    assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
+    form = {"to": "ben", "until": "2999-01-01", "only": "group:audit"}
+    assert send(desk, "/absences/begin", **form).status_code == 422  # more than a year
+    form["until"] = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 86_400))
+    assert send(desk, "/absences/begin", **{**form, "until": "soon"}).status_code == 422
+    assert send(desk, "/absences/begin", **form).status_code == 303
+    page = desk.http.get("/absences", headers=HTML).text
+    assert ("group:audit" in page, "I am back" in page) == (True, True)
+    as_ben(desk)
+    assert "I am back" not in desk.http.get("/absences", headers=HTML).text
+    as_ana(desk)
+    assert send(desk, "/absences/end").status_code == 303
+    assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
+
+
+def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
+    """One with a rule, and one without; who only decides may not."""
+    (ruled,), (plain,) = desk.start("ana").interrupts(), desk.start("plain").interrupts()
+    as_ben(desk)
+    path, body = f"/v1/questions/{ruled.id}:reassign", {"to": "eva", "reason": "ana has left"}
+    assert desk.http.post(path, json=body).status_code == 403
+    assert "Let somebody else decide" not in desk.http.get(f"/q/{ruled.id}", headers=HTML).text
+    desk.as_role("operator", "viewer", name="ops")
+    assert desk.http.post(path, json={**body, "reason": " "}).status_code == 422
+    assert desk.http.post(path, json=body).json()["status"] == "accepted"
+    assert "Let somebody else decide" in desk.http.get(f"/q/{plain.id}", headers=HTML).text
+    assert send(desk, f"/q/{plain.id}/reassign", to="eva", reason="left").status_code == 303
+    desk.work()
+    (again,) = desk.client.run(plain.run_id).interrupts()
+    assert again.assignees == ["eva"]
