@@ -22,13 +22,10 @@ if TYPE_CHECKING:
     from runner.audit.export import Verdict
     from runner.store.shared import AuditLog, Shared
 
-FORMATS = ("jsonl", "in-toto")
-
 
 def export_lines(
     audit: AuditLog,
     conditions: Terms,
-    form: str = "jsonl",
     run_id: str = "",
     votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
@@ -37,11 +34,10 @@ def export_lines(
     `votes_of` is as for `export`.
 
     Raises:
-        UsageError: nothing is signed, or statements are asked for without the key. ArchiveError: entries that
-        are archived can't be read. StoreError: the store can't be reached.
+        UsageError: nothing is signed. ArchiveError: entries that are archived can't be read.
+        StoreError: the store can't be reached.
     """
     from runner.audit.export import export  # noqa: PLC0415 - needs an extra
-    from runner.audit.statements import statements  # noqa: PLC0415 - as above
 
     if conditions.signer is not None:
         sealing = Sealing(audit, conditions)
@@ -56,13 +52,7 @@ def export_lines(
         )
     leaves: list[bytes] = []
     entries = sealed(audit, head, conditions.archive, leaves)
-    if form == "jsonl":
-        return export(entries, [head.note], [head.key], run_id, leaves, votes_of=votes_of)
-    if conditions.signer is None:
-        raise UsageError("statements are signed: set RUNNER_AUDIT_KEY here.")
-    return statements(
-        entries, leaves, head.note, (conditions.signer.name, conditions.signer.key), run_id
-    )
+    return export(entries, [head.note], [head.key], run_id, leaves, votes_of=votes_of)
 
 
 def own_key(path: Path, name: str) -> Signer:
@@ -125,24 +115,19 @@ def verify_file(
     origin: str = "",
     decision_keys: str | Path = "",
 ) -> Verdict:
-    """Verify an export in either format; `anchored_texts` have checkpoints that were kept elsewhere.
+    """Verify an export; `anchored_texts` have checkpoints that were kept elsewhere.
 
     `origin` is the tree that it must be of; "" for any. `decision_keys` is the file of the public keys by
     which signed votes are verified, too.
 
     Raises:
-        UsageError: a checkpoint can't be read, or votes shall be verified, which statements don't have.
+        UsageError: a checkpoint or a key can't be read.
     """
-    from runner.audit import anchors, export, statements  # noqa: PLC0415 - need an extra
+    from runner.audit import anchors, export  # noqa: PLC0415 - need an extra
 
-    whole = list(lines)
     outside = [note for text in anchored_texts for note in anchors.notes(text)]
-    if whole and statements.is_envelope(whole[0]):
-        if decision_keys:
-            raise UsageError("statements have no signed votes: export entries with --votes.")
-        return statements.verify_statements(whole, keys, outside, origin)
     public = DecisionKeys(str(decision_keys)).read() if decision_keys else None
-    return export.verify(whole, keys, outside, origin, public)
+    return export.verify(list(lines), keys, outside, origin, public)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +154,7 @@ def audit_of(shared: Shared, run_id: str) -> RunAudit:
     log = logs[partition_of(run_id) % len(logs)]
     try:
         conditions = replace(terms(shared.settings, shared.archive), signer=None)
-        lines = list(export_lines(log, conditions, "jsonl", run_id))
+        lines = list(export_lines(log, conditions, run_id))
     except UsageError as error:
         kept = (json.loads(text) for _, text in log.kept())
         of_run = [entry for entry in kept if entry.get("run") == run_id]

@@ -59,13 +59,6 @@ class Exported:
     help="Only the entries of this run (default: of all).",
 )
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["jsonl", "in-toto"]),
-    default="jsonl",
-    help="Entries with their proofs, or a signed statement for each decision (default: jsonl).",
-)
-@click.option(
     "--votes",
     is_flag=True,
     help="With what people have signed: their votes with comments, and the calls that they were about.",
@@ -76,7 +69,6 @@ def export_audit(
     context: CommandContext,
     path: Path,
     run_id: str,
-    form: str,
     partition: int | None,
     *,
     votes: bool,
@@ -93,9 +85,9 @@ def export_audit(
 
     log = _log(context, run_id, partition)
     conditions = terms(context.settings, context.installation.archive)
-    log.note("exported", actor=context.user, outcome={"run": run_id, "format": form})
+    log.note("exported", actor=context.user, outcome={"run": run_id})
     votes_of = functools.partial(_votes_of, context) if votes else None
-    lines = export_lines(log, conditions, form, run_id, votes_of)
+    lines = export_lines(log, conditions, run_id, votes_of)
     written: list[int] = []
     hidden = path.with_name(f".{path.name}.new")
     try:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 import json
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -15,7 +13,6 @@ from hypothesis import strategies as st
 from runner.audit.checkpoint import Checkpoint, read, read_verifier_key, sign, verifier_key
 from runner.audit.export import Result, export, leaf_of, verify
 from runner.audit.files import read_public
-from runner.audit.statements import envelope, statements, verify_statements
 from runner.audit.tree import root_of
 from runner.errors import UsageError
 
@@ -186,62 +183,6 @@ def test_checkpoints_of_other_trees_say_nothing_of_a_file(lines):
     assert verify(lines, KEYS, [other]).result is Result.INCOMPLETE
     # Control: of the file's own tree, such a checkpoint is not passed over.
     assert verify(lines, KEYS, [other, note(entries(21))]).result is Result.INCOMPLETE
-
-
-def decided(actor: str) -> list[dict]:
-    """Entries of a decision, and one of another run behind it."""
-    about = {"question": "q", "actor": actor, "outcome": {"decision": "approve"}}
-    return [
-        {**entry, "type": kind, **(about if kind else {})}
-        for entry, kind in zip(entries(4), ("asked", "voted", "decided", ""), strict=True)
-    ]
-
-
-def stated(sealed: list[dict], origin: str = ORIGIN) -> list[str]:
-    leaves = [leaf_of(entry) for entry in sealed]
-    return list(statements(sealed, leaves, note(sealed, origin=origin), ("shop", KEY)))
-
-
-def test_statements_are_held_against_anchors_too():
-    """What a stolen key states of a tree that no anchor has seen, or of another one, does not hold."""
-    honest, forged = decided("human:|ana"), decided("human:|eve")
-    anchors, (line,) = [note(honest)], stated(honest)
-    verdict = verify_statements([line], KEYS, anchors, ORIGIN)
-    assert (verdict.result, verdict.tree) == (Result.HOLDS, f"the tree {ORIGIN!r} of 4 entries")
-
-    assert verify_statements(stated(forged), KEYS, anchors).result is Result.BROKEN
-    unseen = verify_statements(stated(forged[:3]), KEYS, anchors)
-    assert (unseen.result, unseen.line) == (Result.INCOMPLETE, 1)
-    assert verify_statements(stated(forged), KEYS).result is Result.HOLDS  # the control
-    both = verify_statements([*stated(forged[:3]), *stated(forged)], KEYS, anchors)
-    assert (both.result, both.line) == (Result.BROKEN, 2)  # what is missing hides no forgery
-    elsewhere = stated(honest, "shop.example/runner/p01")
-    assert verify_statements(elsewhere, KEYS, anchors).result is Result.INCOMPLETE
-    assert verify_statements(elsewhere, KEYS, (), ORIGIN).result is Result.BROKEN
-
-
-@pytest.mark.parametrize("place", ["decision", "question", "run", "subject", "entries"])
-def test_a_statement_says_what_its_entries_say(place):
-    """Its entries are proved to be in the tree; what stands beside them is compared with them."""
-    (line,) = stated(decided("human:|ana"))
-    statement = json.loads(base64.b64decode(json.loads(line)["payload"]))
-    predicate: dict[str, Any] = statement["predicate"]
-    if place == "subject":
-        statement["subject"][0]["digest"]["sha256"] = "ab" * 32
-    else:
-        predicate[place] = predicate["entries"][:2] if place == "entries" else "other"
-
-    verdict = verify_statements([envelope(statement, "shop", KEY)], KEYS)
-    assert (verdict.result, verdict.line) == (Result.BROKEN, 1)
-
-
-@pytest.mark.parametrize(
-    "line",
-    ['{"payloadType":' + "[" * 100_000, '{"payload":"",' + stated(decided("ana"))[0][1:]],
-)
-def test_a_statement_is_strict_json(line):
-    """Deep nesting ends no program, and no reader may take the other one of two values of a name."""
-    assert verify_statements([line], KEYS).result is Result.BROKEN
 
 
 @pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])

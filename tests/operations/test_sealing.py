@@ -538,37 +538,3 @@ def test_a_checkpoint_of_somebody_else_stops_the_signing(client, log, at_once, a
     client.hdel("runner:{p00}:audit:head", "note")
     with pytest.raises(UsageError, match="can't be used"):
         exported(log, at_once)
-
-
-# Statements
-
-
-def test_a_decision_is_a_statement_that_verifies_by_itself(client, log, at_once):
-    """An in-toto statement names the effect that was approved, and is broken when anything in it changes."""
-    effect = "sha256:" + "ab" * 32
-    for n, (type_, digests) in enumerate(
-        (("asked", {}), ("voted", {}), ("decided", {"effect": effect}))
-    ):
-        entry = {
-            "v": 1,
-            "at": n,
-            "type": type_,
-            "run": "00run",
-            "run_n": n,
-            "question": "q",
-            "digests": digests,
-        }
-        client.xadd("runner:{p00}:audit", {"e": json.dumps(entry)})
-    lines = exported(log, at_once, form="in-toto")
-
-    assert verdict(lines).text == "all 1 statements hold"
-    import base64
-
-    payload = json.loads(base64.b64decode(json.loads(lines[0])["payload"]))
-    assert payload["subject"] == [{"name": "q", "digest": {"sha256": "ab" * 32}}]
-    assert verdict(lines, keys={"runner": OTHER.key.public_key()}).result is Result.BROKEN
-    forged = json.loads(lines[0])
-    forged["payload"] = base64.b64encode(
-        json.dumps(payload | {"predicateType": "x"}).encode()
-    ).decode()
-    assert verdict([json.dumps(forged)]).result is Result.BROKEN
