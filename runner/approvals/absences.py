@@ -76,8 +76,10 @@ def absence_body(
     Raises:
         UsageError: a name is no principal, an entry of `only` no selector, or the times can't be used.
     """
-    names = [who if isinstance(who, Principal) else Principal.read(who) for who in (by, to)]
-    if names[0].key == names[1].key:
+    people = [
+        name if isinstance(name, Principal) else Principal.read(name) for name in (by, to)
+    ]
+    if people[0].key == people[1].key:
         raise UsageError("an absence names somebody else, who votes instead.")
     if not 0 <= since < until <= since + LONGEST:
         raise UsageError("an absence ends after it begins, within 366 days.")
@@ -87,8 +89,8 @@ def absence_body(
         "v": 2,
         "operation": rules.AWAY,
         "tenant": tenant,
-        "by": names[0].key,
-        "to": names[1].key,
+        "by": people[0].key,
+        "to": people[1].key,
         "since": since,
         "until": until,
         "only": sorted({selector(form) for form in only}),
@@ -104,9 +106,9 @@ def standing_in(
         return []
     due = escalated(question, now)
     return [
-        one
-        for one in absences
-        if one.since <= now <= one.until
-        and (one.body or not level_of(rule))
-        and rules.lends(one.only, rule.steps[stage], due, one.person)
+        absence
+        for absence in absences
+        if absence.since <= now <= absence.until
+        and (absence.body or not level_of(rule))
+        and rules.lends(absence.only, rule.steps[stage], due, absence.person)
     ]

@@ -121,8 +121,10 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, voter: Voter) -> 
     key, now = voter.principal.key, round(now_of(engine) * 1000)
     if rule.delegate == "none":
         return
-    named = [one for one in engine.store.signed(Absence).values() if one.to == key]
-    if not named or not question.is_open:
+    absences_of = [
+        absence for absence in engine.store.signed(Absence).values() if absence.to == key
+    ]
+    if not absences_of or not question.is_open:
         return
     standing = engine.store.standings([question.id])[0]
     facts = VoterFacts(
@@ -134,7 +136,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, voter: Voter) -> 
     stage = standing.tally.stage
     if key in standing.lent or not barred(rule, voter, facts, stage):
         return
-    for absence in standing_in(named, question, stage, now):
+    for absence in standing_in(absences_of, question, stage, now):
         person = absence.person
         if absence.body and level_of(rule):
             try:
@@ -242,8 +244,10 @@ def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
 def absences(engine: Engine) -> list[Absence]:
     """List the absences that are not over, in the order of their ends."""
     now = now_of(engine) * 1000
-    found = (one for one in engine.store.signed(Absence).values() if one.until >= now)
-    return sorted(found, key=lambda one: (one.until, one.by))
+    return sorted(
+        (absence for absence in engine.store.signed(Absence).values() if absence.until >= now),
+        key=lambda absence: (absence.until, absence.by),
+    )
 
 
 def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
@@ -251,9 +255,9 @@ def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
     now = now_of(engine) * 1000
     return [
         form
-        for one in engine.store.signed(Absence).values()
-        if one.to == principal.key and one.since <= now <= one.until
-        for form in one.selectors
+        for absence in engine.store.signed(Absence).values()
+        if absence.to == principal.key and absence.since <= now <= absence.until
+        for form in absence.selectors
     ]
 
 

@@ -151,9 +151,9 @@ def _selected(
     query = _query(context, filters)
     if mine:
         voter = Voter(Principal.read(context.user))
-        own = selectors_of(voter, context.settings.directory)
+        selectors = selectors_of(voter, context.settings.directory)
         lent = lent_selectors(context.client.engine, voter.principal)
-        query = replace(query, selectors=[*own, *lent])
+        query = replace(query, selectors=[*selectors, *lent])
     page = read_pages(
         lambda number, after: context.store.open_interrupts(query, number, after or ""),
         limit,

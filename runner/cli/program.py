@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 import click
 from click.formatting import wrap_text
 
-from runner.cli.absences import absences
 from runner.cli.audit import audit
 from runner.cli.config import config
 from runner.cli.context import CommandContext, common_options, with_context
@@ -218,7 +217,6 @@ for _command in (
     webhooks,
     interrupts,
     grants,
-    absences,
     graphs,
     workers,
     dead,

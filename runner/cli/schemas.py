@@ -13,7 +13,6 @@ from pydantic.json_schema import GenerateJsonSchema
 from runner.approvals.granting import GrantView
 from runner.approvals.keys import PublicKey
 from runner.cli import (
-    absences,
     audit,
     config,
     dev,
@@ -34,7 +33,7 @@ from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
 from runner.operations.exports import Export
 from runner.operations.migration import MigratedRun
-from runner.operations.questions import Away, QuestionView, VotedAll
+from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import (
     BackfilledRun,
     RetriedRun,
@@ -53,9 +52,6 @@ from runner.store.interface import Event
 from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
-    "absences begin": ("", Away),
-    "absences end": ("", absences.Back),
-    "absences list": ("absences", Away),
     "audit export": ("", audit.Exported),
     "audit key": ("", audit.AuditKey),
     "audit restart": ("", audit.Restarted),

@@ -220,15 +220,15 @@ class Questions:
 
     def take_back(self, inner: str) -> None:
         """Have the answers to `inner`, or to the calls in it, handed over again: the framework lost them."""
-        for each, question in self._asked.items():
-            if f"{each}.".startswith(f"{inner}."):
-                self._asked[each] = replace(question, handed=False)
+        for call_name, question in self._asked.items():
+            if f"{call_name}.".startswith(f"{inner}."):
+                self._asked[call_name] = replace(question, handed=False)
 
     def close(self, inner: str) -> None:
         """Note that a call has begun: asked under its name again, it is another call, and a new question."""
-        for each, question in self._asked.items():
-            if each == inner or each.startswith(f"{inner}#"):
-                self._asked[each] = replace(question, handed=True)
+        for call_name, question in self._asked.items():
+            if call_name == inner or call_name.startswith(f"{inner}#"):
+                self._asked[call_name] = replace(question, handed=True)
 
     def open_document(self, stored: Sequence[JSON]) -> list[JSON]:
         """Return what to store while no answer of this execution counts: `stored`, and new questions."""
@@ -258,13 +258,13 @@ def strict(schema: Any) -> Any:
         return schema
     result = dict(schema)
     for name in {"properties", "$defs"} & result.keys():
-        result[name] = {key: strict(each) for key, each in result[name].items()}
+        result[name] = {key: strict(value) for key, value in result[name].items()}
     for name in {"items", "additionalProperties"} & result.keys():
         result[name] = strict(result[name])
     if "properties" not in result:
         # Beside `properties` these are of the same object, which each alone would close.
         for name in {"anyOf", "oneOf", "prefixItems"} & result.keys():
-            result[name] = [strict(each) for each in result[name]]
+            result[name] = [strict(schema) for schema in result[name]]
     elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & result.keys():
         defaults = {
             name
@@ -456,7 +456,7 @@ class _GatedCall:
 
     def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
         call = self.call
-        common = tuple(each for each in rule.decisions if each in call.decisions)
+        common = tuple(decision for decision in rule.decisions if decision in call.decisions)
         if not common:
             raise DefinitionError(
                 f"the rule takes {', '.join(rule.decisions)} and the agent takes {', '.join(call.decisions)} "
@@ -473,8 +473,12 @@ class _GatedCall:
 
     def earlier(self, step: int) -> list[Interrupt]:
         scope, number = self.questions.place(self._inner(step))
-        asked = (self.address.within + scope, number)
-        return [each for each in self.answers.values() if (each.scope, each.number) == asked]
+        position = (self.address.within + scope, number)
+        return [
+            answer
+            for answer in self.answers.values()
+            if (answer.scope, answer.number) == position
+        ]
 
     def action(self, args: Any) -> Action:
         return self.gate.action(self.call.tool, args, self.call.args_schema)

@@ -187,7 +187,8 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
     """Read who is away, if that can matter to one of the questions."""
     matters = any(
-        one.is_open and (one.rule or {}).get("delegate", "none") != "none" for one in interrupts
+        question.is_open and (question.rule or {}).get("delegate", "none") != "none"
+        for question in interrupts
     )
     return list(store.signed(Absence).values()) if matters else []
 
@@ -297,8 +298,8 @@ def _view(
         claim_ends_at=standing.claimed_until,
         delegated=dict(standing.lent),
         away=tuple(
-            away_view(one)
-            for one in standing_in(
+            away_view(absence)
+            for absence in standing_in(
                 absences, interrupt, tally.stage, time.time_ns() // 1_000_000
             )
             if interrupt.is_open

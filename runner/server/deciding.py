@@ -153,8 +153,8 @@ def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str
 
 def selectors_of(services: Services, person: Person) -> list[str]:
     """Name a person, their groups and roles as login and directory know them, and whom they stand in for."""
-    own = directory.selectors_of(person.voter(time.time()), services.settings.directory)
-    return [*own, *lent_selectors(services.client.engine, person.principal)]
+    selectors = directory.selectors_of(person.voter(time.time()), services.settings.directory)
+    return [*selectors, *lent_selectors(services.client.engine, person.principal)]
 
 
 def why_barred(
@@ -184,7 +184,7 @@ def why_barred(
         answerers(services.store, rule, question),
         escalated(question, round(time.time() * 1000)),
         question.stage
-        if key in {*question.delegated, *(one.to for one in question.away)}
+        if key in {*question.delegated, *(absence.to for absence in question.away)}
         else None,
         gave=key in question.delegated.values(),
         plain_issuer=services.client.engine.plain_issuer,

@@ -67,10 +67,10 @@ def end(request: Request, person: Signs, services: Served) -> Response:
 
 def _end_of(day: str) -> int:
     try:
-        last = datetime.combine(date.fromisoformat(day), clock.max, UTC)
+        moment = datetime.combine(date.fromisoformat(day), clock.max, UTC)
     except ValueError as error:
         raise Problem(422, f"{day!r:.40} is no day. Nothing was stored.") from error
-    return round(last.timestamp() * 1000)
+    return round(moment.timestamp() * 1000)
 
 
 def _page(
@@ -80,5 +80,5 @@ def _page(
     signature: SignatureStep | None = None,
     only: object = (),
 ) -> HTMLResponse:
-    away = [away_view(one) for one in absences(services.client.engine)]
+    away = [away_view(absence) for absence in absences(services.client.engine)]
     return page(request, "absences.html", person, absences=away, signature=signature, only=only)

@@ -38,12 +38,12 @@ def change(write_set: WriteSet, request: ChangeAbsence) -> Reply:
 
 def read(fields: Sequence[bytes]) -> dict[str, Absence]:
     """Read all absences by the person who is away. A damaged one is left out."""
-    found = {}
+    absences_by_person = {}
     for name, text in zip(fields[::2], fields[1::2], strict=True):
         try:
             absence = codec.decode(Absence, text)
         except CorruptDocument as error:
             log.warning("absence.damaged: %r lends no vote: %s", name, error)
             continue
-        found[absence.by] = absence
-    return found
+        absences_by_person[absence.by] = absence
+    return absences_by_person
