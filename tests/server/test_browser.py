@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -114,6 +115,9 @@ def forms(shop, site, redis_url):
     amount = changed.start("amount").interrupts()[0]
     payment = changed.start("payment").interrupts()[0]
     put_grant(changed, "g1", "payment")
+    changed.client.begin_absence(
+        by="ana", to="ben", until=datetime.now(UTC) + timedelta(days=1)
+    )
     with Served(changed.app, free_port()) as served:
         yield {
             **shop,
@@ -122,6 +126,7 @@ def forms(shop, site, redis_url):
             "amount": f"{served.url}/q/{amount.id}",
             "payment": f"{served.url}/q/{payment.id}",
             "grants": f"{served.url}/grants",
+            "absences": f"{served.url}/absences",
             "migrate": f"{served.url}/runs/{run.id}/plan/migrate",
         }
 
@@ -176,7 +181,7 @@ def test_enter_in_a_field_sends_nothing(forms, browser, scripts):
     page.fill("[name='f.amount']", "1")
     page.click("text=Approve with changes")
     assert page.locator("[name=typed]").count() == 1
-    assert enter_in_each_field(page) == (2, [])
+    assert enter_in_each_field(page) == (5, [])
     context.close()
 
     assert pressed > 30

@@ -32,7 +32,10 @@ BY_FILTER = {
 
 BY_BODY = {"/v1/runs", "/v1/runs:batch", "/v1/questions:vote", "/inbox/together"}
 
-MIXED = {"/v1/me", "/v1/graphs", "/graphs", "/passkeys", "/inbox/views"}
+MIXED = {
+    *("/v1/me", "/v1/graphs", "/graphs", "/passkeys", "/inbox/views"),
+    *("/v1/absences", "/v1/absences/mine", "/absences", "/absences/begin", "/absences/end"),
+}
 
 OPEN = {"/healthz", "/readyz", "/openapi.json", "/static/{name}"}
 
