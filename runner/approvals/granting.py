@@ -250,8 +250,10 @@ def vote(
         if any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
             receipt = _receipt(grant, _count(current))
             return None
-        if _count(current).decision == "reject":
-            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, "the grant was rejected")
+        decided = _count(current)
+        if decided.word == "accepted":
+            was = "rejected" if decided.decision == "reject" else "made: revoke it to end it"
+            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, f"the grant was {was}")
             return None
         voters = [(voter_of(entry), entry["decision"]) for entry in current.votes]
         people = (question.requester, *question.on_behalf_of) if question else ()

@@ -199,6 +199,19 @@ def test_one_who_rejects_a_grant_ends_it(redis_url, keys):
     assert (desk.paid(), granting.list_grants(desk.engine)[0].state) == ([], "rejected")
 
 
+@pytest.mark.parametrize(
+    ("name", "decision"), [("ben", "reject"), ("ben", "approve"), ("zoe", "reject")]
+)
+def test_a_vote_for_a_grant_that_was_made_is_too_late(redis_url, keys, name, decision):
+    """Nobody is told that it counts, and it is not kept: who wants the grant to end revokes it."""
+    desk = Desk(redis_url, rule_of())
+    record = desk.granted()
+    late = desk.sign(record, name, decision)
+    assert (late.status, "revoke it" in late.detail) == ("superseded", True)
+    (view,) = granting.list_grants(desk.engine)
+    assert [vote.by for vote in view.votes] == [f"human:{LOGIN}|ana"]
+
+
 def test_a_rejection_ends_a_grant_for_the_runs_of_who_rejected_it(redis_url, keys):
     """The rule leaves their vote out of count for these runs, but what they ended stays ended."""
     desk = Desk(redis_url, rule_of(exclude=["requester"]))
