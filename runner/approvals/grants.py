@@ -106,9 +106,10 @@ class GrantRecord:
     summed: dict[str, str] = field(default_factory=dict)
 
 
-def amounts_of(grant: Grant, args: Mapping[str, Any]) -> dict[str, str]:
-    """Return what a call adds to each sum of a grant, as exact decimal numbers."""
-    return {name: str(number_of(args.get(name))) for name in grant.sums}
+def amounts_of(grant: Grant, args: Mapping[str, Any]) -> dict[str, str] | None:
+    """Return what a call adds to each sum of a grant, as exact decimal numbers; None if one is no number."""
+    numbers = {name: number_of(args.get(name)) for name in grant.sums}
+    return None if None in numbers.values() else {name: str(n) for name, n in numbers.items()}
 
 
 # -- bounds ------------------------------------------------------------------------------------------

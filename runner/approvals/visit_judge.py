@@ -165,6 +165,9 @@ class VisitJudge:
             grant = record.grant
             if not grant.covers(shown, self.graph_id):
                 continue
+            amounts = grants.amounts_of(grant, shown["args"])
+            if amounts is None:
+                continue
             requester = requester or self.requester()
             answerers_by_node = answerers_of(self._store, rule, self._run_id)
             now = self._now()
@@ -177,7 +180,7 @@ class VisitJudge:
                     grant.id,
                     grant.digest(),
                     key,
-                    grants.amounts_of(grant, shown["args"]),
+                    amounts,
                     action.digest(),
                     self._run_id,
                     self._node,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner import GraphBuilder, Status
+from runner import Agent, GraphBuilder, Status, tool
 from runner.approvals import Auth, Rule, granting
 from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, fits
 from runner.approvals.rules import Grants, Principal, Voter
@@ -20,6 +20,7 @@ from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.records.messages import start_body
 from runner.records.run import EventKind
 from runner.store.requests import ChangeGrant, UseGrant
+from runner.testing import ScriptedModel
 from tests.execution import test_forged_writes
 from tests.execution.test_effects import DOOR, LOGIN
 from tests.execution.test_forged_writes import OWN, Shop, by_passkey
@@ -131,6 +132,36 @@ def test_a_sum_is_exact(redis_url, keys):
     for amount in (500, 201, 200, 1):
         desk.run(amount)
     assert desk.paid() == [500, 200]
+
+
+def test_a_call_without_the_number_of_a_sum_is_asked_about(redis_url):
+    """It adds nothing that could be counted, so no grant covers it; one with the number is made."""
+    rule = Rule(eligible=["group:finance"], grants=Grants(uses=10))
+    desk, calls = Desk(redis_url, rule), [5, None, 6]
+
+    @tool(approval=rule)
+    def tip(amount: int | None) -> str:
+        """Give a tip."""
+        return "given"
+
+    def call(messages):
+        use = {"toolUseId": "t0", "name": "tip", "input": {"amount": calls.pop(0)}}
+        return {"toolUse": use}
+
+    builder = GraphBuilder()
+    builder.add_node(Agent("waiter", ScriptedModel([call, "done"]), [tip]), "give")
+    tips = builder.build()
+    desk.engine.registry.add("tips", lambda: tips)
+
+    def status():
+        desk.last = desk.engine.start("tips", "give")
+        desk.go_on()
+        return desk.store.read(desk.last).record.status
+
+    assert status() == Status.INTERRUPTED
+    desk.sign(desk.propose(desk.question(desk.last), bounds={}))
+    assert status() == Status.INTERRUPTED
+    assert status() == Status.COMPLETED
 
 
 def test_a_use_says_so_in_the_run_and_in_the_audit(redis_url, keys):
