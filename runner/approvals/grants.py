@@ -94,6 +94,7 @@ class GrantRecord:
 
     `rule` is the one that it was made by. A vote has who it is `by`, when (`at`, ms) and its signed `body`,
     or the groups and roles that the door has seen. `revoked` has who has revoked it, when, and why.
+    `used_for` are the idempotency keys of its uses.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -104,6 +105,18 @@ class GrantRecord:
     revoked: dict[str, Any] | None = None
     used: int = 0
     summed: dict[str, str] = field(default_factory=dict)
+    used_for: frozenset[str] = frozenset()
+
+    def has_left(self, amounts: Mapping[str, str], key: str) -> bool:
+        """Return whether it had room for these amounts when it was read, or had counted them under `key`."""
+        return key in self.used_for or (
+            self.used < self.grant.uses
+            and all(
+                Decimal(self.summed.get(name, "0")) + Decimal(amount)
+                <= Decimal(str(self.grant.sums[name]))
+                for name, amount in amounts.items()
+            )
+        )
 
 
 def amounts_of(grant: Grant, args: Mapping[str, Any]) -> dict[str, str] | None:

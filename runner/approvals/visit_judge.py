@@ -41,6 +41,12 @@ GRANTS_EVERY = 1.0
 """Seconds for which a process uses the grants that it has read; before it asks people it reads them again."""
 
 
+def _made(record: GrantRecord) -> tuple[int, str]:
+    """Return when the last vote for a grant was counted, which has made it."""
+    times = [at for vote in record.votes if type(at := vote.get("at")) is int]
+    return max(times, default=0), record.grant.id
+
+
 class KnownGrants:
     """Cache of the grants. Thread-safe; it reads only when a call begins whose rule allows grants."""
 
@@ -50,10 +56,13 @@ class KnownGrants:
         self._records: Sequence[GrantRecord] = ()
 
     def read(self, *, fresh: bool = False) -> Sequence[GrantRecord]:
-        """Return all grants, those with most left first; `fresh` as they are now."""
+        """Return all grants, those first that were made first; `fresh` as they are now.
+
+        In this order a call that a crash repeats is counted on the grant that it has begun by: what was made
+        before had nothing left for it then.
+        """
         if fresh or time.monotonic() >= self._due:
-            records = self._store.signed(GrantRecord).values()
-            self._records = sorted(records, key=lambda each: each.used - each.grant.uses)
+            self._records = sorted(self._store.signed(GrantRecord).values(), key=_made)
             self._due = time.monotonic() + GRANTS_EVERY
         return self._records
 
@@ -161,12 +170,12 @@ class VisitJudge:
         self, records: Sequence[GrantRecord], rule: Rule, action: Action, key: str
     ) -> str:
         shown, requester = action.preimage(), None
-        for record in records:
+        for record in sorted(records, key=lambda each: key not in each.used_for):
             grant = record.grant
             if not grant.covers(shown, self.graph_id):
                 continue
             amounts = grants.amounts_of(grant, shown["args"])
-            if amounts is None:
+            if amounts is None or not record.has_left(amounts, key):
                 continue
             requester = requester or self.requester()
             answerers_by_node = answerers_of(self._store, rule, self._run_id)

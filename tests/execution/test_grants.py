@@ -14,11 +14,14 @@ from hypothesis import strategies as st
 
 from runner import Agent, GraphBuilder, Status, tool
 from runner.approvals import Auth, Rule, granting
-from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, fits
+from runner.approvals.digests import Action
+from runner.approvals.grants import check_bounds, check_narrower, fits
 from runner.approvals.rules import Grants, Principal, Voter
+from runner.approvals.visit_judge import KnownGrants, VisitJudge
 from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.records.messages import start_body
-from runner.records.run import EventKind
+from runner.records.run import EventKind, NodeRecord
+from runner.store.interface import Claim, Token
 from runner.store.requests import ChangeGrant, UseGrant
 from runner.testing import ScriptedModel
 from tests.execution import test_forged_writes
@@ -187,6 +190,33 @@ def test_a_use_says_so_in_the_run_and_in_the_audit(redis_url, keys):
     )
     assert desk.store.do(use).word == "used"
     assert desk.store.signed(GrantRecord)[record.grant.id].used == 1
+
+
+def test_a_call_that_a_crash_repeats_is_counted_on_the_same_grant(redis_url, keys):
+    """Also by another worker, though another grant has more left and this one nothing."""
+    desk = Desk(redis_url, rule_of())
+    question = desk.question(desk.run())
+    for _ in range(2):
+        desk.sign(desk.propose(question, uses=1))
+    run_id = desk.run()
+    (event,) = [e for e in desk.store.events(run_id) if e.kind == EventKind.GRANT_USED]
+    token = Token(run_id, "pay", 1, 1)
+    claim = Claim(token, "till", "", "", NodeRecord(), None, None, [], [], None, [])
+    worker = VisitJudge(
+        desk.store,
+        desk.engine.decision_keys,
+        claim,
+        retry=None,
+        check_exclusions=lambda rule: None,
+        known_grants=KnownGrants(desk.store),
+        plain_issuer=str,
+    )
+    action = Action(worker.tenant, "tool", "refund", {"order": "1042", "amount": 120})
+    assert (
+        worker.use_grant(desk.till.refund.approval, action, event.data["key"])
+        == event.data["grant"]
+    )
+    assert sorted(view.used for view in granting.list_grants(desk.engine)) == [0, 1]
 
 
 def test_uses_at_the_same_time_are_counted_exactly(redis_url, keys):

@@ -100,15 +100,20 @@ def read(
             for field, total in uses_of_grant.items()
             if field.startswith("sum:")
         }
+        keys = frozenset(field[4:] for field in uses_of_grant if field.startswith("key:"))
         records[record.grant.id] = replace(
-            record, used=int(uses_of_grant.get("used", 0)), summed=sums_used
+            record,
+            used=int(uses_of_grant.get("used", 0)),
+            summed=sums_used,
+            used_for=keys,
         )
     return records
 
 
 def _document(record: GrantRecord) -> dict[str, JSON]:
     document = asdict(record)
-    return {name: value for name, value in document.items() if name not in {"used", "summed"}}
+    of_uses = {"used", "summed", "used_for"}
+    return {name: value for name, value in document.items() if name not in of_uses}
 
 
 def _note(
