@@ -5,7 +5,8 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.approvals.grants import (
     GRANT,
@@ -14,6 +15,7 @@ from runner.approvals.grants import (
     GrantRecord,
     check,
     counted,
+    revoked_key,
     voter_of,
 )
 from runner.approvals.judgement import level_of
@@ -29,6 +31,9 @@ from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.run import outermost
 from runner.store.requests import ChangeGrant
+
+if TYPE_CHECKING:
+    from runner.approvals.proofs import VerificationKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,15 +78,17 @@ class GrantView:
     revoked: dict[str, Any] | None = None
 
 
-def view_of(record: GrantRecord, now: int) -> GrantView:
-    """Return a grant as doors show it at a time (ms)."""
+def view_of(
+    record: GrantRecord, now: int, keys: Mapping[str, VerificationKey] = MappingProxyType({})
+) -> GrantView:
+    """Return a grant as doors show it at a time (ms); one that a revoked key has signed is over."""
     grant, count = record.grant, _count(record)
     state: GrantState = "waits"
     if record.revoked is not None:
         state = "revoked"
     elif count.decision == "reject":
         state = "rejected"
-    elif now > grant.until:
+    elif now > grant.until or _lost(record, keys, now):
         state = "over"
     elif record.used >= grant.uses:
         state = "used up"
@@ -110,7 +117,8 @@ def view_of(record: GrantRecord, now: int) -> GrantView:
 def list_grants(engine: Engine) -> list[GrantView]:
     """Return all grants, the newest first."""
     now = round(now_of(engine) * 1000)
-    views = [view_of(record, now) for record in engine.store.signed(GrantRecord).values()]
+    keys, records = engine.decision_keys.read(), engine.store.signed(GrantRecord).values()
+    views = [view_of(record, now, keys) for record in records]
     return sorted(views, key=lambda view: -view.made_at)
 
 
@@ -250,6 +258,12 @@ def vote(
         if any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
             receipt = _receipt(grant, _count(current))
             return None
+        if kid := _lost(current, engine.decision_keys.read(), vote_record["at"]):
+            detail = (
+                f"the key {kid!r}, which has signed for the grant, was revoked: make another"
+            )
+            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, detail)
+            return None
         decided = _count(current)
         if decided.word == "accepted":
             was = "rejected" if decided.decision == "reject" else "made: revoke it to end it"
@@ -321,6 +335,11 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
             f"the grant {record.grant.id} was revoked before; nothing was changed."
         )
     return view_of(find(engine, grant_id), now)
+
+
+def _lost(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> str:
+    """Return the id of a revoked key by which a grant holds no more, or ""."""
+    return revoked_key(record, keys, now) if level_of(Rule.thawed(record.rule)) else ""
 
 
 def _count(record: GrantRecord) -> Count:

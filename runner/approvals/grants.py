@@ -443,6 +443,19 @@ def judge(
     return ""
 
 
+def revoked_key(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> str:
+    """Return the id of a key that has signed for a grant and is revoked at `now` (ms), or ""."""
+    for vote in record.votes:
+        kid = (vote["body"].get("proof") or {}).get("kid", "")
+        if kid in keys and _is_revoked(keys[kid], now):
+            return str(kid)
+    return ""
+
+
+def _is_revoked(key: VerificationKey, now: int) -> bool:
+    return key.revoked is not None and key.revoked * 1000 <= now
+
+
 def _signed_by(
     vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey], now: int
 ) -> Voter:
@@ -462,6 +475,6 @@ def _signed_by(
     if not grant.made_at - skew <= signed_at <= grant.until + skew:
         raise UsageError("it was signed at another time than the grant was made")
     # A grant is for calls to come: a key that was revoked grants nothing from then on.
-    if key.revoked is not None and key.revoked * 1000 <= now:
+    if _is_revoked(key, now):
         raise UsageError(f"the key {proof.kid!r} was revoked")
     return proof.voter()

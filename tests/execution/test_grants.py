@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -247,6 +250,21 @@ def test_a_rule_of_two_needs_two_who_grant(redis_url, keys, level):
     assert desk.sign(record, "ben").status == "accepted"
     desk.run()
     assert desk.paid() == [120]
+
+
+def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, keys):
+    """No call begins by it, so nobody is told that it was made; a new one is, by who has a key."""
+    desk = Desk(redis_url, rule_of(3, need=2))
+    record = desk.propose(desk.question(desk.run()))
+    assert desk.sign(record).status == "counted"
+    path = Path(os.environ["RUNNER_DECISION_KEYS"])
+    written = json.loads(path.read_text())
+    (own,) = (key for key in written["keys"] if key["kid"] == "ana")
+    own["revoked"] = int(time.time())
+    path.write_text(json.dumps(written))
+    late = desk.sign(record, "ben")
+    assert (late.status, "'ana'" in late.detail) == ("superseded", True)
+    assert granting.list_grants(desk.engine)[0].state == "over"
 
 
 def test_one_who_rejects_a_grant_ends_it(redis_url, keys):
