@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner import Agent, GraphBuilder, Status, tool
 from runner.approvals import Auth, Rule, granting
 from runner.approvals.digests import Action
-from runner.approvals.grants import check_bounds, check_narrower, fits
+from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, fits
 from runner.approvals.rules import Grants, Principal, Voter
 from runner.approvals.visit_judge import KnownGrants, VisitJudge
 from runner.errors import ConflictError, GrantRefused, NotFoundError
