@@ -170,7 +170,7 @@ class Agent:
         try:
             session_id = _session_of(self._session_id, visit.invocation_state)
         except Exception as error:  # noqa: BLE001 - raised by a user's function: the node's own failure
-            return Failed(failures.record(error))
+            return Failed.of(error)
         state, messages, stored_count = await self._begin(visit, session_id)
         if state.session:
             _, session_id = session_of(state.session.id)
@@ -330,8 +330,12 @@ def _outcome(ending: Ending) -> Outcome:
         awaits = next(filter(None, reasons), "")
         return Interrupted(open_questions(ending.state), ending.saved, usage, awaits=awaits)
     if ending.error is not None:
+        failure = ending.state.failure
         return Failed(
-            ending.state.failure or failures.record(ending.error), ending.saved, usage
+            failure or failures.record(ending.error),
+            ending.saved,
+            usage,
+            raised=failures.restore(failure) if failure else ending.error,
         )
     checkpoint, session = with_session(ending.state, ending.saved)
     return Succeeded(

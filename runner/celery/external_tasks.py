@@ -82,7 +82,7 @@ class CeleryTask:
             text = (
                 f"task {self.name} ({state.reference}) did not end within the node's timeout."
             )
-            return Failed(failures.record(NodeTimedOut(text)))
+            return Failed.of(NodeTimedOut(text))
         args, kwargs = self._arguments(visit)
         codec.pack([args, kwargs], f"the arguments of task {self.name}")
         run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit

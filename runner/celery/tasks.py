@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
+import traceback
 from dataclasses import asdict
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback
+from billiard.einfo import ExceptionWithTraceback, Traceback
+from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery, current_app, shared_task
-from celery.exceptions import Ignore, Retry
+from celery.exceptions import Ignore, Retry, TaskPredicate
 from celery.result import AsyncResult
 
 from runner.celery.config import settings_of
@@ -67,6 +70,21 @@ class NodeEvent(Ignore):
         self.kind, self.fields = kind, fields
 
 
+class FailedElsewhere(NodeFailed):
+    """The error of a node that failed with a run inside it, with an external task, or by a decision.
+
+    Celery logs it as expected, and error trackers leave it out: the failure itself is reported where it was.
+    """
+
+
+def show_own_frames(self: Any, exc: Any, *arguments: Any) -> None:
+    """Take the frames of Celery and this library off the traceback that is logged and sent to monitors."""
+    super(type(self), self).on_failure(exc, *arguments)
+    frames, einfo = failures.own_frames(exc), arguments[-1]
+    einfo.tb = Traceback(frames)
+    einfo.traceback = "".join(traceback.format_exception(type(exc), exc, frames))
+
+
 class NodeRequest(ContinuingRequest):
     """Sends the event of a node's end from the worker's main process, as Celery does with its own.
 
@@ -88,7 +106,8 @@ class NodeRequest(ContinuingRequest):
     name=NODE_TASK,
     ignore_result=True,
     acks_late=True,
-    throws=(NodeFailed,),
+    throws=(FailedElsewhere,),
+    on_failure=show_own_frames,
     Strategy="runner.celery.inline_continuation:continue_inline",
     Request="runner.celery.tasks:NodeRequest",
 )
@@ -123,6 +142,8 @@ def run_node(self: Any) -> NextVisit | None:
         engine.sweep_in(delivery.retry_in)
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
+    if delivery.graph_id:
+        name_task(request, f"{delivery.graph_id}/{node}")
     end_task(delivery, self.app, run_id)
     if delivery.following is None:
         return None
@@ -136,9 +157,11 @@ def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
         case DoorbellOutcome(word="settled" | "end_reported", error=None):
             return
         case DoorbellOutcome(word="settled", error=ErrorRecord() as error):
-            raise node_failed(error)
+            raise failure_of(delivery.raised, error)
         case DoorbellOutcome(word="retrying", error=ErrorRecord() as error):
-            raise Retry(exc=node_failed(error), when=round(delivery.retry_in or 0, 3))
+            raise Retry(
+                exc=failure_of(delivery.raised, error), when=round(delivery.retry_in or 0, 3)
+            )
         case DoorbellOutcome(word="cancelled" | "revoked"):
             raise NodeEvent(
                 "task-revoked", {"terminated": False, "signum": None, "expired": False}
@@ -162,9 +185,27 @@ def waits_for(delivery: DoorbellOutcome) -> str:
     return WAITS_FOR.get(delivery.word, "")
 
 
-def node_failed(record: ErrorRecord) -> NodeFailed:
+def name_task(request: Any, name: str) -> None:
+    """Have Celery's log and Sentry name a task by its graph and node."""
+    request.shadow = name
+    if (sentry := sys.modules.get("sentry_sdk")) is not None:
+        sentry.get_current_scope().set_transaction_name(name, source="task")
+
+
+def failure_of(raised: BaseException | None, record: ErrorRecord) -> Exception:
+    """Return the task's error for a node's: what its code has raised, where that is an error of a task."""
+    if raised is None:
+        return node_failed(record, FailedElsewhere)
+    # These mean something else to Celery; a MemoryError ends its worker.
+    means_more = (TaskPredicate, MemoryError, WorkerLostError, Terminated)
+    if isinstance(raised, Exception) and not isinstance(raised, means_more):
+        return raised
+    return node_failed(record)
+
+
+def node_failed(record: ErrorRecord, kind: type[NodeFailed] = NodeFailed) -> NodeFailed:
     """Return the task's error for a node's: one line, with the node's own traceback as a note."""
-    error = NodeFailed(str(record))
+    error = kind(str(record))
     if record.traceback:
         error.add_note(record.traceback)
     return error

@@ -456,7 +456,11 @@ def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
     if isinstance(outcome, Succeeded):
         result, output = codec.read(outcome.result), codec.read(outcome.output)
         outcome = replace(outcome, result=result, output=output)
-    return {"kind": kind, **asdict(outcome)}
+    else:
+        outcome = replace(outcome, raised=None)
+    document = {"kind": kind, **asdict(outcome)}
+    document.pop("raised", None)
+    return document
 
 
 def load_outcome(document: Mapping[str, JSON]) -> Outcome:

@@ -105,7 +105,7 @@ class DoorbellOutcome:
 
     `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
     for, or that may be revoked; `retry_in` is in seconds. `following` is a visit that the settle has claimed
-    for this process, which must execute it or leave it.
+    for this process, which must execute it or leave it. `raised` is as in `Failed`.
     """
 
     word: str
@@ -116,6 +116,7 @@ class DoorbellOutcome:
     error: ErrorRecord | None = None
     retry_in: float | None = None
     following: Claim | None = None
+    raised: BaseException | None = None
 
 
 class Engine:
@@ -442,7 +443,9 @@ class Engine:
         )
         reply = self.do(RetryVisit(claim.token, delay_ms, None, None, reason, error.limit)).word
         record = failures.record(error)
-        return DoorbellOutcome(reply, claim.graph_id, error=record, retry_in=error.seconds)
+        return DoorbellOutcome(
+            reply, claim.graph_id, error=record, retry_in=error.seconds, raised=error
+        )
 
     def _hold_refused(
         self,
@@ -524,9 +527,7 @@ class Engine:
             except (StoreError, CorruptDocument):
                 raise
             except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
-                return self._settle_failed(
-                    visit, Failed(failures.record(error), outcome.saved), entry
-                )
+                return self._settle_failed(visit, Failed.of(error, saved=outcome.saved), entry)
             entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
             settlement = Settlement(
                 Status.COMPLETED,
@@ -564,7 +565,9 @@ class Engine:
         reply = self.do(
             RetryVisit(visit.claim.token, round(delay * 1000), entry, checkpoint)
         ).word
-        return DoorbellOutcome(reply, visit.graph_id, error=outcome.error, retry_in=delay)
+        return DoorbellOutcome(
+            reply, visit.graph_id, error=outcome.error, retry_in=delay, raised=outcome.raised
+        )
 
     def _settle_failed(
         self, visit: ClaimedVisit, outcome: Failed, entry: VisitEntry
@@ -575,7 +578,9 @@ class Engine:
         checkpoint = nodes.wrapped(visit, outcome)
         settlement = Settlement(Status.FAILED, "", None, entry, checkpoint, effects=effects)
         reply = self._settle(visit.claim.token, settlement, new_nonce()).word
-        return DoorbellOutcome(reply, visit.graph_id, error=outcome.error)
+        return DoorbellOutcome(
+            reply, visit.graph_id, error=outcome.error, raised=outcome.raised
+        )
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """Settle a visit; where another node has locked the run, wait until it has settled."""
@@ -627,7 +632,7 @@ class Engine:
         visit = self._visit(plan, claim, lease)
         self._quarantine.release(claim.token)
         try:
-            failure = Failed(failures.record(lease.timed_out()))
+            failure = Failed.of(lease.timed_out())
             end.set_result(self._fail(plan, visit, failure, round((lease.timeout or 0) * 1000)))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)

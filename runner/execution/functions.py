@@ -43,7 +43,7 @@ from runner.errors import (
     RunStopped,
     UsageError,
 )
-from runner.records import codec, failures, validation
+from runner.records import codec, validation
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.checkpoints import Saved
 from runner.records.executors import Visit, function_input, input_text, restorers
@@ -649,7 +649,7 @@ class FunctionNode:
             if not context.asked:
                 if isinstance(error, RetryAfter) or not isinstance(error, Exception):
                     raise
-                outcome = Failed(failures.record(error))
+                outcome = Failed.of(error)
         if context.mismatch is not None:
             raise context.mismatch
         if outcome is None or context.asked:

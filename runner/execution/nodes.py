@@ -194,14 +194,14 @@ def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
 def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Failed:
     """Return a failure for an outcome too large to store: nothing of it is kept except its usage."""
     visit.tentative = None
-    return Failed(failures.record(error), usage=getattr(outcome, "usage", {}))
+    return Failed.of(error, usage=getattr(outcome, "usage", {}))
 
 
 def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     try:
         hooks = HookRegistry(plan.definition.hooks)
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
-        return Failed(failures.record(error))
+        return Failed.of(error)
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
         return execute_graph_event(plan.definition, hooks, visit)
@@ -209,7 +209,7 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
         for limit in spec.limits if map_of(visit.address.node_id) or not spec.map else ():
             limit.check_input(visit.claim.task)
     except DataMismatch as error:
-        return Failed(failures.record(error))
+        return Failed.of(error)
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
     refusal = _before(plan, hooks, visit)
@@ -294,7 +294,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
     except (ApprovalMismatch, ConflictError, StoreError):
         raise
     except Exception as error:  # noqa: BLE001 - users' policies raise anything
-        return Failed(failures.record(error))
+        return Failed.of(error)
     if isinstance(state, Granted):
         visit.use(state.use(visit.idempotency_key))
     if state is None or isinstance(state, Granted):
@@ -350,12 +350,12 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     except RetryAfter as error:
         if error.limit is None or error.limit in [limit.name for limit in spec.limits]:
             raise
-        outcome = Failed(failures.record(_no_such_limit(spec, error)), final=True)
+        outcome = Failed.of(_no_such_limit(spec, error), final=True)
     except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))
         if exits and threading.current_thread() is threading.main_thread():
             raise  # from a signal: this process ends, and another one runs the node again
-        outcome = Failed(failures.record(error))
+        outcome = Failed.of(error)
     if visit.outage is not None and isinstance(outcome, Failed):
         raise visit.outage  # not the node's fault: it runs again when the store is back
     return outcome
@@ -478,7 +478,7 @@ def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Faile
     except ApprovalMismatch:
         raise
     except Exception as error:  # noqa: BLE001 - an error in a user's callback fails the node
-        return Failed(failures.record(error))
+        return Failed.of(error)
     return questions
 
 

@@ -32,7 +32,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
-from runner.records import codec, failures
+from runner.records import codec
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
@@ -79,7 +79,7 @@ class FrameworkNode:
             if isinstance(reason, (ApprovalMismatch, ConflictError)):
                 raise reason from None
             raise_delayed(reason)
-            return Failed(failures.record(reason))
+            return Failed.of(reason)
 
     def _cause(self, error: BaseException) -> BaseException:
         """Return the error itself, which a framework may have wrapped."""

@@ -41,7 +41,7 @@ from runner.integrations.framework import (
     restored,
     strict,
 )
-from runner.records import codec, failures
+from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit, input_blocks, restorers
@@ -399,7 +399,7 @@ class _StrandsExecution:
         )
         if self._cancelled and result.stop_reason == "cancelled":
             error = NodeFailed(f"the agent was cancelled. {agent_result.output}".strip())
-            return Failed(failures.record(error))
+            return Failed.of(error)
         return Succeeded(
             agent_result.to_document(), agent_result.output, self._usage(), self._saved()
         )

@@ -11,13 +11,18 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import BuiltinFunctionType, WrapperDescriptorType
+from types import BuiltinFunctionType, TracebackType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 import pydantic
 
 from runner.errors import NodeFailed, UnstorableError
 from runner.records import codec
+
+AROUND = frozenset(
+    {"runner", "asyncio", "concurrent", "threading", "contextlib", "contextvars"}
+)
+"""Packages whose frames are between this library and a node's code."""
 
 MAX_CHAIN = 8
 
@@ -120,8 +125,21 @@ def _is_short(json_value: Any) -> bool:
     return len(codec.dump_json(json_value)) <= MAX_VALUE
 
 
+def own_frames(error: BaseException) -> TracebackType | None:
+    """Return an error's traceback from the node's own code on, without the frames that called it."""
+    frames, is_inside = error.__traceback__, False
+    while frames is not None:
+        package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
+        is_inside = is_inside or package == "runner"
+        if is_inside and package not in AROUND:
+            return frames
+        frames = frames.tb_next
+    return error.__traceback__
+
+
 def _traceback(error: BaseException) -> str:
-    return _storable("".join(traceback.format_exception(error)))[-MAX_TRACEBACK:]
+    text = "".join(traceback.format_exception(type(error), error, own_frames(error)))
+    return _storable(text)[-MAX_TRACEBACK:]
 
 
 def _arguments(error: BaseException) -> list[Any] | None:

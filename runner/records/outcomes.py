@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
+from runner.records import failures
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON, LazyValue
 from runner.records.failures import ErrorRecord
@@ -30,12 +32,22 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The node's own code raised an exception. With `final` no retry policy applies."""
+    """The node has failed. With `final` no retry policy applies.
+
+    `raised` is what its own code has raised in this process, as monitors want it. It is None where the node
+    failed with a run inside it or an external task, which is reported there, or by what a person decided.
+    """
 
     error: ErrorRecord
     saved: Saved | None = None
     usage: dict[str, int] = field(default_factory=dict)
     final: bool = False
+    raised: BaseException | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, error: BaseException, **options: Any) -> Failed:
+        """Return the failure of a node that has raised an exception."""
+        return cls(failures.record(error), raised=error, **options)
 
 
 @dataclass(frozen=True, slots=True)

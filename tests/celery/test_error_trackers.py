@@ -1,0 +1,59 @@
+"""A node that has failed is an error as a task's is: in Celery's log, to Sentry, to Celery's signal."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from runner import Status
+from tests.integrations.extras import need
+from tests.waiting import wait_until
+
+need("sentry_sdk", "sentry-sdk")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path, pool):
+    """One line and one event, with the frames of the node alone; a retry, a question and a cancel have none."""
+    events = tmp_path / "events"
+    worker = empty_site.add(
+        pool,
+        slots=1,
+        app="tests.celery.tracked:app",
+        RUNNER_GRAPHS="tests.celery.tracked",
+        SENTRY_FILE=str(events),
+    )
+    worker.wait_ready()
+    client = empty_site.client
+    asking = client.start("asks", "go")
+    asking.wait(60)
+    asking.cancel("enough")
+    assert client.start("retries", "go").wait(60).status is Status.COMPLETED
+    failed, nested = client.start("fails", 7), client.start("outer", 8)
+    assert failed.wait(60).status is Status.FAILED
+    assert nested.wait(60).status is Status.FAILED
+
+    wait_until(
+        lambda: worker.output().count("] ERROR") + worker.output().count("ERROR/") >= 2,
+        "two errors",
+    )
+    errors = [line for line in worker.output().splitlines() if "ERROR" in line]
+    assert len(errors) == 2
+    assert (
+        f"Task fails/only[{failed.id}.only.1.1] raised unexpected: LookupError('no order 7')"
+        in errors[0]
+    )
+    log = worker.output()
+    block = log[log.index(errors[0]) :].split("LookupError: no order 7")[0]
+    assert "in explode" in block
+    assert "runner/execution" not in block
+    assert "celery/app/trace.py" not in block
+    sent = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["exception"]["values"][-1]["type"] for event in sent] == ["LookupError"] * 2
+    assert sent[0]["transaction"] == "fails/only"
+    assert (
+        sent[0]["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "explode"
+    )
