@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path, pool):
-    """One line and one event, with the frames of the node alone; a retry, a question and a cancel have none."""
+    """One line and one event, with the node's frames; a retry, a question and a cancel have none."""
     events = tmp_path / "events"
     worker = empty_site.add(
         pool,

@@ -1,9 +1,10 @@
-"""An app in which Sentry's SDK writes its events to a file, with a graph for each way in which a node ends."""
+"""An app in which Sentry's SDK writes to a file, with a graph for each way in which a node ends."""
 
 from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import sentry_sdk
 from celery import Celery
@@ -20,7 +21,7 @@ class ToFile(Transport):
     def capture_envelope(self, envelope):
         event = envelope.get_event()
         if event is not None:
-            with open(os.environ["SENTRY_FILE"], "a", encoding="utf-8") as file:
+            with Path(os.environ["SENTRY_FILE"]).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(event, default=str) + "\n")
 
 
