@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from celery import Celery
+from celery.app.routes import Router
 from celery.worker.request import Request
 from kombu.exceptions import OperationalError
 
@@ -29,16 +30,13 @@ NODE_TASK = "runner.node"
 
 PRIORITIES = range(10)
 
-# What a worker needs of a message. Celery writes many more headers; the template leaves out those that are
-# empty, and those that only name the sender. `_check` compares what a worker reads from both.
+# The headers of a template, besides time limits. Celery writes many more, and receivers of
+# `before_task_publish` add what is true of one message only: an expiry, a trace, a tenant.
+# `_check` compares what a worker reads from both.
 
 NEEDED_HEADERS = ("lang", "task", "id", "parent_id", "shadow", "argsrepr")
 
-SENDER_HEADERS = {"origin", "root_id", "kwargsrepr", "replaced_task_nesting", "ignore_result"}
-
 PROPERTIES = ("body_encoding", "delivery_info", "delivery_tag", "priority")
-
-EMPTY: tuple[Any, ...] = (None, 0, {}, [], [None, None])
 
 COMPARED = (
     "id",
@@ -109,14 +107,23 @@ class CeleryDispatcher:
 def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
     # 0 is our first priority, as on Redis; RabbitMQ takes the highest number first.
     priority = bell.priority if is_redis(producer.connection.as_uri()) else 9 - bell.priority
-    app.tasks[NODE_TASK].apply_async(
+    node = app.tasks[NODE_TASK]
+    # Not by `apply_async`, which a base class may override, nor by the app's routes: neither an expiry nor a
+    # countdown or a link that is for all tasks belongs to a doorbell.
+    app.send_task(
+        NODE_TASK,
         task_id=bell.task_id,
+        task_type=node,
+        router=Router(app=app),
         # The declaration, not its name: under an unknown name Celery would begin to serve the queue.
         queue=declared(app, queue),
         priority=priority,
+        time_limit=node.time_limit,
+        soft_time_limit=node.soft_time_limit,
         shadow=f"{bell.graph_id}/{bell.node}",
         argsrepr=f"visit={bell.visit} attempt={bell.attempt}",
         kwargsrepr="",
+        ignore_result=True,
         # Whatever the app's own serializer is: the store's scripts write JSON.
         serializer="json",
         producer=producer,
@@ -186,16 +193,12 @@ def _written(app: Celery, channel: Any) -> dict[str, Any]:
 
 
 def _shortened(message: dict[str, Any]) -> dict[str, Any]:
-    body = json.loads(message["body"])
-    options = {name: value for name, value in body[2].items() if value is not None}
+    headers = message["headers"]
+    limits = {"timelimit": headers["timelimit"]} if any(headers["timelimit"]) else {}
     return {
         **message,
-        "body": json.dumps([*body[:2], options], separators=(",", ":")),
-        "headers": {
-            name: value
-            for name, value in message["headers"].items()
-            if name in NEEDED_HEADERS or (name not in SENDER_HEADERS and value not in EMPTY)
-        },
+        "body": "[[],{},{}]",
+        "headers": {name: headers[name] for name in NEEDED_HEADERS} | limits,
         "properties": {name: message["properties"][name] for name in PROPERTIES},
     }
 

@@ -132,7 +132,7 @@ class CeleryTask:
 
 def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:
     """Return the signature that travels with a task's message; our workers have declared its queue."""
-    return app.signature(name, kwargs=visit, queue=visit["queue"], declare=[])
+    return app.signature(name, kwargs=visit, queue=visit["queue"], declare=[], expires=None)
 
 
 def _queue_of_node(app: Celery) -> str:

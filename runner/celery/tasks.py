@@ -11,7 +11,7 @@ from typing import Any
 
 from billiard.einfo import ExceptionWithTraceback, Traceback
 from billiard.exceptions import Terminated, WorkerLostError
-from celery import Celery, current_app, shared_task
+from celery import Celery, Task, current_app, shared_task
 from celery.exceptions import Ignore, Retry, TaskPredicate
 from celery.result import AsyncResult
 
@@ -61,6 +61,14 @@ WAITS_FOR = {
 """Reasons of waiting besides a question, graph or task, by the word of the node's delivery."""
 
 
+OURS: dict[str, Any] = {
+    "apply_async": Task.apply_async,
+    "autoretry_for": (),
+    "ignore_result": True,
+}
+"""Options that hold whatever the base class of the app's tasks is."""
+
+
 class NodeEvent(Ignore):
     """Ends the task of a node with an event: neither a success nor a failure."""
 
@@ -104,7 +112,7 @@ class NodeRequest(ContinuingRequest):
 @shared_task(
     bind=True,
     name=NODE_TASK,
-    ignore_result=True,
+    **OURS,
     acks_late=True,
     throws=(FailedElsewhere,),
     on_failure=show_own_frames,
@@ -214,7 +222,7 @@ def node_failed(record: ErrorRecord, kind: type[NodeFailed] = NodeFailed) -> Nod
 # `runner.respond` and `runner.start`: messages for people who have Celery already.
 
 UNTIL_STORED: dict[str, Any] = {
-    "ignore_result": True,
+    **OURS,
     "acks_late": True,
     "autoretry_for": (StoreError,),
     "default_retry_delay": 5,
@@ -294,7 +302,7 @@ def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None
         log.info("report.refused: no node waits for task %s any more (%s).", reference, status)
 
 
-@shared_task(name="runner.report_error", ignore_result=True, **PRIVATE)
+@shared_task(name="runner.report_error", **OURS, **PRIVATE)
 def report_error(
     request: Any, exc: BaseException | None = None, _traceback: object = None, **visit: Any
 ) -> None:

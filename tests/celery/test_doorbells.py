@@ -6,7 +6,8 @@ import json
 
 import pytest
 import redis
-from celery import Celery
+from celery import Celery, Task
+from celery.signals import before_task_publish
 from kombu import Connection, Queue
 
 import runner.celery
@@ -135,9 +136,156 @@ def test_the_serializer_of_an_app_is_for_its_own_tasks(redis_url, app):
     assert take(app, "runner/refund").content_type == "application/json"
 
 
+class Sends(Task):
+    """A base class that sends each task later, with a callback and a header."""
+
+    def apply_async(self, *args: object, **options: object) -> object:
+        late = {"countdown": 60, "link": self.signature(), "headers": {"tenant": "a"}}
+        return super().apply_async(*args, **{**options, **late})
+
+
+def stamp(headers: dict, **_: object) -> None:
+    """A receiver of before_task_publish, as libraries that trace have one."""
+    headers["sent_at"] = "just now"
+
+
+ATTRIBUTES = {
+    "expires": 5,
+    "eta": 5,
+    "countdown": 5,
+    "link": 5,
+    "chord": 5,
+    "retries": 5,
+    "queue": "elsewhere",
+    "routing_key": "elsewhere",
+    "exchange": "elsewhere",
+    "priority": 0,
+    "serializer": "yaml",
+    "compression": "zlib",
+    "immediate": True,
+    "mandatory": True,
+    "delivery_mode": 1,
+    "ignore_result": False,
+    "track_started": True,
+    "acks_late": False,
+    "autoretry_for": (Exception,),
+    "max_retries": 0,
+    "rate_limit": "1/h",
+    "send_events": False,
+    "store_errors_even_if_ignored": True,
+    "trail": False,
+}
+"""What a task may have, and so an annotation or a base class give to all tasks."""
+
+CONFIGURATION = {
+    "task_compression": "zlib",
+    "task_default_delivery_mode": 1,
+    "task_default_exchange": "elsewhere",
+    "task_default_exchange_type": "topic",
+    "task_default_priority": 0,
+    "task_default_queue": "elsewhere",
+    "task_default_routing_key": "elsewhere",
+    "task_create_missing_queues": False,
+    "task_ignore_result": False,
+    "task_inherit_parent_priority": True,
+    "task_publish_retry": True,
+    "task_send_sent_event": True,
+    "task_serializer": "yaml",
+    "task_store_errors_even_if_ignored": True,
+    "enable_utc": False,
+    "timezone": "Europe/Rome",
+}
+
+ROUTE = {
+    "countdown": 5,
+    "eta": 5,
+    "exchange": "elsewhere",
+    "exchange_type": "topic",
+    "expiration": 5,
+    "expires": 5,
+    "headers": {"tenant": "a"},
+    "link": 5,
+    "priority": 0,
+    "queue": "elsewhere",
+    "retries": 5,
+    "routing_key": "elsewhere",
+    "time_limit": 5,
+}
+
+FOR_ALL_TASKS = [
+    *[({"task_annotations": {"*": {name: value}}}, Task) for name, value in ATTRIBUTES.items()],
+    *[({}, type("Base", (Task,), {name: value})) for name, value in ATTRIBUTES.items()],
+    *[({name: value}, Task) for name, value in CONFIGURATION.items()],
+    *[({"task_routes": {"*": {name: value}}}, Task) for name, value in ROUTE.items()],
+    ({}, Sends),
+]
+
+
+def doorbells(redis_url, base: type[Task] = Task, **configuration: object) -> list:
+    """Return an app's doorbells as a worker reads them: the one pushed, then the one published."""
+    app = Celery("shop", task_cls=base, broker=as_broker(redis_url), set_as_current=False)
+    app.conf.update(configuration)
+    runner.celery.install(app)
+    run_id = ring(redis_url, app, queue="gpu", priority=7)
+    CeleryDispatcher(app).ring([Doorbell(run_id, "a quoted node", 1, 1, "gpu", 7, "refund")])
+    with redis.Redis.from_url(redis_url) as client:
+        queues = {key: client.llen(key) for key in client.scan_iter("runner/*", _type="list")}
+    read = []
+    for message in (take(app, "runner/gpu"), take(app, "runner/gpu")):
+        assert message.headers.pop("id") == f"{run_id}.a quoted node.1.1"
+        ours = {
+            name: message.headers.get(name) for name in message.headers.keys() - PER_MESSAGE
+        }
+        read.append(
+            (ours, message.payload, message.delivery_info, message.properties["priority"])
+        )
+    app.close()
+    with redis.Redis.from_url(redis_url) as client:
+        client.flushdb()
+    return [queues, read]
+
+
+PER_MESSAGE = {"root_id", "origin", "compression"}
+
+
+@pytest.mark.parametrize(("configuration", "base"), FOR_ALL_TASKS)
+def test_what_holds_for_all_tasks_of_an_app_changes_no_doorbell(redis_url, configuration, base):
+    """No expiry, countdown, callback, route or header of an app is in a doorbell, pushed or published."""
+    plain = doorbells(redis_url)
+
+    assert doorbells(redis_url, base, **configuration) == plain
+
+
+def test_what_a_receiver_knows_of_one_message_is_not_in_all(redis_url):
+    """A header of `before_task_publish` is what it was when a worker started: pushed doorbells lack it."""
+    before_task_publish.connect(stamp)
+    try:
+        _, (pushed, published) = doorbells(redis_url)
+    finally:
+        before_task_publish.disconnect(stamp)
+
+    assert "sent_at" not in pushed[0]
+    assert published[0]["sent_at"] == "just now"
+
+
+@pytest.mark.slow
+def test_nodes_run_in_an_app_whose_tasks_are_late_and_expire(empty_site):
+    """Nodes, an external task's report and a failure are what they are in any app."""
+    module = "tests.celery.opinionated_shop"
+    empty_site.add(app=f"{module}:app", RUNNER_GRAPHS=module)
+    empty_site.ready()
+    at_once = empty_site.client.start("failing_at_once", "go").wait(60)
+    result = empty_site.client.start("opinionated", 4).wait(60)
+
+    assert at_once.status is Status.FAILED
+    assert str(result.results["fail"].result) == "no order 8"
+    assert not empty_site.redis.exists("celery", "shop.notes")
+    assert "retry" not in empty_site.workers[0].output().lower()
+
+
 def test_an_app_whose_messages_are_unusual_is_found_out(app):
     """Where Celery writes what the template can't hold, it is not used, and the reason is told."""
-    app.conf.task_compression = "zlib"
+    app.conf.task_protocol = 1
 
     with pytest.raises(RunnerError, match="published one by one"):
         make_template(app)
