@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,12 +29,14 @@ from pydantic_settings import (
 from runner.errors import UsageError
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES, MAX_RESULT, MAX_RUN, MAX_STATE
 from runner.store.addresses import (
+    ALTERNATIVE,
     ANOTHER,
     CLUSTERS,
     MOST_PARTITIONS,
     NAMESPACE,
     SENTINELS,
     PartitionAddress,
+    canonical,
     cluster,
     partition_addresses,
     sentinels,
@@ -42,24 +45,26 @@ from runner.store.archive import POSTGRES
 
 DEFAULT_REDIS_URL = "redis://127.0.0.1:6379/0"
 STORES = frozenset({"redis", "rediss", "unix", "fakeredis", *SENTINELS, *CLUSTERS})
-"""The schemes of `redis_url`."""
+BROKERS = STORES | {
+    "redis+socket",
+    "valkey",
+    "valkeys",
+    "amqp",
+    "amqps",
+    "pyamqp",
+    "sqs",
+    "memory",
+}
 
-BROKERS = frozenset(
-    {
-        "redis",
-        "rediss",
-        "unix",
-        *SENTINELS,
-        "valkey",
-        "valkeys",
-        "amqp",
-        "amqps",
-        "pyamqp",
-        "sqs",
-        "memory",
-    }
-)
-"""The schemes of `broker_url`, without what follows a "+"; "memory" is for tests of one process."""
+URLS: dict[str, tuple[re.Pattern[str], frozenset[str], str]] = {
+    "redis_url": (ANOTHER, STORES, "give a URL such as redis://localhost:6379/0"),
+    "broker_url": (
+        ALTERNATIVE,
+        BROKERS,
+        "give a URL of a Redis, Valkey (redis://, sentinel://), RabbitMQ (amqp://localhost:5672//) or SQS",
+    ),
+}
+"""Settings with addresses: the separator of several, their schemes, and how they are written."""
 
 SECRETS = (
     "redis_url",
@@ -109,6 +114,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix="RUNNER_",
         env_file=".env",
+        env_ignore_empty=True,
         extra="ignore",
         pyproject_toml_table_header=("tool", "runner"),
     )
@@ -239,22 +245,14 @@ class Settings(BaseSettings):
     @field_validator("redis_url", "broker_url")
     @classmethod
     def _check_url(cls, url: str, field: ValidationInfo) -> str:
-        if field.field_name == "redis_url":
-            for server in ANOTHER.split(url):
-                scheme, separator, _ = server.partition("://")
-                if not (separator and scheme in STORES):
-                    raise PydanticCustomError(
-                        "url", "give a URL such as redis://localhost:6379/0"
-                    )
-        elif url and "://" not in url:
-            raise PydanticCustomError("url", "give a URL such as amqp://localhost:5672//")
-        elif url and url.partition("://")[0].partition("+")[0] not in BROKERS:
-            raise PydanticCustomError(
-                "broker",
-                "a broker is a Redis or Valkey (redis://, sentinel://), a RabbitMQ (amqp://) or "
-                "Amazon SQS (sqs://)",
-            )
-        return url
+        separator, schemes, hint = URLS[str(field.field_name)]
+        servers = separator.split(url.strip()) if url else []
+        if not all("://" in url and url.partition("://")[0] in schemes for url in servers):
+            raise PydanticCustomError("url", "{hint}", {"hint": hint})
+        try:
+            return separator.pattern[0].join(map(canonical, servers))
+        except ValueError as error:
+            raise PydanticCustomError("address", "{why}", {"why": str(error)}) from None
 
     @field_validator("partitions")
     @classmethod
@@ -311,7 +309,7 @@ class Settings(BaseSettings):
     @property
     def broker(self) -> str:
         """The broker's URL as kombu reads it: the first server of the store unless another one is set."""
-        return as_broker(self.broker_url or self.first_url)
+        return ";".join(map(as_broker, ALTERNATIVE.split(self.broker_url or self.first_url)))
 
     def page(self, path: str) -> str:
         """Return the address of a page of the server; "" where RUNNER_SERVER_URL is not set."""
@@ -402,39 +400,34 @@ def as_broker(redis_url: str) -> str:
     service = sentinels(redis_url) or cluster(redis_url)
     if service is not None:
         return service.broker_url
-    if redis_url.startswith(("valkey://", "valkeys://")):
-        redis_url = f"redis{redis_url.removeprefix('valkey')}"
-    if redis_url.startswith("rediss://") and "ssl_cert_reqs=" not in redis_url:
-        # Without it kombu takes any certificate; the store's client takes none that it can't verify.
-        return f"{redis_url}{'&' if '?' in redis_url else '?'}ssl_cert_reqs=required"
-    if not redis_url.startswith("unix://"):
-        return redis_url
-    path, _, query = redis_url.removeprefix("unix://").partition("?")
-    database = next(
-        (option[3:] for option in query.split("&") if option.startswith("db=")), "0"
+    url = (
+        redis_url.replace("valkey", "redis", 1) if redis_url.startswith("valkey") else redis_url
     )
-    return f"redis+socket://{path}?virtual_host={database}"
+    if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
+        # Without it kombu takes any certificate; the store's client takes none that it can't verify.
+        return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
+    if url.startswith("unix://"):
+        return url.replace("unix", "redis+socket", 1).replace("?db=", "?virtual_host=")
+    return url
 
 
 def same_database(url: str, other_url: str) -> bool:
-    """Return whether two broker URLs name the same Redis server and database number."""
-    return _database(url) == _database(other_url)
+    """Return whether two broker URLs name the same Redis server and database number.
+
+    Raises:
+        UsageError: one can't be read.
+    """
+    try:
+        return _database(url) == _database(other_url)
+    except ValueError as error:
+        raise UsageError(f"the address of the broker can't be read: {error}.") from None
 
 
-def _database(url: str) -> tuple[str, str, int, str]:
-    if url.startswith("sentinel://"):
-        return "sentinel", url, 0, ""
-    url_parts = urlsplit(url)
-    if url_parts.scheme == "redis+socket":
-        database = next(
-            (
-                item[13:]
-                for item in url_parts.query.split("&")
-                if item.startswith("virtual_host=")
-            ),
-            "0",
-        )
-        return "redis", url_parts.path, 0, database
-    host = "127.0.0.1" if url_parts.hostname in {None, "localhost"} else str(url_parts.hostname)
-    scheme = "redis" if url_parts.scheme in {"redis", "rediss"} else url_parts.scheme
-    return scheme, host, url_parts.port or 6379, url_parts.path.strip("/") or "0"
+def _database(url: str) -> object:
+    if ALTERNATIVE.search(url) or url.startswith("sentinel://"):
+        return url
+    parts = urlsplit(canonical(url))
+    if parts.scheme == "redis+socket":
+        return parts.path, parts.query or "virtual_host=0"
+    host = "127.0.0.1" if parts.hostname in {None, "localhost"} else parts.hostname
+    return parts.scheme.replace("rediss", "redis"), host, parts.port or 6379, parts.path

@@ -58,11 +58,11 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
             "s3://secret",
             "give a folder, or a URL such as postgresql://localhost/runs.",
         ),
-        ("BROKER_URL", "rabbit", "give a URL such as amqp://localhost:5672//."),
+        ("BROKER_URL", "rabbit", "RabbitMQ (amqp://localhost:5672//)"),
         (
             "BROKER_URL",
             "gcpubsub://key:secret@",
-            "a broker is a Redis or Valkey (redis://, sentinel://), a RabbitMQ",
+            "give a URL of a Redis, Valkey (redis://, sentinel://), RabbitMQ",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_secret_may_be_in_a_file(monkeypatch, tmp_path):
     assert "RUNNER_REDIS_URL\tredis://:***@redis:6379/0\tenvironment" in shown.stdout
     assert "not a setting" not in shown.stderr
     monkeypatch.setenv("RUNNER_REDIS_URL", "redis://other")
-    assert Settings().redis_url == "redis://other"
+    assert Settings().redis_url == "redis://other/0"
 
 
 def test_a_secret_s_file_that_can_not_be_read_is_named(monkeypatch, tmp_path):

@@ -8,6 +8,7 @@ result backends, ETA) is off: it costs two thirds of a worker's time and protect
 from __future__ import annotations
 
 import ssl
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -114,16 +115,22 @@ def _exchanges(namespace: str) -> dict[str, Any]:
     return {"control_exchange": namespace, "event_exchange": f"{namespace}.events"}
 
 
-def is_redis(broker_url: str) -> bool:
-    return urlsplit(broker_url).scheme.partition("+")[0] in REDIS
+def is_redis(broker_url: str | Sequence[str]) -> bool:
+    return _scheme(broker_url) in REDIS
 
 
-def is_amqp(broker_url: str) -> bool:
-    return urlsplit(broker_url).scheme in {"amqp", "amqps", "pyamqp"}
+def is_amqp(broker_url: str | Sequence[str]) -> bool:
+    return _scheme(broker_url) in {"amqp", "amqps", "pyamqp"}
 
 
-def is_sqs(broker_url: str) -> bool:
-    return urlsplit(broker_url).scheme == "sqs"
+def is_sqs(broker_url: str | Sequence[str]) -> bool:
+    return _scheme(broker_url) == "sqs"
+
+
+def _scheme(broker_url: str | Sequence[str]) -> str:
+    """Return the kind of a broker, or of the first of several among which kombu changes over."""
+    url = broker_url if isinstance(broker_url, str) else broker_url[0]
+    return url.partition("://")[0].partition("+")[0]
 
 
 def _transport(settings: Settings) -> dict[str, Any]:

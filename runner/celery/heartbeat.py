@@ -239,6 +239,6 @@ def _visibility(app: Any) -> float:
         app.conf.broker_read_url or app.conf.broker_url,
         app.conf.broker_transport_options or {},
     )
-    if not is_redis(str(url)) or options.get("ack_emulation") is False:
+    if not is_redis(url) or options.get("ack_emulation") is False:
         return 0.0
     return float(options.get("visibility_timeout", VISIBILITY))

@@ -31,7 +31,7 @@ from runner.records.workers import Worker
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import trouble
 from runner.settings import Settings
-from runner.store.addresses import without_password
+from runner.store.addresses import ALTERNATIVE, without_password
 from runner.store.interface import Store
 from runner.store.shared import AuditLog, ServerInfo, Shared
 
@@ -254,8 +254,13 @@ def broker_detail(settings: Settings) -> str:
     return "can be reached"
 
 
-def broker_problem(url: str) -> str:
-    """Return why a broker can't be reached; "" if it can."""
+def broker_problem(urls: str) -> str:
+    """Return why a broker can't be reached; "" if it can, or if one of several can."""
+    problems = [_broker_problem(url) for url in ALTERNATIVE.split(urls)]
+    return "" if "" in problems else "; ".join(problems)
+
+
+def _broker_problem(url: str) -> str:
     address = urlsplit(url)
     if address.scheme == "sqs" and not address.hostname:
         return ""

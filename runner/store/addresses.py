@@ -14,7 +14,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from runner.errors import UsageError
 
@@ -35,6 +35,17 @@ FORM = "sentinel://host:26379,host:26379/service?db=0"
 
 ANOTHER = re.compile(r",(?=[a-z+]+://)")
 """Separator of two URLs; between two hosts of one URL there is a comma, too."""
+
+ALTERNATIVE = re.compile(r";(?=[a-z+]+://)")
+"""Separator of brokers among which kombu changes over."""
+
+ONE_SERVER = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
+"""Schemes of an address that both redis-py and kombu read, each in its own way."""
+
+ENCODED = (
+    "each of # / ? @ ; [ ] in its user or password must be percent-encoded: "
+    "%23 %2F %3F %40 %3B %5B %5D"
+)
 
 NAMESPACE = "runner"
 """The first part of every key and queue, unless RUNNER_NAMESPACE says another."""
@@ -138,6 +149,43 @@ class Sentinels(Hosts):
         return f"{self.named}/{self.service}"
 
 
+def canonical(url: str) -> str:
+    """Return an address as redis-py and kombu read it alike: login in front, and options of TLS only.
+
+    Raises:
+        ValueError: one of them would read it otherwise, or not at all; the message has no part of a password.
+    """
+    url = url.strip()
+    scheme, _, address = url.partition("://")
+    login, at, server = address.rpartition("@")
+    if "#" in address or not set("/?@;[]").isdisjoint(login):
+        raise ValueError(ENCODED)
+    try:
+        urlsplit(f"//{server.partition(',')[0]}").port  # noqa: B018 - it raises
+    except ValueError:
+        raise ValueError("it has no host and port that can be read") from None
+    if scheme not in ONE_SERVER:
+        return url
+    host, _, options = server.partition("?")
+    query = dict(parse_qsl(options, keep_blank_values=True))
+    host, path = (host, "") if scheme == "unix" else host.partition("/")[::2]
+    database = query.pop("db", path.strip("/") or "0")
+    if not database.isdecimal():
+        raise ValueError("its database is not a number")
+    if scheme == "unix" and {"username", "password"} & query.keys():
+        names = (quote(query.pop(name, ""), safe="") for name in ("username", "password"))
+        login, at = ":".join(names), "@"
+    allowed = TLS_OPTIONS if scheme in {"rediss", "valkeys"} else ()
+    if unknown := ", ".join(query.keys() - set(allowed)):
+        raise ValueError(f"it has the option {unknown}, which store and broker don't both know")
+    if scheme == "unix":
+        return f"{scheme}://{login}{at}{host}?db={database}"
+    if "ssl_cert_reqs" in query:
+        query["ssl_cert_reqs"] = query["ssl_cert_reqs"].removeprefix("CERT_").lower()
+    tls = f"?{urlencode(query, safe='/')}" if query else ""
+    return f"{scheme}://{login}{at}{host}/{database}{tls}"
+
+
 def sentinels(url: str) -> Sentinels | None:
     """Read a URL; None for one that names no Sentinels.
 
@@ -197,6 +245,8 @@ def _host(text: str, default: int) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not (host if colon else port):
         raise ValueError("a host has no name")
+    if colon and not port.isdecimal():
+        raise ValueError("a port is not a number")
     return (host, int(port)) if colon else (port, default)
 
 

@@ -17,7 +17,7 @@ from runner.limits.setting import LimitSetting
 from runner.records.listings import Page, SessionSummary
 from runner.records.metrics import Metric
 from runner.settings import Settings
-from runner.store.addresses import SENTINELS, without_password
+from runner.store.addresses import ALTERNATIVE, SENTINELS, without_password
 from runner.store.archive import open_archive
 from runner.store.archive.interface import Archive
 from runner.store.redis import layout, server_info
@@ -192,7 +192,12 @@ class Shared:
         """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
         settings = self.settings
         url = settings.first_url if settings.broker_is_store else settings.broker_url
-        if urlsplit(url).scheme not in {"redis", "rediss", "unix", *SENTINELS}:
+        if ALTERNATIVE.search(url) or urlsplit(url).scheme not in {
+            "redis",
+            "rediss",
+            "unix",
+            *SENTINELS,
+        }:
             return []
         connection = RedisConnection(url)
         try:

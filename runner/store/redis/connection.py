@@ -33,7 +33,7 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from runner.errors import StoreError, UsageError
-from runner.store.addresses import CLIENTS, Cluster, Sentinels, cluster, sentinels
+from runner.store.addresses import CLIENTS, Cluster, Sentinels, canonical, cluster, sentinels
 from runner.store.redis.keys import Keys
 
 # Redis Cluster: which server has a key, and a client for each server.
@@ -189,9 +189,17 @@ class RedisConnection:
         Raises:
             UsageError: it is no such URL.
         """
-        spread = cluster(url)
-        self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
-        self._client: Any = None if spread else _client(url)
+        try:
+            url = canonical(url)
+            spread = cluster(url)
+            self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
+            self._client: Any = None if spread else _client(url)
+        except ValueError as error:
+            # Without the URL, which may hold a password.
+            raise UsageError(
+                f"the address of the store can't be read ({error}), so nothing was done. Give "
+                "RUNNER_REDIS_URL or --redis-url a URL such as redis://localhost:6379/0 or unix:///run/redis.sock?db=0."
+            ) from error
         self.place = _place(url)
         self._watched = sentinels(url) is not None
         self._own = threading.local()
@@ -461,15 +469,8 @@ def _client(url: str) -> Any:
     service = sentinels(url)
     if service is not None:
         return _primary(service)
-    try:
-        make = CLIENTS.get(urlsplit(url).scheme)
-        return make(url, **OPTIONS) if make else redis.Redis.from_url(url, **OPTIONS)
-    except ValueError as error:
-        # Without the URL, which may hold a password.
-        raise UsageError(
-            f"the address of the store can't be read ({error}), so nothing was done. Give RUNNER_REDIS_URL "
-            "or --redis-url a URL such as redis://localhost:6379/0 or unix:///run/redis.sock?db=0."
-        ) from error
+    make = CLIENTS.get(urlsplit(url).scheme)
+    return make(url, **OPTIONS) if make else redis.Redis.from_url(url, **OPTIONS)
 
 
 class Watchers(Sentinel):
