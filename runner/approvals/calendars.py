@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from itertools import pairwise
 from zoneinfo import ZoneInfo
 
 from runner.approvals.rules import Rule
 from runner.errors import UsageError
 
 Span = tuple[time, time]
-"""Part of a day in which people work: from the first until before the second."""
+"""Working time: from the first until before the second, which is on the next day unless it is later."""
 
 WORKDAYS: Mapping[int, Sequence[Span]] = {day: ((time(9), time(17)),) for day in range(5)}
 """Monday to Friday, nine to five."""
@@ -26,7 +25,10 @@ MOST_DAYS = 3_660
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Working hours by weekday (0 is Monday), in the zone of that name, without the days in `holidays`."""
+    """Working hours by weekday (0 is Monday), in the zone of that name, without the days in `holidays`.
+
+    A span belongs to the day on which it begins.
+    """
 
     zone: str = "UTC"
     hours: Mapping[int, Sequence[Span]] = field(default_factory=lambda: WORKDAYS)
@@ -42,14 +44,24 @@ class Calendar:
             ZoneInfo(self.zone)
         except (KeyError, OSError, ValueError) as error:
             raise UsageError(f"the calendar's zone {self.zone!r:.80} is not known.") from error
-        for day, spans in self.hours.items():
-            moments = [moment for span in spans for moment in span]
-            if day not in range(7) or any(
-                later <= earlier for earlier, later in pairwise(moments)
-            ):
+        for holiday in self.holidays:
+            if isinstance(holiday, datetime) or not isinstance(holiday, date):
                 raise UsageError(
-                    f"the calendar's hours of weekday {day!r} must be spans in order; 0 is Monday."
+                    f"a holiday is a date, such as date(2026, 12, 25), not {holiday!r:.80}."
                 )
+        spans = [
+            (day, *span) for day in self.hours for span in self.hours[day] if day in range(7)
+        ]
+        following = [*spans[1:], *((day + 7, begin, end) for day, begin, end in spans[:1])]
+        if not set(self.hours) <= set(range(7)) or any(
+            (day + (end <= begin), end) > (next_day, next_begin)
+            for (day, begin, end), (next_day, next_begin, _) in zip(
+                spans, following, strict=True
+            )
+        ):
+            raise UsageError(
+                "the calendar's hours must be spans of the weekdays 0 (Monday) to 6, in order and apart."
+            )
 
     def after(self, start: int, seconds: float) -> int:
         """Return the moment (ms) at which so many working seconds have passed since `start` (ms).
@@ -60,14 +72,14 @@ class Calendar:
         zone = ZoneInfo(self.zone)
         remaining = timedelta(seconds=seconds)
         moment = datetime.fromtimestamp(start / 1000, zone)
-        day = moment.date()
+        day = moment.date() - timedelta(days=1)  # whose last span may end on the next
         for _ in range(MOST_DAYS):
             for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
                 # Compared as moments: a day on which the clocks change is shorter or longer.
                 opening = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
-                business_time = timedelta(
-                    seconds=max(0.0, datetime.combine(day, end, zone).timestamp() - opening)
-                )
+                last_day = day + timedelta(days=end <= begin)
+                closing = datetime.combine(last_day, end, zone).timestamp()
+                business_time = timedelta(seconds=max(0.0, closing - opening))
                 if business_time and business_time >= remaining:
                     return round((opening + remaining.total_seconds()) * 1000)
                 remaining -= business_time

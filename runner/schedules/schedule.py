@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
@@ -25,6 +25,9 @@ LEAST_INTERVAL, MOST_INTERVAL = 1.0, 366 * 86_400.0
 
 MOST_YEARS = 50
 """Between two times of a cron expression; one that has none, such as 30 February, is refused."""
+
+MOST_REPEATED = timedelta(hours=3)
+"""More than clocks go back at once: what they repeat began later than that."""
 
 MOST_CRON = 200
 """Characters of a cron expression: each look at a schedule reads it."""
@@ -129,8 +132,9 @@ def _cron(expression: str) -> Any:
 def next_time(schedule: Schedule, after: int) -> int:
     """Return the first time of a schedule behind a moment.
 
-    Intervals count from when the schedule was made. Cron times are local: one that is
-    skipped when clocks go forward is at the end of the gap, one that occurs twice comes once.
+    Intervals count from when the schedule was made. Cron times are local, and as in ISC cron(8): where the
+    minute or the hour begins with `*`, they go on when clocks go back, and none is made up for when clocks
+    go forward. Other times come once: one that is skipped is as much later as the clocks went forward.
     """
     if schedule.interval is not None:
         step = round(schedule.interval * 1000)
@@ -140,15 +144,27 @@ def next_time(schedule: Schedule, after: int) -> int:
 
 
 def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
-    # Counted on the clock's face, without a zone: so every matching time of a day comes exactly once.
+    # Counted on the clock's face, without a zone: so every matching time of a day comes exactly once there.
     zone = ZoneInfo(schedule.timezone)
     face = datetime.fromtimestamp(after / 1000, zone).replace(tzinfo=None)
     croniter = _cron(schedule.cron)
+    frequent = any(part.startswith("*") for part in schedule.cron.split()[:2])
+    if _moment(face, zone, 0) != _moment(face, zone, 1):
+        face -= MOST_REPEATED
     years = {"max_years_between_matches": MOST_YEARS}
+    coming: list[int] = []
     for local in croniter(schedule.cron, face, ret_type=datetime, **years).all_next():
-        moment = round(local.replace(tzinfo=zone).astimezone(UTC).timestamp() * 1000)
-        if moment > after:
-            yield moment
+        now, again = _moment(local, zone, 0), _moment(local, zone, 1)
+        if not frequent or now <= again:  # in a gap the second is the earlier one
+            coming.append(now)
+        yield from (moment for moment in sorted(coming) if after < moment <= now)
+        coming = [moment for moment in coming if moment > now]
+        if frequent and now < again:
+            coming.append(again)
+
+
+def _moment(face: datetime, zone: ZoneInfo, fold: int) -> int:
+    return round(face.replace(tzinfo=zone, fold=fold).timestamp() * 1000)
 
 
 def times_between(schedule: Schedule, first: int, last: int) -> list[int]:

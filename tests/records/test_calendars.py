@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from runner.approvals.calendars import Calendar
 from runner.errors import UsageError
 
+HOUR = 3600
 BERLIN = "Europe/Berlin"
 OFFICE = Calendar(BERLIN, holidays={date(2026, 12, 25)})
 
@@ -56,16 +57,54 @@ def test_business_time_adds_up(start, first, more):
     assert OFFICE.after(OFFICE.after(start, first), more) == OFFICE.after(start, first + more)
 
 
+TWO_SPANS = {0: ((time(9), time(12)), (time(12), time(17)))}
+NIGHTS = {day: ((time(22), time(6)),) for day in range(4)}
+ALWAYS = {day: ((time(0), time(0)),) for day in range(7)}
+
+
+@pytest.mark.parametrize(
+    ("hours", "start", "seconds", "end"),
+    [
+        (TWO_SPANS, (2026, 11, 23, 11), 2 * HOUR, (2026, 11, 23, 13)),
+        (NIGHTS, (2026, 11, 23, 23), 2 * HOUR, (2026, 11, 24, 1)),
+        (NIGHTS, (2026, 11, 24, 5), 2 * HOUR, (2026, 11, 24, 23)),
+        (NIGHTS, (2026, 11, 27, 5), 2 * HOUR, (2026, 11, 30, 23)),
+        (ALWAYS, (2026, 11, 23, 11), 24 * HOUR, (2026, 11, 24, 11)),
+        (ALWAYS, (2026, 10, 24, 12), 24 * HOUR, (2026, 10, 25, 11)),
+    ],
+    ids=["touching", "over midnight", "after a night", "after the week", "always", "autumn"],
+)
+def test_spans_may_touch_and_go_over_midnight(hours, start, seconds, end):
+    """A lunch that is worked through, night shifts, and a service that never closes."""
+    assert Calendar(BERLIN, hours).after(ms(*start), seconds) == ms(*end)
+
+
 @pytest.mark.parametrize(
     "calendar",
     [
         {"zone": "Mars/Olympus"},
         {"zone": "../etc/passwd"},
         {"hours": {7: ((time(9), time(17)),)}},
-        {"hours": {0: ((time(17), time(9)),)}},
+        {"hours": {0: ((time(17), time(9)),), 1: ((time(8), time(12)),)}},
+        {"hours": {6: ((time(22), time(6)),), 0: ((time(5), time(12)),)}},
+        {"hours": {0: ((time(13), time(17)), (time(9), time(12)))}},
+        {"hours": {"Monday": ((time(9), time(17)),)}},
+        {"holidays": {datetime(2026, 12, 8)}},  # noqa: DTZ001 - what a careless program has
+        {"holidays": {"2026-12-08"}},
         {"hours": {0: ((time(9), time(12)), (time(11), time(17)))}},
     ],
-    ids=["zone", "path", "weekday", "backwards", "overlap"],
+    ids=[
+        "zone",
+        "path",
+        "weekday",
+        "night overlaps",
+        "overlap",
+        "week overlaps",
+        "out of order",
+        "name",
+        "datetime",
+        "text",
+    ],
 )
 def test_a_calendar_that_makes_no_sense_is_refused(calendar):
     """Where it is declared, not when a question is asked."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
@@ -48,7 +49,7 @@ def test_an_interval_counts_from_when_it_was_made(seconds, after):
         ("0 9 * * *", "UTC", "2026-03-01T09:00:00Z", "2026-03-02T09:00:00Z"),
         ("0 9 * * 1-5", "Europe/Rome", "2026-11-20T12:00:00Z", "2026-11-23T08:00:00Z"),
         ("0 9 * * *", "Europe/Rome", "2026-03-28T12:00:00Z", "2026-03-29T07:00:00Z"),
-        # In the night in which the clocks skip 2:30, it is at the end of the gap.
+        # In the night in which the clocks skip 2:30, it is an hour later.
         ("30 2 * * *", "Europe/Rome", "2026-03-28T12:00:00Z", "2026-03-29T01:30:00Z"),
         # In that in which they show it twice, it comes once.
         ("30 2 * * *", "Europe/Rome", "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z"),
@@ -58,6 +59,76 @@ def test_an_interval_counts_from_when_it_was_made(seconds, after):
 def test_cron_is_about_the_clocks_of_its_zone(expression, zone, after, following):
     """Also where these clocks are set."""
     assert next_time(cron(expression, zone), at(after)) == at(following)
+
+
+def minutes_that_match(expression: str, zone: str, first: int, last: int) -> list[int]:
+    """Return each minute whose face matches, by looking at every one: the form is minute hour * * *."""
+
+    def values(part: str, most: int) -> set[int]:
+        number, _, step = part.partition("/")
+        numbers = range(most) if number == "*" else map(int, number.split(","))
+        return {value for value in numbers if value % int(step or 1) == 0}
+
+    minutes, hours = (
+        values(expression.split()[index], most) for index, most in ((0, 60), (1, 24))
+    )
+    faces = (
+        (moment, datetime.fromtimestamp(moment / 1000, ZoneInfo(zone)))
+        for moment in range(first, last + 1, 60_000)
+    )
+    return [moment for moment, face in faces if face.minute in minutes and face.hour in hours]
+
+
+FREQUENT = [
+    "*/5 * * * *",
+    "0 * * * *",
+    "* * * * *",
+    "7 */2 * * *",
+    "*/20 1,2 * * *",
+    "30 * * * *",
+]
+
+
+@pytest.mark.parametrize("expression", FREQUENT)
+@pytest.mark.parametrize(
+    ("zone", "first", "last"),
+    [
+        ("Europe/Rome", "2026-10-24T20:00:00Z", "2026-10-25T06:00:00Z"),
+        ("Europe/Rome", "2026-03-28T20:00:00Z", "2026-03-29T06:00:00Z"),
+        ("America/New_York", "2026-11-01T02:00:00Z", "2026-11-01T12:00:00Z"),
+        ("America/New_York", "2026-03-08T02:00:00Z", "2026-03-08T12:00:00Z"),
+        ("Australia/Lord_Howe", "2026-04-04T10:00:00Z", "2026-04-04T20:00:00Z"),
+    ],
+)
+def test_what_is_frequent_goes_on_when_clocks_change(expression, zone, first, last):
+    """By the minute: one after the other, in a backfill, and from every moment between."""
+    schedule = cron(expression, zone)
+    expected = minutes_that_match(expression, zone, at(first), at(last))
+
+    assert times_between(schedule, at(first), at(last)) == expected
+    for moment in range(at(first), expected[-1], 7 * 60_000):
+        following = next(time for time in expected if time > moment)
+        assert next_time(schedule, moment) == following
+
+
+@pytest.mark.parametrize("expression", ["30 2 * * *", "0,30 1,2 * * *", "15 0-3 * * *"])
+@pytest.mark.parametrize(
+    ("zone", "first", "last"),
+    [
+        ("Europe/Rome", "2026-10-24T20:00:00Z", "2026-10-25T06:00:00Z"),
+        ("America/New_York", "2026-11-01T02:00:00Z", "2026-11-01T12:00:00Z"),
+    ],
+)
+def test_fixed_hours_come_once_when_clocks_go_back(expression, zone, first, last):
+    """No face of that night has two runs, and each that matches has one."""
+    times = times_between(cron(expression, zone), at(first), at(last))
+    faces = [
+        datetime.fromtimestamp(time / 1000, ZoneInfo(zone)).strftime("%d %H:%M")
+        for time in times
+    ]
+
+    assert len(faces) == len(set(faces))
+    assert len(faces) == {"30": 1, "0,30": 4, "15": 4}[expression.split()[0]]
 
 
 def test_what_was_missed_is_one_run():
