@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -14,6 +15,7 @@ from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery, Task, current_app, shared_task
 from celery.exceptions import Ignore, Retry, TaskPredicate
 from celery.result import AsyncResult
+from pydantic_core import to_json
 
 from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK, visit_of
@@ -283,14 +285,21 @@ PRIVATE: dict[str, Any] = {
 def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
     """Take the result of a task, or the record of its error, and wake its node."""
     try:
-        outcome = (
-            {"error": error}
-            if error
-            else {"result": codec.pack(result, f"the result of {visit['reference']}")}
-        )
+        outcome = {"error": error} if error else {"result": _packed(result, visit["reference"])}
         _report(self.app, visit, outcome)
     except (PayloadTooLarge, UnstorableError) as refusal:
         _report(self.app, visit, {"error": asdict(failures.record(refusal))})
+
+
+def _packed(result: object, reference: str) -> codec.JSON:
+    """Pack a task's result: its work is done, so a type that can't be stored is stored as JSON instead."""
+    name = f"the result of {reference}"
+    try:
+        return codec.pack(result, name)
+    except UnstorableError as refusal:
+        log.warning("report.converted: %s Its JSON form is stored instead.", one_line(refusal))
+        form = to_json(result, inf_nan_mode="strings", fallback=str)
+        return codec.pack(json.loads(form), name)
 
 
 def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """The stored and wire form of values: JSON bytes, strict both ways.
 
 `pack` turns a value into JSON data or refuses it, naming the field; `unpack` is its inverse.
-Beyond JSON it carries bytes and pydantic models, as objects with one reserved key. A user's
+Beyond JSON it carries bytes, `SCALARS` and pydantic models, as objects with one reserved key. A user's
 object that has such a key is escaped, so that user data is never mistaken for these forms.
 Documents are frozen dataclasses with a field `v`; `encode` and `decode` move them, and an unknown
 field, a missing field or another `v` is refused with an error.
@@ -14,7 +14,10 @@ import json
 import math
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import Any, TypeVar, cast
+from uuid import UUID
 
 import pydantic
 import pydantic_core
@@ -29,9 +32,16 @@ MODEL_KEY = "__model__"
 
 TYPED_KEY = "__typed__"
 
+SCALAR_KEY = "__scalar__"
+
 ESCAPE_KEY = "__escaped__"
 
-RESERVED = frozenset({BYTES_KEY, MODEL_KEY, TYPED_KEY, ESCAPE_KEY})
+RESERVED = frozenset({BYTES_KEY, MODEL_KEY, TYPED_KEY, SCALAR_KEY, ESCAPE_KEY})
+
+SCALARS: dict[str, type[Any]] = {
+    cls.__name__: cls for cls in (Decimal, datetime, date, time, timedelta, UUID)
+}
+"""Types whose values come back as what they were: databases have them, and Celery's messages."""
 
 # Deeper values would exceed the recursion limits of other JSON readers (pydantic's is about 200).
 MAX_DEPTH = 64
@@ -106,9 +116,18 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
         name = f"{type(value).__module__}:{type(value).__qualname__}"
         data = _model_data(value, path)
         return {MODEL_KEY: name, "data": _pack(data, path, depth + 1, special)}
+    name = type(value).__name__
+    if SCALARS.get(name) is type(value):
+        packed = {SCALAR_KEY: name, "data": pydantic_core.to_jsonable_python(value)}
+        try:
+            if unpack(packed) == value:
+                return packed
+        except pydantic.ValidationError:
+            pass  # an infinite Decimal
+    where, article = _path_text(path), "an" if name[0] in "AEIOUaeiou" else "a"
+    hint = f", or annotate what the function returns: `-> {name}`" * where.startswith("result")
     raise UnstorableError(
-        f"{_path_text(path)} is a {type(value).__name__}, which can't be stored; "
-        "use JSON data, bytes or a pydantic model."
+        f"{where} is {article} {name}, which can't be stored; use JSON data, bytes or a pydantic model{hint}."
     )
 
 
@@ -189,6 +208,8 @@ def unpack(value: JSON) -> Any:
         return value
     if BYTES_KEY in value:
         return base64.b64decode(value["data"], validate=True)
+    if SCALAR_KEY in value:
+        return _adapter(SCALARS[value[SCALAR_KEY]]).validate_python(value["data"])
     if MODEL_KEY in value:
         return _restore_model(value[MODEL_KEY], unpack(value["data"]))
     if TYPED_KEY in value:
@@ -263,6 +284,8 @@ def _plain(value: object, data_of: Callable[[pydantic.BaseModel], JSON]) -> JSON
         return {str(key): _plain(item, data_of) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item, data_of) for item in value]
+    if type(value) in SCALARS.values():
+        return pydantic_core.to_jsonable_python(value)
     return str.__str__(value) if isinstance(value, str) else value
 
 

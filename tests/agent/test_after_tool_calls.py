@@ -631,7 +631,7 @@ def test_a_reason_that_cannot_be_stored_is_refused_where_it_is_asked() -> None:
 
     scene = Scene(use("plain"), hooks=(after(bad),))
     outcome = failed(scene.node.run())
-    assert "the reason of interrupt 'review'.when is a object" in str(outcome.error)
+    assert "the reason of interrupt 'review'.when is an object" in str(outcome.error)
     assert scene.node.published == []
 
 

@@ -38,6 +38,18 @@ def price():
     return Decimal("1.5")
 
 
+class Prices:
+    """What an app teaches kombu to write, in its own form."""
+
+    def __json__(self):
+        return {"prices": [Decimal("1.5"), float("inf")]}
+
+
+@app.task(name="shop.prices")
+def prices():
+    return Prices()
+
+
 @app.task(name="shop.slow", bind=True)
 def slow(self, gate):
     """Say that it has begun, then wait for a gate."""

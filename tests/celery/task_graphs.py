@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
 from runner import Graph, GraphBuilder, RetryPolicy, graph
 from runner.celery import CeleryTask
 
@@ -10,6 +12,11 @@ def alone(task: CeleryTask, **options: object) -> Graph:
     builder = GraphBuilder()
     builder.add_node(task, "work", **options)
     return builder.build()
+
+
+def double(price: Decimal):
+    """Return twice the price, without an annotation of the result."""
+    return 2 * price
 
 
 @graph("charging")
@@ -39,7 +46,16 @@ def declined_once():
 
 @graph("priced")
 def priced():
-    return alone(CeleryTask("shop.price", args=[]))
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask("shop.price", args=[]), "work")
+    builder.add_node(double, "double")
+    builder.add_edge("work", "double")
+    return builder.build()
+
+
+@graph("set_of_prices")
+def set_of_prices():
+    return alone(CeleryTask("shop.prices", args=[]))
 
 
 @graph("unsendable")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 
 import pytest
 
@@ -85,6 +86,22 @@ def test_a_failed_task_of_an_app_without_ours_says_where_to_look(shop_site):
     assert "runner.celery.install(app)" in str(failed.results["work"].result)
     assert unsent.status is Status.FAILED
     assert "can't be stored" in str(unsent.results["work"].result)
+
+
+@pytest.mark.slow
+def test_a_task_that_has_done_its_work_never_fails_its_node(shop_site):
+    """A Decimal comes back as one and is one for the next node; what can't be stored is stored as JSON."""
+    open_shop(shop_site)
+    priced = shop_site.client.start("priced", None).wait(60)
+    prices = shop_site.client.start("set_of_prices", None).wait(60)
+
+    assert priced.status is prices.status is Status.COMPLETED
+    assert priced.results["work"].result == Decimal("1.5")
+    assert priced.results["double"].result == Decimal("3.0")
+    assert prices.results["work"].result == {"prices": ["1.5", "Infinity"]}
+    assert any(
+        "report.converted: the result of" in worker.output() for worker in shop_site.workers
+    )
 
 
 @pytest.mark.slow

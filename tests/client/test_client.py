@@ -195,7 +195,7 @@ def test_answers_that_cannot_be_used():
 
     with pytest.raises(ResponseError, match="is None, which is no answer"):
         client.respond(question.id, None)
-    with pytest.raises(UnstorableError, match="response is a object"):
+    with pytest.raises(UnstorableError, match="response is an object"):
         client.respond(question.id, object())
     with pytest.raises(ResponseError, match="interruptResponse"):
         run.respond([{"text": "yes"}])

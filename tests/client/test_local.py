@@ -85,7 +85,7 @@ def test_a_task_that_cannot_be_stored_is_refused():
     graph = single(ident)
     with pytest.raises(UnstorableError, match=r"task\.when is a set"):
         graph({"when": {1}})
-    with pytest.raises(UnstorableError, match=r"invocation_state\.x is a object"):
+    with pytest.raises(UnstorableError, match=r"invocation_state\.x is an object"):
         graph("task", invocation_state={"x": object()})
 
     assert graph("task").status is Status.COMPLETED

@@ -154,6 +154,7 @@ def test_what_cannot_be_stored_fails_the_node_naming_the_place():
 
     assert result.status is Status.FAILED
     assert "result.when is a set, which can't be stored" in str(result.error)
+    assert "annotate what the function returns: `-> set`" in str(result.error)
 
 
 def test_async_functions_run_side_by_side():
@@ -615,7 +616,7 @@ def test_once_checks_what_it_is_given():
 
     assert isinstance(wrong.result, UsageError)
     assert "once('pay'): on_unknown is 'repeat' or 'raise'" in str(wrong.error)
-    assert "the result of once('pay') is a object" in str(unstorable.error)
+    assert "the result of once('pay') is an object" in str(unstorable.error)
 
 
 # -- progress, checks, outages -----------------------------------------------------------------------

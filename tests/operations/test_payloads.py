@@ -145,7 +145,7 @@ def test_the_command_line_reads_as_strictly(case):
         ("\ud800", "lone surrogate"),
         ({1: 2}, "keys must be strings"),
         ({"x": {1, 2}}, "is a set"),
-        (object(), "is a object"),
+        (object(), "is an object"),
     ],
     ids=["nan", "5,000 digits", "surrogate", "key", "set", "object"],
 )

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from datetime import UTC
 
 import pydantic
 from hypothesis import given
@@ -24,6 +25,12 @@ scalars = (
     | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(max_size=20)
     | st.binary(max_size=20)
+    | st.decimals(allow_nan=False, allow_infinity=False)
+    | st.datetimes(timezones=st.just(UTC) | st.none())
+    | st.dates()
+    | st.times()
+    | st.timedeltas()
+    | st.uuids()
     | st.builds(
         Parcel,
         weight=st.floats(allow_nan=False, allow_infinity=False),

@@ -3,7 +3,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Decimal
 from typing import ClassVar
+from uuid import UUID
+from zoneinfo import ZoneInfo
 
 import pydantic
 import pytest
@@ -43,6 +47,13 @@ class Colour(str, enum.Enum):  # noqa: UP042 - the older form, which people have
 
 class Size(enum.IntEnum):
     LARGE = 3
+
+
+ROME = ZoneInfo("Europe/Rome")
+
+
+class Timestamp(datetime):
+    """One of a library's own, with more than a datetime has."""
 
 
 class Odd:
@@ -85,6 +96,16 @@ def nested(depth: int):
         [Refund(amount=1), {"inner": Refund(amount=2)}],
         Named(Amount=4),
         Computed(amount=5),
+        Decimal("1.50"),
+        Decimal("-1E-30"),
+        datetime(2026, 3, 1, 9, 30, 0, 5),  # noqa: DTZ001 - databases have such, too
+        datetime(2026, 3, 1, 9, 30, tzinfo=UTC),
+        datetime(2026, 3, 1, 9, 30, tzinfo=ROME),
+        date(2026, 3, 1),
+        time(9, 30),
+        timedelta(days=-1, microseconds=3),
+        UUID(int=7),
+        {"rows": [{"price": Decimal("0.10"), "id": UUID(int=8)}]},
     ],
 )
 def test_values_come_back_as_they_were(value):
@@ -106,8 +127,15 @@ def test_a_users_object_may_have_our_reserved_keys(key):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        ({"a": [1, object()]}, "output.a[1] is a object"),
-        ({1, 2}, "output is a set"),
+        ({"a": [1, object()]}, "output.a[1] is an object, which can't be stored"),
+        (
+            {1, 2},
+            "output is a set, which can't be stored; use JSON data, bytes or a pydantic model.",
+        ),
+        (Decimal("NaN"), "output is a Decimal"),
+        (Decimal("Infinity"), "output is a Decimal"),
+        (datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ROME), "output is a datetime"),
+        (Timestamp(2026, 1, 1), "output is a Timestamp"),
         ({3: "x"}, "output has the key 3; keys must be strings"),
         (float("nan"), "output is nan"),
         ([float("-inf")], "output[0] is -inf"),
@@ -130,6 +158,22 @@ def test_what_cannot_be_stored_is_refused_by_its_place(value, says):
 def test_a_value_of_many_levels_is_stored():
     """Sixty-four levels are allowed, which other JSON readers can take."""
     assert codec.unpack(codec.pack(nested(64), "value")) == nested(64)
+
+
+def test_others_see_text():
+    """A price is the text that it is written as, and so it is for the next node."""
+    price = {
+        "price": Decimal("1.50"),
+        "at": datetime(2026, 3, 1, tzinfo=UTC),
+        "id": UUID(int=7),
+    }
+
+    assert codec.plain(price) == codec.pack_result(price)[1]
+    assert codec.plain(price) == {
+        "price": "1.50",
+        "at": "2026-03-01T00:00:00Z",
+        "id": str(UUID(int=7)),
+    }
 
 
 def test_tuples_become_lists():
