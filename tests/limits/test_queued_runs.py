@@ -322,3 +322,37 @@ def test_damaged_members_hide_no_key_and_are_named(begin):
     assert [run.run_id for run in key.waiting] == ["\\xff", "00one"]
     assert len(site.problems()) == 2
     assert all(r"\xff" in problem for problem in site.problems())
+
+
+def test_a_bound_that_a_deploy_raises_admits_what_fits(begin):
+    """The sweeps after it begin as many runs of each key as may be open; a lower bound begins none."""
+    site = begin(Concurrency(1, by="tag:account"))
+    many, few = [f"00a{number}" for number in range(5)], ["00b0", "00b1"]
+
+    def deploy(at_most):
+        rules = Admission(0, Concurrency(at_most, by="tag:account"))
+        site.store.publish([shape("a", name=site.name, admission=rules)])
+
+    def begun():
+        for _ in range(3):
+            site.worker.sweep()
+        return [sum(bool(site.worker.read(run).nodes) for run in runs) for runs in (many, few)]
+
+    for account, runs in (("7", many), ("8|a:b", few)):
+        for run in runs:
+            site.start(run, account)
+    assert begun() == [1, 1]
+    deploy(1)
+    assert site.raw.zcount(f"{PREFIX}timers", "-inf", site.clock()) == 0
+    deploy(4)
+    assert begun() == [4, 2]
+    deploy(2)
+    assert begun() == [4, 2]
+
+
+def test_a_higher_bound_of_open_runs_holds_for_the_next_start(begin):
+    """Starts over it are refused, so none waits for the deploy that raises it."""
+    site = begin(name="h")
+    for most, words in ((1, ["started", "full"]), (2, ["started", "full"])):
+        site.store.publish([shape("a", name="h", admission=Admission(most))])
+        assert [site.start(f"00{most}{number}").word for number in range(2)] == words

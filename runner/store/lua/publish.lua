@@ -2,7 +2,9 @@
 --
 -- Keys touched: layout (set once), graphs (name -> fingerprint), g:<fingerprint> (the shape; that of the
 --   current one loses its expiry, the other one gets it when no run uses it).
--- Arguments: 6 name, 7 fingerprint, 8 "1" to replace the current shape of that name, 9 number of the layout.
+--   timers (one for each of the first 10,000 keys for which runs wait, of a new shape).
+-- Arguments: 6 name, 7 fingerprint, 8 "1" to replace the current shape of that name, 9 number of the layout,
+--   10 how many runs of a key may be open, "" for any number.
 -- Words: "published", then the fingerprint of the current one; "missing" when the shape must be written first.
 -- include: settings
 local name, fingerprint = ARGV[6], ARGV[7]
@@ -16,6 +18,12 @@ if other and other ~= current then
   local key = prefix .. 'g:' .. other
   if retention > 0 and tonumber(redis.call('HGET', key, 'runs') or 0) <= 0 then
     redis.call('PEXPIRE', key, retention)
+  end
+end
+if ARGV[10] ~= '' and current ~= other then
+  local graph = name:gsub(':', '//')
+  for _, key in ipairs(redis.call('ZRANGE', prefix .. 'key:w:' .. graph, 0, 9999)) do
+    redis.call('ZADD', prefix .. 'timers', now, 'admit|' .. ARGV[10] .. '|' .. graph .. ':' .. key)
   end
 end
 return {'published', current}

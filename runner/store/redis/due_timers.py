@@ -11,7 +11,8 @@ from runner import scheduler
 from runner.errors import CorruptDocument, StoreError
 from runner.scheduler.changes import TimerKind
 from runner.store import requests
-from runner.store.interface import Reply
+from runner.store.apply_transition import admitted
+from runner.store.interface import Doorbell, Reply
 from runner.store.redis import archive_queue, ledger
 from runner.store.redis.connection import mapping_of
 from runner.store.redis.transaction import early_answers, questions, run_end
@@ -143,7 +144,18 @@ def _check_slot(transaction: Transaction, run_id: str, key: str) -> Reply:
     return Reply("due", fired=((SLOT, f"{version}|{run_id}|{key}"),))
 
 
+def _admit(transaction: Transaction, at_most: str, key: str) -> Reply:
+    """Begin runs of a key whose bound a deploy has changed; the next sweep goes on where there were any."""
+    doorbells: list[Doorbell] = []
+    for run in admitted(transaction, key, int(at_most)):
+        name = run.record.run_id
+        doorbells += requests.make(transaction, name, scheduler.begin).doorbells
+        transaction.write_set.timer(f"admit|{at_most}|{key}", transaction.clock())
+    return Reply("admitted", doorbells)
+
+
 DUE = {
+    "admit": _admit,
     "early": _hand_early,
     "archive": archive_queue.end,
     "schedule": _hand_over("schedule"),

@@ -186,7 +186,7 @@ DICTIONARY = (
     Key(
         "timers",
         "zset",
-        "<kind>|<run>|<node, question or nothing> by the ms it is due",
+        "<kind>|<run, or a bound>|<node, question, key or nothing> by the ms it is due",
         "until done",
     ),
     Key(

@@ -241,7 +241,15 @@ class RedisStore:
         for topology in topologies:
             self._fast.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
-            arguments = topology.graph_id, topology.fingerprint, int(replace), layout.LAYOUT
+            rule = topology.admission and topology.admission.concurrency
+            bound = rule.at_most if rule else ""
+            arguments = (
+                topology.graph_id,
+                topology.fingerprint,
+                int(replace),
+                layout.LAYOUT,
+                bound,
+            )
             word, *current = self._call("publish", *arguments)
             if word == b"missing":
                 key = self._keys.shape(topology.fingerprint)
