@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from dataclasses import replace
 
 from runner.approvals.freezes import ALL, parts_of
@@ -86,8 +85,7 @@ def _check_known(engine: Engine, kind: str, name: str) -> None:
         }
     if name in known_names:
         return
-    similar = difflib.get_close_matches(name, known_names, 1)
-    nearest = f" Did you mean {similar[0]!r}?" if similar else ""
+    nearest = validation.similar(name, known_names)
     where = "" if kind == "graph" else ": it is in no agent of the graphs that this process has"
     raise NotFoundError(
         f"no {kind} {validation.one_line(name)!r} is known here{where}. Nothing was frozen.{nearest} "

@@ -6,7 +6,6 @@ An option is checked where it is set, so that the traceback of a mistake ends at
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +37,7 @@ from runner.execution.nodes import with_events
 from runner.hooks import HookProvider
 from runner.limits.limit import Limit, check_limits
 from runner.local import Graph
+from runner.records.validation import similar
 from runner.store.interface import Store
 
 MAX_ID = 128  # characters; ids stand in keys, paths and log lines
@@ -236,11 +236,8 @@ class GraphBuilder:
             raise DefinitionError(f"an edge joins nodes by their ids, not {name!r}: {advice}.")
         known_node = self._nodes.get(name)
         if known_node is None or (isinstance(node, NodeSpec) and known_node is not node):
-            similar = difflib.get_close_matches(name, self._nodes, 1)
-            advice = (
-                f"did you mean {similar[0]!r}?" if similar else "add it with add_node first."
-            )
-            raise DefinitionError(f"{role} node {name!r} not found; {advice}")
+            advice = similar(name, self._nodes) or " Add it with add_node first."
+            raise DefinitionError(f"{role} node {name!r} not found.{advice}")
         return name
 
     def set_entry_point(self, node_id: str) -> GraphBuilder:

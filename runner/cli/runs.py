@@ -23,6 +23,7 @@ from runner.cli.arguments import (
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
+from runner.errors import NotFoundError
 from runner.records.json_form import stamp
 from runner.records.listings import grouped
 
@@ -99,13 +100,18 @@ def run(
     if timeout is not None and not wait:
         raise click.UsageError("--timeout limits --wait; use both.")
     task = read_json(input_text, "--input") if input_text is not None else None
-    new_run = context.client.start(
-        graph,
-        task,
-        idempotency_key=idempotency_key,
-        tags=read_tags(tags),
-        requester=requester or context.user or None,
-    )
+    try:
+        new_run = context.client.start(
+            graph,
+            task,
+            idempotency_key=idempotency_key,
+            tags=read_tags(tags),
+            requester=requester or context.user or None,
+        )
+    except NotFoundError as error:
+        if graph in runs.commands:
+            raise NotFoundError(f"{error} Did you mean `runner runs {graph}`?") from error
+        raise
     if wait:
         return _wait(context, new_run, timeout)
     from runner.operations.views import StartedRun

@@ -25,6 +25,7 @@ from runner.errors import DefinitionError, NotFoundError, RunnerError
 from runner.limits.concurrency import Admission, Concurrency, Debounce, admission
 from runner.limits.fairness import Fairness
 from runner.records.run import PATH
+from runner.records.validation import similar
 
 
 class HasDefinition(Protocol):
@@ -249,7 +250,7 @@ class Registry:
             names = ", ".join(self.names()) or "none"
             raise NotFoundError(
                 f"no graph {path!r} is registered here; known: {names}. "
-                "Name the module that has it in RUNNER_GRAPHS."
+                f"Name the module that has it in RUNNER_GRAPHS.{similar(path, self.names())}"
             )
         return compile_graph
 
@@ -351,6 +352,9 @@ def graph(
     Raises:
         DefinitionError: the name is taken or a value can't be used.
     """
+    if not isinstance(name, str):
+        example = getattr(name, "__name__", "refund")
+        raise DefinitionError(f"@graph needs the name of the graph: write @graph({example!r}).")
     starts = admission(name, max_open_runs, concurrency, debounce)
     if fairness is not None and not isinstance(fairness, Fairness):
         raise DefinitionError(f"graph {name!r}: fairness is a Fairness, not {fairness!r}.")

@@ -143,7 +143,7 @@ def _failure(visit: ClaimedVisit, progress: MapRecord) -> Outcome:
         for index, (record, _, entry) in _read(visit, progress.next)
         if record.status is Status.FAILED and entry
     ]
-    first_error = errors[0] if errors else "an item failed"
+    first_error = errors[0].rstrip(".") if errors else "an item failed"
     text = f"{first_error}. The map stopped: {progress.failed} of {progress.total} items failed"
     return Failed(
         failures.record(

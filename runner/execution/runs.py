@@ -20,6 +20,7 @@ from runner.records import codec, run_ids, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.listings import checked_tags
 from runner.records.run import PATH, Status, outermost
+from runner.records.validation import similar
 from runner.store.apply_transition import short_value
 from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
 from runner.store.requests import ChangeLimit, ReportEnd, StartRun
@@ -130,10 +131,10 @@ class RunStarter:
         )
         reply = self._write(start, plan)
         if reply.word == "unknown_graph":
-            names = ", ".join(sorted(self._store.graphs())) or "none yet"
+            graphs = sorted(self._store.graphs())
             raise NotFoundError(
-                f"no graph {graph_id!r} is known to this store; known: {names}. Start a worker "
-                "whose RUNNER_GRAPHS names its module."
+                f"no graph {graph_id!r} is known to this store; known: {', '.join(graphs) or 'none yet'}. "
+                f"Start a worker whose RUNNER_GRAPHS names its module.{similar(graph_id, graphs)}"
             )
         if reply.word == "full":
             raise TooManyRuns(reply.detail)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -531,6 +532,13 @@ def _workers(facts: Facts) -> Iterator[Check]:
     yield from _check("workers", detail, detail if dead_count else "", fix)
 
 
+def _names_of_workers(facts: Facts) -> Iterator[Check]:
+    counts = Counter(worker.name for worker in facts.reporting)
+    names = _names(sorted(name for name, count in counts.items() if count > 1))
+    problem = names and f"several have one name: {names}; Flower and remote control mix them up"
+    yield from _check("worker names", "", problem, "Give each its own, with --hostname.")
+
+
 def _stopping(facts: Facts) -> Iterator[Check]:
     names = ", ".join(facts.names_of("hangs"))
     problem = (
@@ -937,6 +945,7 @@ CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
     _clocks,
     _broker,
     _workers,
+    _names_of_workers,
     _stopping,
     _graphs,
     _deploy,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import tomllib
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Any
 
 from dotenv import dotenv_values
 
+from runner.records.validation import similar
 from runner.settings import SECRETS, Settings
 
 PREFIX = "RUNNER_"
@@ -19,12 +19,13 @@ PREFIX = "RUNNER_"
 def unknown_settings() -> list[str]:
     """List the names that look like settings and are not, with what was probably meant."""
     setting_names = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
+    variables = [f"{PREFIX}{name.upper()}" for name in setting_names]
     problems = []
     for source, names in sources().items():
         for name in sorted(set(names) - set(setting_names)):
-            similar = difflib.get_close_matches(name, setting_names, 1)
-            advice = f"; did you mean {PREFIX}{similar[0].upper()}?" if similar else ""
-            problems.append(f"{PREFIX}{name.upper()} ({source}) is not a setting{advice}")
+            variable = f"{PREFIX}{name.upper()}"
+            advice = similar(variable, variables)
+            problems.append(f"{variable} ({source}) is not a setting{advice and '.'}{advice}")
     return problems
 
 

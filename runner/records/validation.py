@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, time
@@ -27,6 +28,12 @@ MAX_PEOPLE = 1000
 def one_line(value: object) -> str:
     """Return a value as one line of text for a log, a terminal or a pipe, with nothing in it hidden."""
     return shown(str(value)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def similar(name: str, names: Iterable[str]) -> str:
+    """Ask, after a sentence that refuses a name, if the most similar one was meant; "" where none is."""
+    nearest = difflib.get_close_matches(name, list(names), 1)
+    return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def problem(value: object, limit: int = MAX_TEXT) -> str:

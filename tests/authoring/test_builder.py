@@ -163,9 +163,9 @@ def test_options_of_a_node_are_kept():
 @pytest.mark.parametrize(
     ("source", "target", "says"),
     [
-        ("nobody", "boss", "Source node 'nobody' not found; add it with add_node first"),
-        ("clerk", "nobody", "Target node 'nobody' not found; add it with add_node first"),
-        ("clerk", "bos", "Target node 'bos' not found; did you mean 'boss'?"),
+        ("nobody", "boss", "Source node 'nobody' not found. Add it with add_node first"),
+        ("clerk", "nobody", "Target node 'nobody' not found. Add it with add_node first"),
+        ("clerk", "bos", "Target node 'bos' not found. Did you mean 'boss'?"),
     ],
 )
 def test_edges_join_known_nodes(source, target, says):

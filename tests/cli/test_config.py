@@ -60,7 +60,8 @@ def test_a_mistyped_setting_is_noticed(call):
     done = call("config", "show", RUNNER_LEESE="3")
 
     assert (
-        "RUNNER_LEESE (environment) is not a setting; did you mean RUNNER_LEASE?" in done.stderr
+        "RUNNER_LEESE (environment) is not a setting. Did you mean 'RUNNER_LEASE'?"
+        in done.stderr
     )
 
 

@@ -104,6 +104,11 @@ CASES = [
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
     ("workers", FAIL, replace(WELL, workers=[replace(WORKER, seen=NOW - 60_000)], graphs={})),
     ("workers", WARN, replace(WELL, workers=[WORKER, other(seen=NOW - 60_000)])),
+    (
+        "worker names",
+        WARN,
+        replace(WELL, workers=[WORKER, replace(WORKER, pid=WORKER.pid + 1)]),
+    ),
     ("stopping", WARN, replace(WELL, workers=[WORKER, other(stopping=21.0, grace=10.0)])),
     ("graphs", WARN, replace(WELL, graphs={"refund": "f1", "hire": "f3"})),
     ("graphs", FAIL, replace(WELL, graphs={})),

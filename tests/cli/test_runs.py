@@ -34,6 +34,16 @@ YES = '{"decision": "approve"}'
 # -- runner run ----
 
 
+@pytest.mark.parametrize(("name", "command"), [("list", "list"), ("show", "show")])
+def test_run_for_runs_is_told(cli, name, command):
+    """`runner run list` names the command that was meant; control: an unknown graph of another name."""
+    refused = cli("run", name)
+    unknown = cli("run", "nobody")
+
+    assert f"Did you mean `runner runs {command}`?" in refused.stderr
+    assert "Did you mean" not in unknown.stderr
+
+
 def test_run_writes_the_id_alone(cli):
     """A script can keep what `runner run` writes: it is the run's id and nothing else."""
     started = cli("run", "shop-echo", "--input", '"hello"')

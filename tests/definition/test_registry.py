@@ -78,6 +78,23 @@ def test_what_is_not_there_is_not_found(path):
         own_registry.get(path)
 
 
+def test_a_similar_graph_is_named():
+    """A slip of the hand is told from a module that is missing; control: a name that resembles none."""
+    own_registry = Registry()
+    own_registry.add("refund", refund)
+
+    with pytest.raises(NotFoundError, match=r"Did you mean 'refund'\?$"):
+        own_registry.get("refunds")
+    with pytest.raises(NotFoundError, match=r"in RUNNER_GRAPHS\.$"):
+        own_registry.get("invoice")
+
+
+def test_the_decorator_needs_a_name():
+    """Without parentheses nothing would be registered, and nobody would be told."""
+    with pytest.raises(DefinitionError, match=r"write @graph\('refund'\)"):
+        public.graph(refund)
+
+
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_a_name_is_no_path(name):
     """A name that could be mistaken for a path is refused."""

@@ -91,6 +91,17 @@ def test_what_is_no_list_fails_the_map(items):
     )
 
 
+def late(item):
+    raise TimeoutError("it came too late.")
+
+
+def test_a_sentence_has_one_full_stop():
+    """The error of an item may end with one of its own."""
+    error = str(mapped(late)([1]).results["m"].error)
+
+    assert "it came too late. The map stopped: 1 of 1 items failed" in error
+
+
 def test_a_failed_item_stops_its_map():
     """By default the first failed item fails the map, and items that have not begun never do."""
     result = mapped(odd_fails, concurrency=1)([0, 1, 2])

@@ -704,6 +704,8 @@ def test_an_unknown_graph_cannot_be_started():
         NotFoundError, match="no graph 'refund' is known to this store; known: bench"
     ):
         bench.engine.start("refund", "task")
+    with pytest.raises(NotFoundError, match=r"Did you mean 'bench'\?$"):
+        bench.engine.start("bensh", "task")
 
 
 def test_a_store_that_was_emptied_learns_the_graph_again():
