@@ -17,7 +17,6 @@ from pydantic import (
     ValidationInfo,
     field_validator,
 )
-from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     NoDecode,
@@ -248,31 +247,22 @@ class Settings(BaseSettings):
         separator, schemes, hint = URLS[str(field.field_name)]
         servers = separator.split(url.strip()) if url else []
         if not all("://" in url and url.partition("://")[0] in schemes for url in servers):
-            raise PydanticCustomError("url", "{hint}", {"hint": hint})
-        try:
-            return separator.pattern[0].join(map(canonical, servers))
-        except ValueError as error:
-            raise PydanticCustomError("address", "{why}", {"why": str(error)}) from None
+            raise ValueError(hint)
+        return separator.pattern[0].join(map(canonical, servers))
 
     @field_validator("partitions")
     @classmethod
     def _check_partitions(cls, number: int, field: ValidationInfo) -> int:
         servers = len(ANOTHER.split(field.data.get("redis_url", "")))
         if servers > 1 and number not in {1, servers}:
-            raise PydanticCustomError(
-                "partitions",
-                "RUNNER_REDIS_URL names {servers} servers, one for each",
-                {"servers": servers},
-            )
+            raise ValueError(f"RUNNER_REDIS_URL names {servers} servers, one for each")
         return number
 
     @field_validator("archive")
     @classmethod
     def _check_archive(cls, target: str) -> str:
         if "://" in target and not target.startswith(POSTGRES):
-            raise PydanticCustomError(
-                "archive", "give a folder, or a URL such as postgresql://localhost/runs"
-            )
+            raise ValueError("give a folder, or a URL such as postgresql://localhost/runs")
         return target
 
     @field_validator("webhook_allow")
@@ -282,18 +272,14 @@ class Settings(BaseSettings):
             try:
                 ip_network(network)
             except ValueError:
-                raise PydanticCustomError(
-                    "network", "give networks such as 10.0.0.0/8"
-                ) from None
+                raise ValueError("give networks such as 10.0.0.0/8") from None
         return networks
 
     @field_validator("webhook_retry")
     @classmethod
     def _check_steps(cls, steps: list[float]) -> list[float]:
         if len(steps) > MOST_STEPS or not all(0 <= step <= 7 * DAY for step in steps):
-            raise PydanticCustomError(
-                "steps", "give 20 numbers of seconds at most, each a week at most"
-            )
+            raise ValueError("give 20 numbers of seconds at most, each a week at most")
         return steps
 
     @property
@@ -386,7 +372,7 @@ def _first_problem(error: ValidationError) -> str:
     problem = error.errors(include_url=False)[0]
     name = ".".join(str(key) for key in problem["loc"]).upper()
     value = "" if name.endswith("_URL") or name == "ARCHIVE" else f", not {problem['input']!r}"
-    return f"RUNNER_{name}: {problem['msg']}{value}"
+    return f"RUNNER_{name}: {problem['msg'].removeprefix('Value error, ')}{value}"
 
 
 def as_broker(redis_url: str) -> str:

@@ -11,19 +11,18 @@ import hashlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
 import pydantic_core
-from amqp.exceptions import AMQPError, MessageNacked
+from amqp.exceptions import MessageNacked
 from celery import Celery
 from kombu import Connection, Consumer, Exchange, Message, Producer, Queue
-from kombu.exceptions import OperationalError
 
-from runner.celery.config import CONNECT, is_amqp, settings_of
+from runner.celery.config import BROKEN, CONNECT, broker_errors, is_amqp, settings_of
 from runner.celery.engines import bounds_of, connection_of
 from runner.celery.messages import MessageHandler
 from runner.celery.reader_slots import ReaderSlots
@@ -58,8 +57,6 @@ PREFETCH = 200
 
 COMPRESSION = "x-compression"
 """The header of a dead letter that names how it is compressed."""
-
-BROKEN = (AMQPError, OperationalError, OSError)
 
 QUORUM = {"x-queue-type": "quorum"}
 
@@ -207,25 +204,11 @@ def publisher_of(app: Celery) -> Publish:
     """Return what publishes over an app's own connections, and raises BrokerError where it can't."""
 
     def publish(*message: Any, **options: Any) -> None:
-        with _broker_errors(), app.producer_or_acquire() as producer:
+        with broker_errors(), app.producer_or_acquire() as producer:
             producer.connection.ensure_connection(**CONNECT)
             _publish(producer, *message, **options)
 
     return publish
-
-
-@contextmanager
-def _broker_errors(release: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Release the connection where the broker can't be reached.
-
-    Raises:
-        BrokerError: it can't.
-    """
-    try:
-        yield
-    except BROKEN as error:
-        release()
-        raise BrokerError(f"the broker could not be reached ({error}).") from error
 
 
 class BrokerThread(WorkerThread):
@@ -268,7 +251,7 @@ class AmqpConsumer(BrokerThread):
 
     def run_once(self) -> None:
         """Apply what was received, every second also what was refused, then receive more."""
-        with _broker_errors(self.release), suppress(TimeoutError):
+        with broker_errors(self.release), suppress(TimeoutError):
             connection = self._connected()
             while self._waiting:
                 self._apply_received(self._waiting[0])
@@ -421,7 +404,7 @@ class Relay(BrokerThread):
             raise away
 
     def _publish(self, notices: list[Notice]) -> None:
-        with _broker_errors(self.release):
+        with broker_errors(self.release):
             if self._connection is None:
                 self._connection = self.app.connection_for_write()
                 self._connection.ensure_connection(max_retries=1, interval_start=0.1)

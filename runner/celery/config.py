@@ -8,13 +8,17 @@ result backends, ETA) is off: it costs two thirds of a worker's time and protect
 from __future__ import annotations
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
+from amqp.exceptions import AMQPError
 from celery import Celery
+from kombu.exceptions import OperationalError
 from kombu.transport import TRANSPORT_ALIASES
 
+from runner.errors import BrokerError
 from runner.records.codec import load_json
 from runner.settings import Settings
 from runner.store.addresses import NAMESPACE, Sentinels, cluster, sentinels
@@ -47,6 +51,9 @@ REDIS_OPTIONS = {
     "socket_timeout": 5,
 }
 
+BROKEN = (AMQPError, OperationalError, OSError)
+"""Errors of a broker that is away, or refuses."""
+
 REDIS = frozenset({"redis", "rediss", "sentinel", "rediscluster"})
 
 SENTINEL_TIMEOUT = 1.0
@@ -69,6 +76,20 @@ SQS: dict[str, Any] = {
 }
 
 RABBITMQ_OPTIONS = {"confirm_publish": True}
+
+
+@contextmanager
+def broker_errors(release: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """Release the connection where the broker can't be reached.
+
+    Raises:
+        BrokerError: it can't.
+    """
+    try:
+        yield
+    except BROKEN as error:
+        release()
+        raise BrokerError(f"the broker could not be reached ({error}).") from error
 
 
 def celery_config(settings: Settings) -> dict[str, Any]:

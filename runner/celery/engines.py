@@ -138,7 +138,7 @@ def load_graphs(settings: Settings) -> None:
 
 def pushes(app: Celery, settings: Settings) -> bool:
     """Return whether the store's scripts can ring this app's queues: on its first server, same database."""
-    url = app.conf.broker_write_url or app.conf.broker_url
+    url = app.conf.broker_write_url
     if cluster(settings.first_url):
         return False
     options, service = app.conf.broker_transport_options or {}, sentinels(settings.first_url)

@@ -235,10 +235,7 @@ def _pool(kind: Any) -> str:
 
 def _visibility(app: Any) -> float:
     """Return the seconds after which the broker delivers a message again; 0 if it never does."""
-    url, options = (
-        app.conf.broker_read_url or app.conf.broker_url,
-        app.conf.broker_transport_options or {},
-    )
-    if not is_redis(url) or options.get("ack_emulation") is False:
+    options = app.conf.broker_transport_options or {}
+    if not is_redis(app.conf.broker_read_url) or options.get("ack_emulation") is False:
         return 0.0
     return float(options.get("visibility_timeout", VISIBILITY))

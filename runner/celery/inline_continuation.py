@@ -347,12 +347,12 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     if type(getattr(consumer.pool, "executor", None)) is ThreadPoolExecutor:
         consumer.pool.executor = SlotThreads(consumer.pool.limit)
 
-    def handle_doorbell(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
         if is_able and body is None and BUDGET not in message.headers:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
             message.headers = {**message.headers, BUDGET: budget}
         setattr(message, CONSUMER, consumer)
-        return handle(message, body, *args, **kwargs)
+        return handle(message, body, *callbacks)
 
     return handle_doorbell
 

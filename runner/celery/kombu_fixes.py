@@ -334,14 +334,14 @@ OTHER = "sent_as_other"
 """The argument that holds a body of another content type, in base64."""
 
 
-def as_sent(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+def as_sent(*strategy: Any, **options: Any) -> Callable[..., Any]:
     """Handle private messages, each with its body wrapped into a text; for `Task.Strategy`."""
-    handle = private(task, app, consumer, **options)
+    handle = private(*strategy, **options)
 
-    def handle_wrapped(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_wrapped(message: Any, body: Any, *callbacks: Any) -> Any:
         if body is None:  # otherwise it is of Celery's first protocol, and decoded already
             _wrap_body(message)
-        return handle(message, body, *args, **kwargs)
+        return handle(message, body, *callbacks)
 
     return handle_wrapped
 
@@ -464,16 +464,16 @@ class PrivateBytes(bytes):
         return f"<{len(self)} bytes, hidden>"
 
 
-def private(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
+def private(*strategy: Any, **options: Any) -> Callable[..., Any]:
     """Handle messages as Celery does, without their arguments in events and logs; for `Task.Strategy`."""
-    handle = default(task, app, consumer, **options)
+    handle = default(*strategy, **options)
 
-    def handle_hidden(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_hidden(message: Any, body: Any, *callbacks: Any) -> Any:
         if body is None:
             is_text = isinstance(message.body, str)
             message.body = PrivateText(message.body) if is_text else PrivateBytes(message.body)
             message.headers = {**message.headers, "argsrepr": HIDDEN, "kwargsrepr": HIDDEN}
-        return handle(message, body, *args, **kwargs)
+        return handle(message, body, *callbacks)
 
     return handle_hidden
 
@@ -498,13 +498,13 @@ def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Call
     handle = default(task, app, consumer, info=log_received, **options)
     of_pool = getattr(consumer.pool, "options", {})
 
-    def handle_limited(message: Any, body: Any, *args: Any, **kwargs: Any) -> Any:
+    def handle_limited(message: Any, body: Any, *callbacks: Any) -> Any:
         if body is None and not any(message.headers.get("timelimit") or ()):
             hard = task.time_limit or of_pool.get("timeout")
             soft = task.soft_time_limit or of_pool.get("soft_timeout")
             if hard or soft:
                 message.headers = {**message.headers, "timelimit": [hard, soft]}
-        return handle(message, body, *args, **kwargs)
+        return handle(message, body, *callbacks)
 
     return handle_limited
 

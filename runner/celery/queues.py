@@ -96,7 +96,7 @@ def check_queues(app: Celery) -> None:
     Raises:
         UsageError: there is one. BrokerError: the broker can't be reached.
     """
-    if not is_redis(app.conf.broker_read_url or app.conf.broker_url):
+    if not is_redis(app.conf.broker_read_url):
         return
     with app.connection_for_read() as connection:
         try:
