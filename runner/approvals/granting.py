@@ -5,8 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from runner.approvals.grants import (
     GRANT,
@@ -15,7 +14,7 @@ from runner.approvals.grants import (
     GrantRecord,
     check,
     counted,
-    revoked_key,
+    is_over,
     voter_of,
 )
 from runner.approvals.judgement import level_of
@@ -31,9 +30,6 @@ from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.run import outermost
 from runner.store.requests import ChangeGrant
-
-if TYPE_CHECKING:
-    from runner.approvals.proofs import VerificationKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +74,15 @@ class GrantView:
     revoked: dict[str, Any] | None = None
 
 
-def view_of(
-    record: GrantRecord, now: int, keys: Mapping[str, VerificationKey] = MappingProxyType({})
-) -> GrantView:
-    """Return a grant as doors show it at a time (ms); one that a revoked key has signed is over."""
+def view_of(engine: Engine, record: GrantRecord) -> GrantView:
+    """Return a grant as doors show it now."""
     grant, count = record.grant, _count(record)
     state: GrantState = "waits"
     if record.revoked is not None:
         state = "revoked"
     elif count.decision == "reject":
         state = "rejected"
-    elif now > grant.until or _lost(record, keys, now):
+    elif _is_over(engine, record):
         state = "over"
     elif record.used >= grant.uses:
         state = "used up"
@@ -116,10 +110,8 @@ def view_of(
 
 def list_grants(engine: Engine) -> list[GrantView]:
     """Return all grants, the newest first."""
-    now = round(now_of(engine) * 1000)
-    keys, records = engine.decision_keys.read(), engine.store.signed(GrantRecord).values()
-    views = [view_of(record, now, keys) for record in records]
-    return sorted(views, key=lambda view: -view.made_at)
+    records = sorted(engine.store.signed(GrantRecord).values(), key=lambda each: -each.grant.made_at)
+    return [view_of(engine, record) for record in records]
 
 
 def propose(
@@ -181,8 +173,7 @@ def _schema(question: Interrupt) -> Mapping[str, Any]:
 
 
 def _shape(value: JSON) -> dict[str, JSON]:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return {"type": "number"} if is_number else {}
+    return {"type": "number"} if type(value) in {int, float} else {}
 
 
 def _check_graphs(engine: Engine, grant: Grant) -> None:
@@ -216,9 +207,7 @@ def message(
     return vote_body(name, decision, by, digest=digest, comment=comment)
 
 
-def vote(
-    engine: Engine, record: GrantRecord, body: Mapping[str, JSON], voter: Voter
-) -> Receipt:
+def vote(engine: Engine, record: GrantRecord, body: Mapping[str, Any], voter: Voter) -> Receipt:
     """Count a vote for a grant, and store the grant if this is the first; `voter` is who the door says.
 
     The receipt is accepted once enough have granted it, or one that ends it has rejected it.
@@ -228,14 +217,15 @@ def vote(
     """
     grant, rule = record.grant, Rule.thawed(record.rule)
     (question,) = engine.store.interrupts([grant.question])
-    message_: Mapping[str, Any] = body
-    validation.checked(message_.get("comment") or "", "the comment", validation.MAX_REASON)
+    comment = validation.checked(
+        body.get("comment") or "", "the comment", validation.MAX_REASON
+    )
     voter, signed_body = sender_of(engine, voter, body, level_of(rule))
     vote_record: dict[str, Any] = {
         "by": voter.principal.key,
-        "decision": message_["decision"],
+        "decision": body["decision"],
         "at": round(now_of(engine) * 1000),
-        "comment": message_.get("comment") or "",
+        "comment": comment,
         "level": voter.level,
         "groups": sorted(voter.groups),
         "roles": sorted(voter.roles),
@@ -250,30 +240,25 @@ def vote(
         current = stored_record or record
         if voter.doubt:
             return current  # it waits for a signature of theirs
-        if current.revoked is not None or grant.until < vote_record["at"]:
-            receipt = _refused(
-                grant, ReceiptStatus.SUPERSEDED, "the grant was revoked, or is over"
-            )
+        count, was = _count(current), ""
+        if current.revoked is not None or _is_over(engine, current):
+            was = "revoked, or is over"
+        elif any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
+            receipt = _receipt(grant, count)
             return None
-        if any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
-            receipt = _receipt(grant, _count(current))
-            return None
-        if kid := _lost(current, engine.decision_keys.read(), vote_record["at"]):
-            detail = (
-                f"the key {kid!r}, which has signed for the grant, was revoked: make another"
-            )
-            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, detail)
-            return None
-        decided = _count(current)
-        if decided.word == "accepted":
-            was = "rejected" if decided.decision == "reject" else "made: revoke it to end it"
+        elif count.word == "accepted":
+            was = "decided: revoke it to end it"
+        if was:
             receipt = _refused(grant, ReceiptStatus.SUPERSEDED, f"the grant was {was}")
             return None
-        voters = [(voter_of(entry), entry["decision"]) for entry in current.votes]
         people = (question.requester, *question.on_behalf_of) if question else ()
         answerers_by_node = answerers(engine.store, rule, question) if question else {}
         count = counted(
-            rule, grant, [*voters, (voter, vote_record["decision"])], people, answerers_by_node
+            rule,
+            grant,
+            [*_voters(current), (voter, body["decision"])],
+            people,
+            answerers_by_node,
         )
         receipt = _receipt(grant, count)
         if count.word not in {"counted", "accepted"}:
@@ -292,7 +277,7 @@ def vote(
                 change,
                 "grant.voted",
                 voter.principal.key,
-                vote_record["comment"],
+                comment,
                 ended_ids,
             )
         )
@@ -319,13 +304,12 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
         ConflictError: it was revoked before.
     """
     validation.reason(reason)
-    record, now = find(engine, grant_id), round(now_of(engine) * 1000)
-    note: dict[str, Any] = {"by": by, "at": now, "reason": reason}
+    record, at = find(engine, grant_id), round(now_of(engine) * 1000)
 
     def change(stored_record: GrantRecord | None) -> GrantRecord | None:
         if stored_record is None or stored_record.revoked is not None:
             return None
-        return replace(stored_record, revoked=note)
+        return replace(stored_record, revoked={"by": by, "at": at, "reason": reason})
 
     if (
         engine.store.do(ChangeGrant(record.grant.id, change, "grant.revoked", by, reason)).word
@@ -334,17 +318,19 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
         raise ConflictError(
             f"the grant {record.grant.id} was revoked before; nothing was changed."
         )
-    return view_of(find(engine, grant_id), now)
+    return view_of(engine, find(engine, grant_id))
 
 
-def _lost(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> str:
-    """Return the id of a revoked key by which a grant holds no more, or ""."""
-    return revoked_key(record, keys, now) if level_of(Rule.thawed(record.rule)) else ""
+def _is_over(engine: Engine, record: GrantRecord) -> bool:
+    return is_over(record, engine.decision_keys.read(), round(now_of(engine) * 1000))
 
 
 def _count(record: GrantRecord) -> Count:
-    voters = [(voter_of(entry), entry["decision"]) for entry in record.votes]
-    return counted(Rule.thawed(record.rule), record.grant, voters)
+    return counted(Rule.thawed(record.rule), record.grant, _voters(record))
+
+
+def _voters(record: GrantRecord) -> list[tuple[Voter, str]]:
+    return [(voter_of(vote), vote["decision"]) for vote in record.votes]
 
 
 def _receipt(grant: Grant, count: Count) -> Receipt:

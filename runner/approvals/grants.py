@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from decimal import Decimal, InvalidOperation
+from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pydantic
@@ -43,9 +44,11 @@ KEPT_MS = 30 * 86_400_000
 
 BELOW, ABOVE = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
 
+INSIDE = dict(zip((*BELOW, *ABOVE), (le, lt, ge, gt), strict=True))
+
 OF_TEXTS = ("minLength", "maxLength", "pattern")
 
-KEYWORDS = (*BELOW, *ABOVE, *OF_TEXTS, "const", "enum", "type")
+KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
 """Keywords of JSON Schema that bound one argument of the calls of a grant."""
 
 
@@ -78,6 +81,13 @@ class Grant:
         """Hash all of it: what those sign who grant it."""
         return digests.digest("grant", asdict(self), "the grant")
 
+    def allows(self, uses: int, sums: Mapping[str, Decimal]) -> bool:
+        """Return whether it is for so many calls of such sums, of which none is missing."""
+        return uses <= self.uses and all(
+            name in sums and sums[name] <= Decimal(str(most))
+            for name, most in self.sums.items()
+        )
+
     def covers(self, action: Mapping[str, Any], graph_id: str) -> bool:
         """Return whether it is for an action (its preimage) in a graph, with arguments within its bounds."""
         return (
@@ -107,22 +117,21 @@ class GrantRecord:
     summed: dict[str, str] = field(default_factory=dict)
     used_for: frozenset[str] = frozenset()
 
-    def has_left(self, amounts: Mapping[str, str], key: str) -> bool:
-        """Return whether it had room for these amounts when it was read, or had counted them under `key`."""
-        return key in self.used_for or (
-            self.used < self.grant.uses
-            and all(
-                Decimal(self.summed.get(name, "0")) + Decimal(amount)
-                <= Decimal(str(self.grant.sums[name]))
-                for name, amount in amounts.items()
-            )
-        )
+    def amounts(self, args: Mapping[str, Any], key: str) -> dict[str, str] | None:
+        """Return what a call adds to each sum, as exact decimal numbers.
 
-
-def amounts_of(grant: Grant, args: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return what a call adds to each sum of a grant, as exact decimal numbers; None if one is no number."""
-    numbers = {name: number_of(args.get(name)) for name in grant.sums}
-    return None if None in numbers.values() else {name: str(n) for name, n in numbers.items()}
+        None where one is no number, or nothing was left for it when this was read; a call that was counted
+        under its `key` needs nothing.
+        """
+        numbers = {
+            name: number
+            for name in self.grant.sums
+            if (number := number_of(args.get(name))) is not None
+        }
+        totals = {name: numbers[name] + Decimal(self.summed.get(name, 0)) for name in numbers}
+        if key in self.used_for or self.grant.allows(self.used + 1, totals):
+            return {name: str(number) for name, number in numbers.items()}
+        return None
 
 
 # -- bounds ------------------------------------------------------------------------------------------
@@ -157,23 +166,19 @@ def fits(bounds: Mapping[str, Any], args: object) -> bool:
 def _fits(bound: Mapping[str, Any], value: object) -> bool:
     """Return whether a value fits; a keyword for another type, which JSON Schema ignores, refuses here."""
     number = number_of(value)
-    if {*BELOW, *ABOVE} & bound.keys() and (number is None or not _is_inside(bound, number)):
+    if INSIDE.keys() & bound and (number is None or not _is_inside(bound, number)):
         return False
     if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
         return False
-    other_keywords = {
-        name: item for name, item in bound.items() if name not in {*BELOW, *ABOVE}
-    }
+    other_keywords = {name: item for name, item in bound.items() if name not in INSIDE}
     return not validation.mismatch(other_keywords, codec.plain(value))
 
 
 def _is_inside(bound: Mapping[str, Any], number: Decimal) -> bool:
-    limits = {name: Decimal(str(bound[name])) for name in (*BELOW, *ABOVE) if name in bound}
-    return (
-        number <= limits.get("maximum", number)
-        and number >= limits.get("minimum", number)
-        and ("exclusiveMaximum" not in limits or number < limits["exclusiveMaximum"])
-        and ("exclusiveMinimum" not in limits or number > limits["exclusiveMinimum"])
+    return all(
+        holds(number, Decimal(str(bound[name])))
+        for name, holds in INSIDE.items()
+        if name in bound
     )
 
 
@@ -198,7 +203,7 @@ def check_bounds(bounds: object, field: str) -> None:
         if not isinstance(bound, Mapping) or (unknown := sorted(set(bound) - set(KEYWORDS))):
             named = f", not {unknown}" if isinstance(bound, Mapping) else ""
             raise GrantRefused(where, f"may have {', '.join(KEYWORDS)}{named}")
-        for keyword in {*BELOW, *ABOVE} & set(bound):
+        for keyword in INSIDE.keys() & bound:
             if isinstance(bound[keyword], str) or number_of(bound[keyword]) is None:
                 raise GrantRefused(
                     f"{where}.{keyword}", f"must be a number, not {bound[keyword]!r:.40}"
@@ -244,7 +249,7 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
         ):
             raise GrantRefused(where, "no call of this tool has one of these values")
         kinds = _kinds(arguments[name])
-        if {*BELOW, *ABOVE} & set(bound) and kinds and not kinds & {"number", "integer"}:
+        if INSIDE.keys() & bound and kinds and not kinds & {"number", "integer"}:
             raise GrantRefused(
                 where, f"is {' or '.join(sorted(kinds))}, and only numbers have a bound"
             )
@@ -281,12 +286,11 @@ def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: 
             if all(_fits(outer, value) for value in values):
                 continue
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
-        limits = {keyword: outer[keyword] for keyword in (*BELOW, *ABOVE) if keyword in outer}
-        other_keywords = {
-            keyword: value for keyword, value in outer.items() if keyword not in limits
-        }
+        limits = {keyword: outer[keyword] for keyword in INSIDE if keyword in outer}
         if not _is_within(inner, limits) or any(
-            inner.get(keyword) != value for keyword, value in other_keywords.items()
+            inner.get(keyword) != value
+            for keyword, value in outer.items()
+            if keyword not in limits
         ):
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
 
@@ -296,7 +300,7 @@ def _is_within(inner: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
     low, high = _ends(inner)
     for keyword in limits:
         end = high if keyword in BELOW else low
-        is_open = end is not None and any(
+        is_open = any(
             name in inner and Decimal(str(inner[name])) == end
             for name in ("exclusiveMaximum", "exclusiveMinimum")
         )
@@ -418,18 +422,20 @@ def judge(
     grant, limits_of_rule, level = record.grant, rule.grants, level_of(rule)
     if limits_of_rule is None:
         return "its rule allows no grants"
-    if record.revoked is not None or now > grant.until:
-        return "it was revoked or is over"
     if grant.requesters and (requester.key not in grant.requesters or requester.level < level):
         return "it is for runs of others"
     if rules.excludes_requester(rule) and (not requester.key or requester.level < level):
         return "nothing proves who has asked for the run"
-    voters = []
     try:
+        if record.revoked is not None or is_over(record, keys(), now):
+            return "it was revoked or is over"
         check(grant, rule, None, grant.made_at)
-        for vote in record.votes:
-            voter = voter_of(vote) if not level else _signed_by(vote, grant, keys(), now)
-            voters.append((voter, vote["decision"] if not level else vote["body"]["decision"]))
+        voters = [
+            (_signed_by(vote, grant, keys()), vote["body"]["decision"])
+            if level
+            else (voter_of(vote), vote["decision"])
+            for vote in record.votes
+        ]
         count = counted(
             rule, grant, voters
         )  # by all, so that a rejection ends it for every run
@@ -443,21 +449,21 @@ def judge(
     return ""
 
 
-def revoked_key(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> str:
-    """Return the id of a key that has signed for a grant and is revoked at `now` (ms), or ""."""
-    for vote in record.votes:
-        kid = (vote["body"].get("proof") or {}).get("kid", "")
-        if kid in keys and _is_revoked(keys[kid], now):
-            return str(kid)
-    return ""
+def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> bool:
+    """Return whether the time of a grant is over (`now` in ms), or a key that has signed it was revoked.
 
-
-def _is_revoked(key: VerificationKey, now: int) -> bool:
-    return key.revoked is not None and key.revoked * 1000 <= now
+    It is for calls to come: a key that was revoked grants nothing from then on.
+    """
+    signed_by = {vote["body"].get("proof", {}).get("kid") for vote in record.votes}
+    return now > record.grant.until or any(
+        key.revoked is not None and key.revoked * 1000 <= now
+        for kid, key in keys.items()
+        if kid in signed_by
+    )
 
 
 def _signed_by(
-    vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey], now: int
+    vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey]
 ) -> Voter:
     """Return who has signed a vote for a grant.
 
@@ -468,13 +474,9 @@ def _signed_by(
 
     body = vote["body"]
     proof = verify(body, keys, now=None)
-    key = keys[proof.kid]
     signed_at, skew = proof.issued * 1000, ballots.SKEW * 1000
     if (body.get("interrupt_id"), body.get("digest")) != (GRANT + grant.id, grant.digest()):
         raise UsageError("it was signed for another grant")
     if not grant.made_at - skew <= signed_at <= grant.until + skew:
         raise UsageError("it was signed at another time than the grant was made")
-    # A grant is for calls to come: a key that was revoked grants nothing from then on.
-    if _is_revoked(key, now):
-        raise UsageError(f"the key {proof.kid!r} was revoked")
     return proof.voter()

@@ -41,12 +41,6 @@ GRANTS_EVERY = 1.0
 """Seconds for which a process uses the grants that it has read; before it asks people it reads them again."""
 
 
-def _made(record: GrantRecord) -> tuple[int, str]:
-    """Return when the last vote for a grant was counted, which has made it."""
-    times = [at for vote in record.votes if type(at := vote.get("at")) is int]
-    return max(times, default=0), record.grant.id
-
-
 class KnownGrants:
     """Cache of the grants. Thread-safe; it reads only when a call begins whose rule allows grants."""
 
@@ -56,13 +50,10 @@ class KnownGrants:
         self._records: Sequence[GrantRecord] = ()
 
     def read(self, *, fresh: bool = False) -> Sequence[GrantRecord]:
-        """Return all grants, those first that were made first; `fresh` as they are now.
-
-        In this order a call that a crash repeats is counted on the grant that it has begun by: what was made
-        before had nothing left for it then.
-        """
+        """Return all grants, the oldest first; `fresh` as they are now."""
         if fresh or time.monotonic() >= self._due:
-            self._records = sorted(self._store.signed(GrantRecord).values(), key=_made)
+            records = self._store.signed(GrantRecord).values()
+            self._records = sorted(records, key=lambda each: each.grant.made_at)
             self._due = time.monotonic() + GRANTS_EVERY
         return self._records
 
@@ -160,42 +151,45 @@ class VisitJudge:
 
         The use is counted once for the idempotency key of the effect.
         """
-        records = self._grants.read()
-        if not records or not (grant := self._use_one_of(records, rule, action, key)):
-            now_known = self._grants.read(fresh=True)
-            grant = self._use_one_of(now_known, rule, action, key) if now_known else ""
-        return grant
+        for is_fresh in (False, True):
+            records = self._grants.read(fresh=is_fresh)
+            if records and (grant := self._use_one_of(records, rule, action, key)):
+                return grant
+        return ""
 
     def _use_one_of(
         self, records: Sequence[GrantRecord], rule: Rule, action: Action, key: str
     ) -> str:
         shown, requester = action.preimage(), None
+        # A call that a crash repeats goes on by the grant that has counted it.
         for record in sorted(records, key=lambda each: key not in each.used_for):
             grant = record.grant
             if not grant.covers(shown, self.graph_id):
                 continue
-            amounts = grants.amounts_of(grant, shown["args"])
-            if amounts is None or not record.has_left(amounts, key):
+            amounts = record.amounts(shown["args"], key)
+            if amounts is None:
                 continue
             requester = requester or self.requester()
             answerers_by_node = answerers_of(self._store, rule, self._run_id)
-            now = self._now()
             if grants.judge(
-                record, rule, requester, answerers_by_node, keys=self._keys.read, now=now
+                record,
+                rule,
+                requester,
+                answerers_by_node,
+                keys=self._keys.read,
+                now=self._now(),
             ):
                 continue
-            reply = self._store.do(
-                UseGrant(
-                    grant.id,
-                    grant.digest(),
-                    key,
-                    amounts,
-                    action.digest(),
-                    self._run_id,
-                    self._node,
-                )
+            use = UseGrant(
+                grant.id,
+                grant.digest(),
+                key,
+                amounts,
+                action.digest(),
+                self._run_id,
+                self._node,
             )
-            if reply.word == "used":
+            if self._store.do(use).word == "used":
                 return grant.id
         return ""
 

@@ -262,8 +262,7 @@ def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, ke
     (own,) = (key for key in written["keys"] if key["kid"] == "ana")
     own["revoked"] = int(time.time())
     path.write_text(json.dumps(written))
-    late = desk.sign(record, "ben")
-    assert (late.status, "'ana'" in late.detail) == ("superseded", True)
+    assert desk.sign(record, "ben").status == "superseded"
     assert granting.list_grants(desk.engine)[0].state == "over"
 
 

@@ -51,10 +51,12 @@ def use(write_set: WriteSet, request: UseGrant) -> Reply:
     stored, key = write_set.read(GRANTS, request.grant_id), uses_key(request.grant_id)
     record = codec.decode(GrantRecord, stored) if stored else None
     now = write_set.read_set.now
-    if record is None or record.revoked is not None or now > record.grant.until:
-        return Reply("over")
-    grant = record.grant
-    if grant.digest() != request.digest:
+    if (
+        record is None
+        or record.revoked is not None
+        or now > record.grant.until
+        or record.grant.digest() != request.digest
+    ):
         return Reply("over")
     if write_set.read(key, f"key:{request.key}") is not None:
         return Reply("used")
@@ -63,21 +65,21 @@ def use(write_set: WriteSet, request: UseGrant) -> Reply:
         name: Decimal((write_set.read(key, f"sum:{name}") or b"0").decode()) + Decimal(amount)
         for name, amount in request.amounts.items()
     }
-    if used > grant.uses or any(
-        total > Decimal(str(grant.sums[name])) for name, total in sums.items()
-    ):
+    if not record.grant.allows(used, sums):
         return Reply("spent")
     write_set.put(key, "used", str(used))
     for name, total in sums.items():
         write_set.put(key, f"sum:{name}", str(total))
     write_set.put(key, f"key:{request.key}", "1")
-    write_set.command("PEXPIREAT", key, grant.until + KEPT_MS)
+    write_set.command("PEXPIREAT", key, record.grant.until + KEPT_MS)
     about: dict[str, JSON] = {
         "run": request.about_run,
         "node": request.node,
         "key": request.key,
+        "used": used,
+        "effect": request.effect,
     }
-    _note(write_set, "grant.used", record, {**about, "used": used, "effect": request.effect})
+    _note(write_set, "grant.used", record, about)
     return Reply("used")
 
 
@@ -92,28 +94,21 @@ def read(
         except CorruptDocument as error:
             log.warning("grant.damaged: %r allows nothing: %s", name, error)
             continue
-        uses_of_grant = {
-            field.decode(): value.decode() for field, value in uses(record.grant.id).items()
-        }
-        sums_used = {
-            field[4:]: total
-            for field, total in uses_of_grant.items()
-            if field.startswith("sum:")
-        }
-        keys = frozenset(field[4:] for field in uses_of_grant if field.startswith("key:"))
+        counted = {name.decode(): text.decode() for name, text in uses(record.grant.id).items()}
         records[record.grant.id] = replace(
             record,
-            used=int(uses_of_grant.get("used", 0)),
-            summed=sums_used,
-            used_for=keys,
+            used=int(counted.get("used", 0)),
+            summed={name[4:]: total for name, total in counted.items() if name[:4] == "sum:"},
+            used_for=frozenset(name[4:] for name in counted if name[:4] == "key:"),
         )
     return records
 
 
 def _document(record: GrantRecord) -> dict[str, JSON]:
     document = asdict(record)
-    of_uses = {"used", "summed", "used_for"}
-    return {name: value for name, value in document.items() if name not in of_uses}
+    for name in ("used", "summed", "used_for"):
+        del document[name]
+    return document
 
 
 def _note(
