@@ -110,7 +110,9 @@ def view_of(engine: Engine, record: GrantRecord) -> GrantView:
 
 def list_grants(engine: Engine) -> list[GrantView]:
     """Return all grants, the newest first."""
-    records = sorted(engine.store.signed(GrantRecord).values(), key=lambda each: -each.grant.made_at)
+    records = sorted(
+        engine.store.signed(GrantRecord).values(), key=lambda each: -each.grant.made_at
+    )
     return [view_of(engine, record) for record in records]
 
 
