@@ -34,7 +34,7 @@ from runner.celery.measuring import measure_nodes
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
-from runner.celery.tasks import report, report_error, respond, run_node, start
+from runner.celery.tasks import end_revoked, report, report_error, respond, run_node, start
 from runner.celery.threads import Archiver, Sweeper, check_archive, check_audit
 from runner.definition.registry import registry
 from runner.errors import RunnerError
@@ -78,6 +78,7 @@ def install(app: Celery) -> None:
     log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
+    signals.task_revoked.connect(end_revoked, weak=False, dispatch_uid="runner")
 
 
 def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) -> None:

@@ -161,6 +161,22 @@ def run_node(self: Any) -> NextVisit | None:
     return NextVisit(delivery.following)
 
 
+def end_revoked(
+    sender: Any, request: Any, *, terminated: bool, expired: bool, **_: object
+) -> None:
+    """Fail the node of a task that was revoked and is discarded: no worker would ever run it.
+
+    One that was terminated ends here when it is rung for again, which every worker discards.
+    """
+    if sender.name != NODE_TASK or terminated or expired:
+        return
+    try:
+        run_id, node, visit, attempt = visit_of(request.id)
+        engine_of(sender.app).end_revoked(run_id, node, visit, attempt)
+    except (StoreError, ConflictError, UsageError) as error:
+        log.warning("node.unrevoked: %s: %s", one_line(request.id), one_line(error))
+
+
 def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
     """End the task as its node did, for monitors: the store has the outcome, nothing is published again."""
     match delivery:

@@ -32,6 +32,7 @@ from runner.errors import (
     CorruptDocument,
     EffectsFrozen,
     LeaseLost,
+    NodeFailed,
     PayloadTooLarge,
     RetryAfter,
     RunStopped,
@@ -70,6 +71,7 @@ from runner.store.interface import (
 )
 from runner.store.requests import (
     CancelRun,
+    ClaimVisit,
     ConfirmHandOver,
     EmitEvent,
     ExpandMap,
@@ -289,6 +291,23 @@ class Engine:
             if record.status is Status.COMPLETED and entry.get("expired")
             else None
         )
+
+    def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> str:
+        """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
+        claim = self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce()))
+        if isinstance(claim, Reply):
+            return self.ring(claim).word
+        plan = self._find_plan(claim.graph_id)
+        if plan is None or not nodes.unchanged(plan, claim):
+            return self._hold_or_return(plan, self.ring(claim))
+        log.warning(
+            "node.revoked: node %r of run %s fails: its task was revoked.", node, run_id
+        )
+        with self.leases.hold(claim.token) as lease:
+            error = failures.record(NodeFailed("an operator has revoked its Celery task."))
+            entry = nodes.entry(plan.node(node).kind, 0, {})
+            failed = self._visit(plan, claim, lease)
+            return self._settle_failed(failed, Failed(error), entry).word
 
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
