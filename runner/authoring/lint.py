@@ -59,6 +59,7 @@ SEVERITIES = {
     "question-without-schema": Severity.WARNING,
     "answer-without-effect": Severity.WARNING,
     "policy-fails": Severity.WARNING,
+    "task-without-timeout": Severity.WARNING,
     "loop-without-limit": Severity.HINT,
     "entry-in-loop": Severity.HINT,
     "entry-waits": Severity.HINT,
@@ -228,6 +229,13 @@ def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
             message = "All items of this map run at once, however long its list is."
             advice = "Set `concurrency` in add_map, unless what the items call can take that."
             yield "map-without-bound", node, message, advice
+
+
+def _endless_tasks(plan: CompiledGraph) -> Iterator[Finding]:
+    for node, spec in plan.definition.nodes.items():
+        if spec.kind == "celery" and not (spec.timeout or plan.definition.node_timeout):
+            message = "This Celery task has no timeout: if no worker serves its queue, it waits for ever."
+            yield "task-without-timeout", node, message, "Set `timeout` in add_node."
 
 
 # -- what conditions and functions read: `results["x"]` and `inputs["x"]` may be missing ---------------
@@ -579,6 +587,7 @@ RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
     _loops,
     _starts_inside,
     _unbounded_maps,
+    _endless_tasks,
     _missing_results,
     _missing_inputs,
     _without_effect,

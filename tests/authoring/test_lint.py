@@ -5,6 +5,7 @@ import pytest
 from runner import Agent, GraphBuilder, ToolContext, tool
 from runner.approvals import Rule as Approved
 from runner.authoring.lint import LintProblem, check
+from runner.celery import CeleryTask
 from runner.definition.registry import compile_graph
 from runner.hooks import AfterGraphEvent, BeforeGraphEvent
 from runner.testing import ScriptedModel
@@ -102,6 +103,18 @@ def test_a_map_without_a_bound_is_pointed_out():
 
     builder.add_map(ident, "all")
     assert found(builder) == [("hint", "map-without-bound", "all")]
+
+
+def test_a_celery_task_without_a_timeout_is_pointed_out():
+    """Its queue may be one that nobody serves; a timeout of its own, or of all nodes, ends that."""
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask("shop.charge"), "a")
+    assert found(builder) == [("warning", "task-without-timeout", "a")]
+
+    assert found(builder.set_node_timeout(60)) == []
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask("shop.charge"), "a", timeout=60)
+    assert found(builder) == []
 
 
 def test_hooks_add_no_problems():
