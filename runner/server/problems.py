@@ -129,7 +129,7 @@ def _methods(request: Request) -> list[str]:
     routes = request.app.router.routes
     return [
         method
-        for method in ("GET", "HEAD", "POST", "DELETE")
+        for method in ("GET", "HEAD", "POST", "PUT", "DELETE")
         if any(
             route.matches({**request.scope, "method": method})[0] is Match.FULL
             for route in routes

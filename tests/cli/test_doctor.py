@@ -277,6 +277,7 @@ def test_doctor_looks_at_a_real_store_and_worker(cli):
     wait_until(
         lambda: problems().keys() <= {"disk", "dead letters"},
         "the worker is on the list and in time",
+        seconds=180,
     )
     assert cli("doctor").exit_code == 0
     assert problems()["disk"] == "warn"

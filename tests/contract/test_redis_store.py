@@ -665,12 +665,13 @@ def test_a_worker_needs_one_connection_for_each_thread(redis_url, worker, client
     run_id = worker.start(shape("a"))
     worker.run(run_id, "a")
     client.xgroup_create(KEYS.notices, "approvals", "0")
-    store = RedisStore(f"{redis_url}{'&' if '?' in redis_url else '?'}client_name={run_id}")
+    before = {each["id"] for each in client.client_list()}
+    store = RedisStore(redis_url)
     store.sweep()
     assert store.waited(run_id, "a") is None
 
     def connections():
-        return sum(each["name"] == run_id for each in client.client_list())
+        return len({each["id"] for each in client.client_list()} - before)
 
     assert connections() == 1
     store.standings([f"{run_id}.a.1.1"])

@@ -47,6 +47,7 @@ def without_parts(redis_url):
         "workers": "/workers",
         "limits": "/limits",
         "grants": "/grants",
+        "absences": "/absences",
         "schedules": "/schedules",
         "deliveries": f"/webhooks/{bare.add_webhook('hook').id}",
     }
