@@ -61,3 +61,8 @@ def test_what_would_be_hidden_is_shown(text):
     assert "\\" in written
     assert shown(written) == written
     assert written.encode("raw_unicode_escape").decode("unicode_escape") == text
+
+
+def test_a_blank_letter_hides_no_look_alike():
+    """A filler beside a word of two scripts belongs to neither."""
+    assert shown("\u0430mount\u3164") == r"\u0430mount\u3164"
