@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Columns of a drawing that no terminal shows."""
 
+LEAST_LAST = 24
+"""Columns that the last cell of a row of a table has at least; otherwise it stands below."""
+
 NARROW = 60
 """Columns of a terminal below which a table has a line for each cell."""
 
@@ -186,9 +189,21 @@ class Output:
         table = Table(box=None, pad_edge=False, header_style="bold")
         titled = zip([Text(heading) for heading in headings], *cells, strict=False)
         widths = [max(cell.cell_len for cell in column) for column in titled]
+        room, breaks_last = self.console.width - 2 * len(widths[1:]), True
+        # A last column that has no room, such as the fixes of `doctor`, stands below the widest one.
+        if len(widths) > 2 and room - sum(widths[:-1]) < min(widths[-1], LEAST_LAST):
+            label, breaks_last = (f"{headings[-1].lower()} ", "dim"), False
+            widths, headings = widths[:-1], headings[:-1]
+            under = widths.index(max(widths[1:]), 1)
+            cells = [
+                line
+                for *row, last in cells
+                for line in (row, [Text()] * under + [Text.assemble(label, last)] * bool(last))
+                if any(line)
+            ]
         # The last column is broken first, then the widest; never the ids in front, which are copied.
         while sum(widths) + 2 * len(widths[1:]) > self.console.width and max(widths[1:]) > 8:
-            at = -1 if widths[-1] > 8 else widths.index(max(widths[1:]), 1)
+            at = -1 if breaks_last and widths[-1] > 8 else widths.index(max(widths[1:]), 1)
             widths[at] -= 1
         for heading, width in zip(headings, widths, strict=True):
             table.add_column(heading, overflow="fold", width=width)
