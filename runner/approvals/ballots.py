@@ -33,7 +33,7 @@ class Ballot:
     node, the principals who answered what the rule excludes. `body` is the message as it was signed.
     `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
     `plain_issuer` is the issuer of names without one, see `rules.is_same_person`; `began` (ms) is when the
-    run was started, by its id.
+    run was started, by its id. `away` are the keys of those in whose place the voter may vote by an absence.
     """
 
     interrupt_id: str
@@ -49,6 +49,7 @@ class Ballot:
     shown_at: int = 0
     plain_issuer: str = ""
     began: int = 0
+    away: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,7 @@ def lent(
         or loan["by"] != by
         or question.rule is None
         or now > loan.get("until", now)
+        or ("until" in loan and isinstance(operation, Ballot) and by not in operation.away)
     ):
         return None
     may = rules.may_stand_in(question.rule["delegate"], loan["groups"], operation.voter)

@@ -24,6 +24,7 @@ from runner.approvals.rules import (
     Voter,
     VoterFacts,
     barred,
+    may_stand_in,
     needed,
     selector,
 )
@@ -89,8 +90,6 @@ def apply_vote(
     if decision.digest is None and (queued or level_of(rule)):
         detail = "the vote must name the digest of the question that was shown"
         return decision.receipt(ReceiptStatus.REJECTED, detail)
-    if not voter.doubt and kind in rule.decisions:
-        _stand_in(engine, question, rule, voter)
     ballot = Ballot(
         decision.interrupt_id,
         voter,
@@ -108,6 +107,8 @@ def apply_vote(
     )
     if (refusal := ballots.misstated(ballot, question)) is not None:
         return refusal
+    if kind in rule.decisions and rule.delegate != "none":
+        ballot = _stand_in(engine, question, rule, ballot)
     reply = engine.store.do(CastVote(ballot, new_nonce()))
     (receipt,) = reply.receipts
     engine.ring(reply)
@@ -116,41 +117,54 @@ def apply_vote(
     return freezing.with_freeze(engine, receipt) if engine.freezes.known else receipt
 
 
-def _stand_in(engine: Engine, question: Interrupt, rule: Rule, voter: Voter) -> None:
-    """Lend a voter, who may not vote otherwise, the vote of somebody who is away and has named them."""
-    key, now = voter.principal.key, round(now_of(engine) * 1000)
-    if rule.delegate == "none":
-        return
+def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -> Ballot:
+    """Lend a voter, who may not vote otherwise, the vote of somebody who is away and has named them.
+
+    Return the vote with those who are away: of others no earlier absence counts any more.
+    """
+    voter, now = ballot.voter, round(now_of(engine) * 1000)
+    key = voter.principal.key
     absences_of = [
         absence for absence in engine.store.signed(Absence).values() if absence.to == key
     ]
     if not absences_of or not question.is_open:
-        return
+        return ballot
     standing = engine.store.standings([question.id])[0]
     facts = VoterFacts(
         (question.requester, *question.on_behalf_of),
-        answerers(engine.store, rule, question),
+        ballot.answered,
         ballots.escalated(question, now),
         plain_issuer=engine.plain_issuer,
     )
     stage = standing.tally.stage
-    if key in standing.lent or not barred(rule, voter, facts, stage):
-        return
-    for absence in standing_in(absences_of, question, stage, now):
+    absences_of = standing_in(absences_of, question, stage, now)
+    ballot = replace(ballot, away=frozenset(absence.by for absence in absences_of))
+    if (
+        key in standing.lent
+        or not barred(rule, voter, facts, stage)
+        or barred(rule, voter, replace(facts, lent=stage), stage)
+    ):
+        return ballot
+    for absence in absences_of:
         person = absence.person
         if absence.body and level_of(rule):
+            keys = engine.decision_keys.read()
             try:
-                keys = engine.decision_keys.read()
-                person = proofs().verify(absence.body, keys, now=None).voter()
+                proof = proofs().verify(absence.body, keys, now=None)
             except proofs().ProofRefused:
                 continue
-        if barred(rule, person, facts, stage):
+            # The passkey has signed once, for all of its votes.
+            person = replace(proof.voter(), counter=None)
+        if barred(rule, person, facts, stage) or not may_stand_in(
+            rule.delegate, person.groups, voter
+        ):
             continue
         operation = Operation(
             question.id,
             "delegate",
             person,
             voter,
+            digest=ballot.digest,
             answered=facts.answered,
             plain_issuer=engine.plain_issuer,
             lent={"body": absence.body, "until": absence.until},
@@ -158,7 +172,8 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, voter: Voter) -> 
         reply = engine.store.do(ApplyOperation(operation, new_nonce()))
         engine.ring(reply)
         if reply.receipts[0].status is ReceiptStatus.ACCEPTED:
-            return
+            break
+    return ballot
 
 
 def lend(
