@@ -234,7 +234,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         if vote_record["selector"] == rules.DELEGATED:
             loan = vote_record["lent"]
             is_away = loan.get("operation") == rules.AWAY
-            lender_proof = _proved(loan, question, evidence, keys)
+            lender_proof = _proved(
+                loan, question, evidence, keys, effective=proof.issued if is_away else 0
+            )
             lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
             moment = min(vote_record["at"], proof.expires * 1000)
             due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
@@ -275,12 +277,14 @@ def _proved(
     evidence: Evidence,
     keys: Mapping[str, VerificationKey],
     edit_time: int = 0,
+    *,
+    effective: int = 0,
 ) -> Proved:
     """Return the proof of a message about a question, which was signed while that could be decided."""
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
     try:
-        proof = verify(body, keys, now=None)
+        proof = verify(body, keys, now=None, effective=effective)
     except ProofRefused as error:
         raise ApprovalMismatch(
             f"a vote on {question.name!r} has no proof that holds: {error}"

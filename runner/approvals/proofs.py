@@ -257,11 +257,13 @@ def verify(
     *,
     now: float | None,
     member: str = "by",
+    effective: float = 0,
 ) -> Proved:
     """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
     again later passes None, since the door that took it has checked the times.
 
-    `member` names the principal: "requester" in the message that starts a run.
+    `member` names the principal: "requester" in the message that starts a run. `effective` is when a
+    message has its effect that has it later: a key that was revoked by then has none.
 
     Raises:
         ProofRefused: it does not hold; the message says why.
@@ -283,7 +285,7 @@ def verify(
         raise ProofRefused(
             f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}."
         )
-    _check_times(proof, key, now)
+    _check_times(proof, key, now, effective)
     if not _signature_holds(decision, proof, key):
         raise ProofRefused(
             "the signature does not hold: the decision or its proof was changed, or the key is another."
@@ -337,7 +339,9 @@ def signature_count(proof: Mapping[str, Any]) -> int:
     return int.from_bytes(data[33:37])
 
 
-def _check_times(proof: Mapping[str, Any], key: VerificationKey, now: float | None) -> None:
+def _check_times(
+    proof: Mapping[str, Any], key: VerificationKey, now: float | None, effective: float
+) -> None:
     moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
     if len(moments) != 2:
         raise ProofRefused("the proof needs iat and exp, in whole seconds since 1970.")
@@ -347,7 +351,7 @@ def _check_times(proof: Mapping[str, Any], key: VerificationKey, now: float | No
         raise ProofRefused("the proof needs a jti, which counts once.")
     if not issued_at < expires <= issued_at + LIFETIME:
         raise ProofRefused(f"the proof may be used for at most {LIFETIME} s.")
-    if key.revoked is not None and issued_at >= key.revoked:
+    if key.revoked is not None and max(issued_at, effective) >= key.revoked:
         raise ProofRefused(f"the key {key.kid!r} was revoked before it signed this.")
     if now is not None and not issued_at - SKEW <= now <= expires + SKEW:
         raise ProofRefused("the proof is too old, or from the future.")

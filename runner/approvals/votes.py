@@ -150,7 +150,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
         if absence.body and level_of(rule):
             keys = engine.decision_keys.read()
             try:
-                proof = proofs().verify(absence.body, keys, now=None)
+                proof = proofs().verify(absence.body, keys, now=None, effective=now / 1000)
             except proofs().ProofRefused:
                 continue
             # The passkey has signed once, for all of its votes.

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 import redis
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from runner import Client
-from runner.approvals import Auth, Rule, absence_body
+from runner.approvals import Auth, Rule, SigningKey, absence_body
 from runner.approvals.absences import Absence
+from runner.approvals.proofs import encoded
 from runner.approvals.rules import Principal, Voter
 from runner.approvals.votes import absences, begin_absence, end_absence
+from runner.audit.checkpoint import public_bytes
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.answers import apply_decisions, reassign
 from runner.operations.questions import read_question
@@ -60,22 +65,15 @@ class Office(Desk):
             body = DOOR.sign(body, login={"groups": groups, "level": self.level})
         return begin_absence(self.engine, body, Voter(self.who(name), frozenset(groups)))
 
-    def vote(self, question_id, name="zoe"):
+    def vote(self, question_id, name="zoe", *, groups=(), edit=None, digest="", key=DOOR):
         """Approve as somebody without groups; run what is ready, and return the status of the receipt."""
         (question,) = self.store.interrupts([question_id])
-        body = vote_body(question_id, "approve", self.who(name), digest=question.digest)
+        digest, kind = digest or question.digest, "edit" if edit else "approve"
+        body = vote_body(question_id, kind, self.who(name), digest=digest, response=edit)
         if self.signed:
-            body = DOOR.sign(body, login={"groups": [], "level": self.level})
-        decision = Decision(
-            question_id,
-            None,
-            None,
-            None,
-            question.digest,
-            "approve",
-            voter=Voter(self.who(name)),
-            body=body,
-        )
+            body = key.sign(body, login={"groups": list(groups), "level": self.level})
+        voter = Voter(self.who(name), frozenset(groups))
+        decision = Decision(question_id, edit, None, None, digest, kind, voter=voter, body=body)
         (receipt,) = apply_decisions(self.engine, [decision])
         self.go_on()
         return receipt.status
@@ -146,6 +144,97 @@ def test_two_people_are_two(redis_url, keys):
     office.away()
     assert [office.vote(question), office.vote(question)] == ["counted", "duplicate"]
     assert office.paid() == []
+
+
+@pytest.mark.parametrize("level", [0, 2])
+@pytest.mark.parametrize(
+    ("rule", "vote"),
+    [
+        ({"delegate": "group"}, {}),
+        ({"exclude": ["group:sales"]}, {"groups": ["sales"]}),
+        ({}, {"digest": "0" * 64}),
+    ],
+)
+def test_a_vote_that_is_refused_takes_nobodys_place(redis_url, keys, *, level, rule, vote):
+    """Who is away can still vote, and no event says that another has their vote."""
+    office = Office(redis_url, rule_of(level, **rule))
+    question = office.ask()
+    office.away()
+    assert office.vote(question, **vote) in {"forbidden", "rejected"}
+    assert office.vote(question, "ana", groups=["finance"]) == "accepted"
+    events = office.engine.store.events(question.partition(".")[0])
+    assert not [event for event in events if event.kind == "interrupt.delegated"]
+
+
+@pytest.mark.parametrize("level", [0, 2])
+def test_after_an_absence_no_earlier_loan_counts(redis_url, keys, level):
+    """An edit voids the vote that was cast in their place; who is back votes themselves."""
+    office = Office(redis_url, rule_of(level, need=3))
+    question = office.ask()
+    office.away()
+    edit = {"order": "1042", "amount": 100}
+    assert office.vote(question) == "counted"
+    assert office.vote(question, "eva", groups=["finance"], edit=edit) == "counted"
+    assert office.vote(question, edit=edit) == "counted"  # still away
+    edit["amount"] = 90
+    assert office.vote(question, "eva", groups=["finance"], edit=edit) == "counted"
+    end_absence(office.engine, office.who("ana"))
+    assert office.vote(question, edit=edit) == "forbidden"
+
+
+def with_key(key, **members):
+    """Let workers and doors know a key, or know it with other members."""
+    path = Path(os.environ["RUNNER_DECISION_KEYS"])
+    others = [
+        entry for entry in json.loads(path.read_text())["keys"] if entry["kid"] != key.kid
+    ]
+    entry = {"kty": "OKP", "crv": "Ed25519", "kid": key.kid, **members}
+    entry["x"] = encoded(public_bytes(key.key.public_key()))
+    path.write_text(json.dumps({"keys": [*others, entry]}))
+
+
+def key_of(name):
+    return SigningKey(name, Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b"k")))
+
+
+def test_a_passkey_signs_one_absence_for_many_questions(redis_url, keys, monkeypatch):
+    """Its counter is of the signature, not of the votes that it lends."""
+    monkeypatch.setattr(test_forged_writes.PASSKEY, "count", 5)
+    zoe = key_of("zoe")
+    with_key(zoe, level=3, principal=f"human:{LOGIN}|zoe")
+    office = Office(redis_url, rule_of(3))
+    ben, to = office.who("ben"), office.who("zoe")
+    body = absence_body("runner", ben, to, since=now(), until=now() + HOUR)
+    signed = {**body, "proof": test_forged_writes.by_passkey(body)}
+    begin_absence(office.engine, signed, Voter(ben))
+    assert [office.vote(office.ask(), key=zoe) for _ in range(2)] == ["accepted"] * 2
+    assert office.paid() == [120] * 2
+
+
+@pytest.mark.parametrize("sees", ["door", "worker"])
+def test_a_key_that_was_revoked_lends_no_vote_from_then_on(redis_url, keys, monkeypatch, sees):
+    """A thief of a key dates an absence before its revocation, and it lasts for no year."""
+    stolen = key_of("stolen")
+    with_key(stolen, level=2)
+    office = Office(redis_url, rule_of(2))
+    ana = office.who("ana")
+    first, second = office.ask(), office.ask()
+    body = absence_body("runner", ana, office.who("zoe"), since=now(), until=now() + HOUR)
+    login = {"groups": ["finance"], "level": 2}
+    begin_absence(
+        office.engine, stolen.sign(body, login=login, now=time.time() - 10), Voter(ana)
+    )
+    assert office.vote(first) == "accepted"
+    known = office.engine.decision_keys.read()
+    with_key(stolen, level=2, revoked=time.time() - 5)
+    if sees == "worker":
+        reads = iter([known] * 2)
+        read = office.engine.decision_keys.read
+        monkeypatch.setattr(
+            type(office.engine.decision_keys), "read", lambda _: next(reads, None) or read()
+        )
+    assert office.vote(second) == ("accepted" if sees == "worker" else "forbidden")
+    assert office.paid() == [120]
 
 
 FORGED = {
