@@ -10,11 +10,13 @@ import traceback
 from dataclasses import asdict
 from typing import Any
 
-from billiard.einfo import ExceptionWithTraceback, Traceback
+from billiard.einfo import ExceptionInfo, ExceptionWithTraceback, Traceback
 from billiard.exceptions import Terminated, WorkerLostError
 from celery import Celery, Task, current_app, shared_task
 from celery.exceptions import Ignore, Retry, TaskPredicate
 from celery.result import AsyncResult
+from celery.utils.saferepr import saferepr
+from celery.utils.serialization import get_pickled_exception
 from pydantic_core import to_json
 
 from runner.celery.config import settings_of
@@ -87,10 +89,28 @@ class FailedElsewhere(NodeFailed):
     """
 
 
+class ShownFailure(NodeFailed):
+    """Stands for what a node's code has raised, where that could not be loaded; it reads the same."""
+
+    def __repr__(self) -> str:
+        """Return what the other's `repr` is."""
+        return str(self)
+
+
+class SentFailure(ExceptionInfo):
+    """A failure that leaves its process without the error: what can't be loaded would end the worker."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the failure with an error that every process can load."""
+        shown = ShownFailure(saferepr(get_pickled_exception(self.exception)))
+        return {**vars(self), "type": ShownFailure, "exception": shown}
+
+
 def show_own_frames(self: Any, exc: Any, *arguments: Any) -> None:
     """Take the frames of Celery and this library off the traceback that is logged and sent to monitors."""
     super(type(self), self).on_failure(exc, *arguments)
     frames, einfo = failures.own_frames(exc), arguments[-1]
+    einfo.__class__ = SentFailure
     einfo.tb = Traceback(frames)
     einfo.traceback = "".join(traceback.format_exception(type(exc), exc, frames))
 
@@ -185,9 +205,8 @@ def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
         case DoorbellOutcome(word="settled", error=ErrorRecord() as error):
             raise failure_of(delivery.raised, error)
         case DoorbellOutcome(word="retrying", error=ErrorRecord() as error):
-            raise Retry(
-                exc=failure_of(delivery.raised, error), when=round(delivery.retry_in or 0, 3)
-            )
+            shown = ShownFailure(error.shown) if delivery.raised else node_failed(error)
+            raise Retry(exc=shown, when=round(delivery.retry_in or 0, 3))
         case DoorbellOutcome(word="cancelled" | "revoked"):
             raise NodeEvent(
                 "task-revoked", {"terminated": False, "signum": None, "expired": False}
