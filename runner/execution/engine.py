@@ -294,12 +294,12 @@ class Engine:
 
     def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> str:
         """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
-        claim = self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce()))
+        claim = self.ring(self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce())))
         if isinstance(claim, Reply):
-            return self.ring(claim).word
+            return claim.word
         plan = self._find_plan(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
-            return self._hold_or_return(plan, self.ring(claim))
+            return self._hold_or_return(plan, claim)
         log.warning(
             "node.revoked: node %r of run %s fails: its task was revoked.", node, run_id
         )
