@@ -92,7 +92,7 @@ class CastVote(Request[Reply]):
         if (jti := ballots.jti_of(ballot)) is not None:
             run.put_voter(name, f"{JTI}{jti}", {"by": key})
         spent = dict(standing.spent)
-        if vote_counted.weight and key in standing.lent:
+        if vote_counted.weight and selector == rules.DELEGATED:
             spent[standing.lent[key]] = count.tally.round
         edited_at = standing.edited_at
         if count.tally.round > standing.tally.round:

@@ -350,6 +350,20 @@ def test_an_operator_reassigns_within_the_rule(redis_url):
     assert event["comment"] == "ana has left"
 
 
+def test_one_who_is_eligible_themselves_uses_up_nobodys_vote(redis_url):
+    """Their vote is their own, and the other's goes to a third person."""
+    rule = Rule(eligible=["ana", "eva"], need=2, delegate="anyone")
+    site = Site(redis_url, {"two": lambda: asking(rule=rule, action={"amount": 5})})
+    client: Client = site.client
+    (question,) = site.start("two").interrupts()
+    options = {"instead_of": "ana", "reason": "ana has left"}
+    assert client.reassign(question.id, to="eva", **options).status == "accepted"
+    votes = [client.vote(question.id, "approve", by="eva").status for _ in range(2)]
+    assert votes == ["counted", "duplicate"]
+    assert client.reassign(question.id, to="ben", **options).status == "accepted"
+    assert client.vote(question.id, "approve", by="ben").status == "accepted"
+
+
 def test_where_votes_are_signed_only_the_person_lends_theirs(redis_url, keys):
     """An operator is told what to do instead."""
     office = Office(redis_url, rule_of(2))
