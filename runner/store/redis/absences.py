@@ -22,7 +22,7 @@ ABSENCES = "absences"
 
 
 def change(write_set: WriteSet, request: ChangeAbsence) -> Reply:
-    """Store an absence, or take it away; those of others that are over go as well."""
+    """Store an absence, or take it away."""
     absence = request.absence
     if absence is not None:
         write_set.put(ABSENCES, request.who, dump(asdict(absence)))
