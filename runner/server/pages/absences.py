@@ -41,7 +41,9 @@ def begin(
     only: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
     """Be away until the end of a day (UTC); with a passkey that is signed in a second step."""
-    begins = int(since) if since.isdecimal() and len(since) < 16 else time.time_ns() // 1_000_000
+    begins = (
+        int(since) if since.isdecimal() and len(since) < 16 else time.time_ns() // 1_000_000
+    )
     options: dict[str, Any] = {
         "to": to,
         "since": begins,
