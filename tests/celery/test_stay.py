@@ -339,8 +339,8 @@ def test_time_limits_hit_a_node_that_stays(empty_site, limit):
         assert "Hard time limit (1.0s) exceeded" in empty_site.workers[0].output()
 
 
-def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
-    """Revoked by its id before it starts, it is refused as a fetched one is, and its claim is returned."""
+def test_a_revoked_node_does_not_start_and_fails(place):
+    """Revoked by its id before it starts, it is refused as a fetched one is, and ends with the reason."""
     if on_solo(place):
         pytest.skip("its only thread hears of it when the node has ended")
     run = place.client.start("gates", "go")
@@ -353,9 +353,10 @@ def test_a_revoked_node_does_not_start_and_keeps_no_claim(place):
         wait_until(
             lambda: task_id in state.tasks and state.tasks[task_id].state == "REVOKED", "it is"
         )
-        wait_until(lambda: status(place, run, "b") is Status.READY, "its claim is returned")
+        result = run.wait(RECOVERY + MARGIN)
+        assert result.status is Status.FAILED
+        assert "revoked" in str(result.results["b"].result)
         assert starts(place, run, "b") == []
-    run.cancel("the test is over")
 
 
 def test_a_claim_that_was_returned_serves_no_later_doorbell(place):
