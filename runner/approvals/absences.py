@@ -57,7 +57,7 @@ class Absence:
     def selectors(self) -> list[str]:
         """Selectors by which it lends a vote, as lists of questions name them."""
         name = rules.plain_name(self.by)
-        forms = {form: form for form in self.person.selectors}
+        forms = {form: form for form in self.person.selectors - {"anyone"}}
         forms[f"user:{self.by}"] = f"user:{name}"
         return [form for full, form in forms.items() if full in (self.only or forms)]
 

@@ -137,6 +137,20 @@ def test_no_absence_lends_more_than_the_rule_allows(
     assert office.vote(question) == status
 
 
+@pytest.mark.parametrize(
+    ("only", "names"),
+    [
+        ([], ["group:finance", "user:ana"]),
+        (["user:human:|ana"], ["user:ana"]),
+        (["group:finance", "group:sales"], ["group:finance"]),
+    ],
+)
+def test_an_absence_adds_to_the_inbox_what_it_lends(only, names):
+    """Not what anyone may decide: that is in nobody's own list."""
+    absence = Absence("human:|ana", "human:|zoe", 1, 2, only, groups=["finance"])
+    assert sorted(absence.selectors) == names
+
+
 def test_two_people_are_two(redis_url, keys):
     """Where two must approve, one who stands in for another casts one vote, and none of their own."""
     office = Office(redis_url, rule_of(2, need=2))
