@@ -412,8 +412,8 @@ def same_database(url: str, other_url: str) -> bool:
 def _database(url: str) -> object:
     if ALTERNATIVE.search(url) or url.startswith("sentinel://"):
         return url
-    parts = urlsplit(canonical(url))
-    if parts.scheme == "redis+socket":
-        return parts.path, parts.query or "virtual_host=0"
-    host = "127.0.0.1" if parts.hostname in {None, "localhost"} else parts.hostname
-    return parts.scheme.replace("rediss", "redis"), host, parts.port or 6379, parts.path
+    address = urlsplit(canonical(url))
+    if address.scheme == "redis+socket":
+        return address.path, address.query or "virtual_host=0"
+    host = "127.0.0.1" if address.hostname in {None, "localhost"} else address.hostname
+    return address.scheme.replace("rediss", "redis"), host, address.port or 6379, address.path
