@@ -98,9 +98,13 @@ format: $(STAMP) ## Format the code and apply the fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-update: $(STAMP) ## Compile the newest versions into requirements/dev.txt
-	@$(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
-		--no-header --no-annotate $(foreach each,$(subst $(COMMA), ,$(ALL)),--extra $(each)) --output-file requirements/dev.txt pyproject.toml
+COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
+
+update: $(STAMP) ## Compile the newest versions into requirements: everything, the image, and the image's build
+	@$(COMPILE) --upgrade $(foreach each,$(subst $(COMMA), ,$(ALL)),--extra $(each)) --output-file requirements/dev.txt pyproject.toml
+	@$(COMPILE) --constraint requirements/dev.txt --extra audit --extra calendars --extra flower --extra server \
+		--output-file requirements/image.txt pyproject.toml
+	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
 bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=threads] [ROUNDS=2] [SIZES=0,1000]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(POOL),--pool $(POOL)) \

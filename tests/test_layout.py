@@ -30,6 +30,7 @@ IN_THE_ROOT = {
     ".gitignore",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
+    "Dockerfile",
     "LICENSE",
     "Makefile",
     "Procfile",

@@ -18,6 +18,7 @@ PINS = (ROOT / "requirements" / "dev.txt").read_text()
 PINNED = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 LINE = re.compile(r"[\w.-]+==\S+( ; .+)? \\|    --hash=sha256:[0-9a-f]{64}( \\)?")
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
+STARTER = ROOT / "runner" / "cli" / "starter" / "docker-compose.yml.txt"
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
@@ -69,9 +70,21 @@ def test_what_pinned_versions_need_is_pinned():
 
 
 def test_pinned_versions_have_hashes_and_no_addresses():
-    """A package index is the machine's affair: requirements name versions and hashes, and nothing else."""
-    assert [line for line in PINS.splitlines() if not LINE.fullmatch(line)] == []
-    assert PINS.count("==") <= PINS.count("--hash=")
+    """Requirements name versions and hashes, and no package index, which each machine has its own."""
+    for path in (ROOT / "requirements").iterdir():
+        pins = path.read_text()
+
+        assert [line for line in pins.splitlines() if not LINE.fullmatch(line)] == []
+        assert pins.count("==") <= pins.count("--hash=")
+
+
+def test_the_image_has_the_versions_that_are_tested():
+    """What the image installs is a part of requirements/dev.txt, which the tests run with."""
+    tested = set(PINNED.findall(PINS))
+    image = PINNED.findall((ROOT / "requirements" / "image.txt").read_text())
+
+    assert len(image) < len(tested) / 2
+    assert set(image) <= tested
 
 
 def test_each_python_that_is_claimed_is_tested():
@@ -85,6 +98,47 @@ def test_each_python_that_is_claimed_is_tested():
         f"for python in {' '.join(reversed(PYTHONS))}; do" in (ROOT / ".ci" / "run").read_text()
     )
     assert workflow["jobs"]["test"]["strategy"]["matrix"]["python"] == PYTHONS
+
+
+def unpinned(text):
+    """Return what a workflow, an image or a compose file uses by a name that can be moved."""
+    actions = [
+        action
+        for action in re.findall(r"uses: (\S+)", text)
+        if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)
+    ]
+    images = re.findall(r"(?:FROM|image:) ([\w./-]+:\S+)", text)
+    return actions + [
+        image for image in images if not re.search(r"@sha256:[0-9a-f]{64}$", image)
+    ]
+
+
+def test_actions_and_images_can_not_be_exchanged():
+    """Actions are named by commit, images by digest; the control has neither."""
+    files = [*WORKFLOWS, ROOT / "Dockerfile", ROOT / "docker-compose.yml", STARTER]
+
+    assert {path.name: unpinned(path.read_text()) for path in files} == {
+        path.name: [] for path in files
+    }
+    assert unpinned("uses: actions/checkout@v4\nFROM python:3.12-slim\nimage: redis:7") == [
+        "actions/checkout@v4",
+        "python:3.12-slim",
+        "redis:7",
+    ]
+
+
+def test_only_the_job_that_publishes_may_write():
+    """Code of dependencies runs with a token that reads; what has more rights runs none of it."""
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+    build, publish = workflow["jobs"]["build"], workflow["jobs"]["publish"]
+
+    assert workflow["permissions"] == {"contents": "read"}
+    assert "permissions" not in build
+    assert publish["needs"] == "build"
+    assert [step["run"].split()[0] for step in publish["steps"] if "run" in step] == ["gh"]
+    attested = " ".join(step.get("uses", "") for step in publish["steps"])
+    assert "attest-build-provenance" in attested
+    assert "attest-sbom" in attested
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)

@@ -196,6 +196,7 @@ def test_the_containers_are_built_once_and_have_no_more_than_they_need(project):
     assert [name for name, service in compose.items() if "build" in service] == ["worker"]
     assert compose["flower"]["pull_policy"] == "never"
     assert "USER 10001" in compose["worker"]["build"]["dockerfile_inline"]
+    assert "--find-links wheels" in compose["worker"]["build"]["dockerfile_inline"]
     assert "--requirepass" in compose["redis"]["command"]
     assert not [one for one in about["dependencies"] if "pytest" in one or "embedded" in one]
 
