@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, TypeVar, cast
 
 Result = TypeVar("Result")
@@ -20,15 +21,68 @@ Result = TypeVar("Result")
 THREADS = 256
 
 
+Around = Callable[[], AbstractContextManager[Any]]
+
+_around: list[Around] = []
+
+
+def around_thread_work(manager: Around) -> Around:
+    """Enter a context manager around each piece of user code on a thread that no Celery task owns.
+
+    Sync tools of agents and nodes in process run on such threads, where Celery's signals and its Django
+    fixup do nothing. Django's connections are closed there without this, as `CONN_MAX_AGE` says.
+
+    Example:
+        ```python
+        from contextlib import contextmanager
+
+        from runner.celery import around_thread_work
+
+        opened = []
+
+
+        @around_thread_work
+        @contextmanager
+        def close_sessions():
+            try:
+                yield
+            finally:
+                opened.clear()  # with SQLAlchemy: Session.remove()
+        ```
+    """
+    _around.append(manager)
+    return manager
+
+
+def _surrounded(work: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    # Threads stay when their work ends, so a connection that was opened for one would stay, too.
+    database = sys.modules.get("django.db")
+    with ExitStack() as stack:
+        if database is not None:
+            database.close_old_connections()
+            stack.callback(database.close_old_connections)
+        for manager in _around:
+            stack.enter_context(manager())
+        return work(*arguments, **named)
+
+
+class WorkThreads(ThreadPoolExecutor):
+    """Threads for sync user code, each piece of it inside the managers of `around_thread_work`."""
+
+    def submit(
+        self, work: Callable[..., Result], /, *arguments: Any, **named: Any
+    ) -> Future[Result]:
+        """Run the work on a thread."""
+        return super().submit(_surrounded, work, *arguments, **named)
+
+
 class _ProcessLoop:
     """A running loop, and the process and thread it belongs to."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = asyncio.new_event_loop()
-        self.loop.set_default_executor(
-            ThreadPoolExecutor(THREADS, thread_name_prefix="runner-blocking")
-        )
+        self.loop.set_default_executor(_blocking_threads())
         self.thread = threading.Thread(target=self._serve, name="runner-loop", daemon=True)
         self.thread.start()
 
@@ -38,6 +92,10 @@ class _ProcessLoop:
             # A task that calls sys.exit() ends the loop's run; its caller gets that, the others go on.
             with suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
+
+
+def _blocking_threads() -> WorkThreads:
+    return WorkThreads(THREADS, thread_name_prefix="runner-blocking")
 
 
 _lock = threading.Lock()
@@ -206,9 +264,13 @@ def is_cancelled() -> bool:
 def _on_own_thread(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
     done: Future[Result] = Future()
 
+    async def main() -> Result:
+        asyncio.get_running_loop().set_default_executor(_blocking_threads())
+        return await work
+
     def serve() -> None:
         try:
-            done.set_result(context.run(asyncio.run, work))
+            done.set_result(context.run(asyncio.run, main()))
         except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
             done.set_exception(error)
 

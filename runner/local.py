@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from concurrent import futures
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
 from itertools import takewhile
 from typing import Any
@@ -45,7 +45,7 @@ class ThreadDispatcher:
     def __init__(self) -> None:
         self.engine: Engine | None = None
         self.errors: list[BaseException] = []
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: async_loop.WorkThreads | None = None
         self._work = set[Future[None]]()
         self._context = contextvars.Context()
         self._lock = threading.Lock()
@@ -54,7 +54,7 @@ class ThreadDispatcher:
         """Deliver doorbells from now on, with the caller's context variables for every node."""
         with self._lock:
             self.errors, self._context, self._work = [], contextvars.copy_context(), set()
-            self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="runner-node")
+            self._pool = async_loop.WorkThreads(THREADS, thread_name_prefix="runner-node")
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
         """Deliver each on a thread."""

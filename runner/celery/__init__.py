@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from runner.async_loop import around_thread_work
 from runner.celery.external_tasks import CeleryTask
 from runner.errors import UsageError
 
 if TYPE_CHECKING:
     from celery import Celery
 
-__all__ = ["CeleryTask", "install"]
+__all__ = ["CeleryTask", "around_thread_work", "install"]
 
 
 def install(app: Celery) -> None:
