@@ -149,7 +149,7 @@ class AmqpMessages:
         if compression := delivery.message.headers.get(COMPRESSION):
             return HandlerResult(
                 Disposition.DEAD,
-                reason=f"it is compressed ({compression!r}); send it as it is.",
+                reason=f"it is compressed ({compression!r}); send it uncompressed.",
             )
         traceparent = traceparent_of(delivery.message.headers.get("traceparent"))
         key = f"{delivery.queue}/{delivery.id}"

@@ -93,8 +93,8 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         )
     if "application/json" not in prepare_accept_content(conf.accept_content):
         sys.exit(
-            "The worker did not start: accept_content of its app lacks json, as which nodes and answers are "
-            'sent. Add "json" to it; your own tasks keep their task_serializer.'
+            "The worker did not start: accept_content of its app lacks json, the format of nodes and "
+            'answers. Add "json" to it; your own tasks keep their task_serializer.'
         )
     try:
         if SETTINGS not in conf:

@@ -63,7 +63,7 @@ class CeleryTask:
             isinstance(task, str) or hasattr(task, "apply_async")
         ):
             raise DefinitionError(
-                f"{task!r} is no Celery task: give its name, or the task itself."
+                f"{task!r} isn't a Celery task: give its name, or the task itself."
             )
         self.name, self._task, self._queue = name, task, queue
         self._args, self._kwargs = args, kwargs
@@ -153,7 +153,7 @@ def _worker_app(visit: Visit) -> Celery:
     app = app_of_store(getattr(visit, "store", None))
     if app is None:
         raise UsageError(
-            f"node {visit.address.node_id!r} is a Celery task, and this process is no Celery worker: the "
+            f"node {visit.address.node_id!r} is a Celery task, and this process isn't a Celery worker: the "
             "task was not sent. Start the graph with a Client, and run workers."
         )
     return app

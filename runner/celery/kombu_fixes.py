@@ -160,7 +160,7 @@ class SafeChannel(redis.Channel):
             if delivery != newest:
                 self.qos.ack(delivery)  # kombu counts it as delivered, and would put it back
             source = queue.decode(errors="replace")
-            write_dead_letter(self.app, source, item, f"it is no message of Celery: {error!r}")
+            write_dead_letter(self.app, source, item, f"it isn't a Celery message: {error!r}")
             return True
         finally:
             self._item = None
@@ -246,7 +246,7 @@ class SafeConsumer(consumer.Consumer):
             except lost:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it would end the next worker, too
-                self._write_dead_letter(message, f"it is no message of Celery: {error!r}")
+                self._write_dead_letter(message, f"it isn't a Celery message: {error!r}")
                 if not message.acknowledged:
                     message.reject_log_error(log, self.connection_errors)
 
@@ -254,7 +254,7 @@ class SafeConsumer(consumer.Consumer):
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
         """Make a dead letter of a message that names no task."""
-        self._write_dead_letter(message, "it is no message of Celery: it names no task.")
+        self._write_dead_letter(message, "it isn't a Celery message: it names no task.")
         super().on_unknown_message(body, message)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
@@ -315,10 +315,10 @@ def check_message(request: Any) -> None:
         and isinstance(kwargs, dict)
     ):
         raise InvalidTaskError(
-            "its name is no text, or its arguments are no list and no object."
+            "its name isn't a text, or its arguments aren't a list and an object."
         )
     if not isinstance(options, (dict, NoneType)):
-        raise InvalidTaskError("its third part is no object.")
+        raise InvalidTaskError("its third part isn't an object.")
 
 
 # The bodies of answers and starts, byte for byte.
@@ -385,7 +385,7 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     try:
         body = codec.load_json(str(text))
     except CorruptDocument as error:
-        raise UsageError(f"the arguments are no JSON: {error}") from error
+        raise UsageError(f"the arguments aren't JSON: {error}") from error
     if (
         isinstance(body, list)
         and len(body) > 1
@@ -394,7 +394,7 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     ):
         return body[0], body[1]
     raise UsageError(
-        "the body is no Celery message: a list of arguments, named arguments and options."
+        "the body isn't a Celery message: a list of arguments, named arguments and options."
     )
 
 

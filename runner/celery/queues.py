@@ -115,6 +115,6 @@ def _check_queue(name: str, client: Any, errors: tuple[type[Exception], ...]) ->
     except errors as error:
         if "WRONGTYPE" in str(error):  # any other refusal says nothing about the key
             raise UsageError(
-                f"the queue {name!r} can't be read: the broker has a key of that name which is no list. Give "
+                f"the queue {name!r} can't be read: the broker's key of that name isn't a list. Give "
                 "the queue another name, or delete the key if nothing needs it."
             ) from error

@@ -105,13 +105,13 @@ def check_queues(app: Celery, priorities: Mapping[str, AbstractSet[int]]) -> Non
         name = SqsChannel.entity_name(SqsChannel, prefix + queue)
         other = queues.setdefault(name, queue)
         if not NAME.fullmatch(name) or other != queue:
-            problem = f"as {other!r} is" if other != queue else "which is no name there"
+            problem = f"as {other!r} is" if other != queue else "which isn't a valid name there"
             raise UsageError(
                 f"the queue {queue!r} would be {name!r} on SQS, {problem}. Names have at most 80 letters, "
-                "digits, - and _, as which . and / are sent. Give its graph another one with set_queue(...)."
+                "digits, - and _ (. and / become - and _). Give its graph another one with set_queue(...)."
             )
         if priorities.get(queue, set()) - {DEFAULT_PRIORITY}:
             raise UsageError(
                 f"nodes of the queue {queue!r} have priorities, which SQS does not have. Leave out "
-                "priority=, and give what must not wait a queue of its own (queue=) with workers of its own."
+                "priority=, and give urgent nodes a separate queue (queue=) with separate workers."
             )

@@ -228,7 +228,7 @@ class ClaimedVisit:
         if rule is None:
             raise ApprovalMismatch(
                 f"ctx.approved({name!r}) names no rule, and any client that writes to the store can lower "
-                "the one that is stored. The decision is kept: pass rule=, the same as to the interrupt() "
+                "the stored one. The decision is kept: pass rule=, the same as to the interrupt() "
                 "that asked, and start the worker again."
             )
         question = self._decided(name, node)
@@ -247,7 +247,7 @@ class ClaimedVisit:
         same = expected_action is None or expected_action.digest() == approval.effect
         if approval.decision not in {"approve", "edit", "respond"} or not same:
             raise ApprovalMismatch(
-                f"what this node is about to do is not what was approved as {name!r}: the decision is "
+                f"this node's next action is not the one that was approved as {name!r}: the decision is "
                 f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
             )
         self._note_begun(question)
@@ -289,8 +289,8 @@ class ClaimedVisit:
         if question is None:
             nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
-                f"no one has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
-                "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
+                f"no one has decided {name!r} by a rule: {nodes} came before this one, without a decided "
+                "question of that name. Name the node that asks: ctx.approved(name, action, node=...)."
             )
         return question
 
@@ -439,7 +439,7 @@ class ClaimedVisit:
             self.lease.state = "stale"
             raise LeaseLost(
                 f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
-                "worker; what this one wrote was refused."
+                "worker; this one's write was refused."
             )
         return reply
 

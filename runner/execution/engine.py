@@ -379,7 +379,7 @@ class Engine:
         self._quarantine.release(claim.token)
         if held_nodes.is_current(self.store, self._find_plan, plan, claim):
             log.warning(
-                "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
+                "node.held: run %s waits for migration: node %r of graph %r has changed since the run "
                 "started. Answers are kept; see `runner runs show`.",
                 claim.token.run_id,
                 claim.token.node,
@@ -418,7 +418,7 @@ class Engine:
             try:
                 visit = self._visit(plan, claim, lease)
             except codec.READ_ERRORS as error:
-                raise CorruptDocument(f"what the visit needs can't be read: {error}") from error
+                raise CorruptDocument(f"the visit's data can't be read: {error}") from error
             # A settle claims without a freeze check, maybe a node of another graph: not while
             # anything is frozen.
             visit.may_continue = lambda: may_continue() and not self.freezes.known

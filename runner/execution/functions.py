@@ -151,9 +151,9 @@ class Typed:
                 else str(error)
             )
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but what it returned does not fit the annotation of "
+                f"node {visit.address.node_id!r} ran, but its result does not fit the annotation of "
                 f"{self.name}: {problems}. The result is not stored and the node is not tried again; change "
-                "what the function returns, or the annotation."
+                "the returned value, or the annotation."
             ) from error
         return _packed(self.name, value, data), output
 
@@ -165,7 +165,7 @@ class Typed:
         """
         if path := difference(value, again):
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but {path} of what it returned would be another "
+                f"node {visit.address.node_id!r} ran, but {path} of its result would be another "
                 "value when it is read back, so the result is not stored and the node is not tried again: "
                 f"give {self.name} a type whose JSON form has all of it."
             )
@@ -288,7 +288,7 @@ def _hint(function: object, written: Any, name: str, parameter: str) -> Any:
     if hint is None:
         raise DefinitionError(
             f"{name}: the annotation {written!r} of {parameter!r} can't be looked up; define or import "
-            "what it names at the top of the function's module."
+            "its names at the top of the function's module."
         )
     return hint
 
@@ -334,8 +334,8 @@ def _adapter(hint: Any, name: str, parameter: str) -> Adapter:
     ) as error:
         shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
         raise DefinitionError(
-            f"{name}: {shown!r} of {parameter!r} is no type whose JSON can be checked; use a pydantic model, "
-            f"a dataclass or JSON types. {str(error).partition(chr(10))[0]}"
+            f"{name}: {shown!r} of {parameter!r} isn't a type whose JSON can be checked; use a pydantic "
+            f"model, a dataclass or JSON types. {str(error).partition(chr(10))[0]}"
         ) from error
 
 

@@ -142,7 +142,7 @@ class UnservedNodes:
         if new_graph:
             log.warning(
                 "node.unserved: node %r of run %s was returned to the queue %r: its graph is %r, and %s. It "
-                "is tried again until a worker takes it that has the graph: start one, take the "
+                "is tried again until a worker that has the graph takes it: start one, take the "
                 "queue from this one, or see `runner doctor`.",
                 token.node,
                 token.run_id,

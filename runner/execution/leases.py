@@ -91,7 +91,7 @@ class Lease:
     def lost(self) -> LeaseLost:
         return LeaseLost(
             f"this worker no longer holds the lease of node {self.token.node!r} of run {self.token.run_id}; "
-            "what it still does is refused."
+            "its further writes are refused."
         )
 
     def timed_out(self) -> NodeTimedOut:
@@ -313,10 +313,10 @@ class SweepTimer:
             try:
                 self._sweep()
             except RunnerError as error:
-                log.info("sweep.missed: %s The next sweep finds what is due.", error)
+                log.info("sweep.missed: %s The next sweep handles due timers.", error)
             except Exception:
                 log.exception(
-                    "sweep.failed: the next sweep finds what is due; please report this."
+                    "sweep.failed: the next sweep handles due timers; please report this."
                 )
 
     def _wait(self) -> bool:

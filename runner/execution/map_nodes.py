@@ -69,7 +69,7 @@ def check(nodes: Mapping[str, NodeSpec], edges: Iterable[EdgeSpec]) -> None:
         over = spec.map.over if spec.map else None
         if isinstance(over, str) and (over, node) not in links:
             raise DefinitionError(
-                f"map {node!r} goes over what {over!r} gives, but no edge leads from there: "
+                f"map {node!r} goes over the output of {over!r}, but no edge leads from there: "
                 f"add_edge({over!r}, {node!r})."
             )
 
@@ -113,7 +113,7 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
         )
     if over is not None and over not in outputs:
         raise NodeFailed(
-            f"map {visit.address.node_id!r} goes over what {over!r} gives, which gave it nothing in "
+            f"map {visit.address.node_id!r} goes over the output of {over!r}, which gave it none in "
             "this visit."
         )
     item = outputs[over] if over is not None else next(iter(outputs.values()))

@@ -174,7 +174,7 @@ def _end_elsewhere(definition: Definition, documents: Mapping[str, codec.JSON]) 
             if document is not None and document.executor is not None:
                 spec.executor.abandon(document.executor)
         except Exception:
-            log.exception("node.abandoned: what %s has begun elsewhere goes on.", name)
+            log.exception("node.abandoned: work that %s began elsewhere goes on.", name)
 
 
 BEFORE = "before_node_call"
@@ -313,7 +313,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
             response = codec.pack(approval.response, "the response")
             return Succeeded(response, codec.plain(approval.response))
     if approval.effect != node.action(args).digest():
-        raise ApprovalMismatch(f"node {address.node_id!r} would not run what was approved.")
+        raise ApprovalMismatch(f"node {address.node_id!r} would not run the approved action.")
     if (question.used or {}).get("key") != visit.idempotency_key:
         visit.use(Use(question.id, approval.effect, visit.idempotency_key))
     return None

@@ -183,8 +183,8 @@ def check_requester(plan: CompiledGraph, requester: Mapping[str, JSON] | None) -
     if plan.for_requester and not is_named(requester):
         raise UsageError(
             f"node {plan.for_requester!r} of graph {plan.definition.id!r} is approved by a rule that "
-            "excludes who asked for the run, so nothing was started: pass requester, or by where it is made "
-            "from another run."
+            "excludes the run's requester, so nothing was started: pass requester, or by for a run made from "
+            "another one."
         )
 
 

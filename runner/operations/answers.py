@@ -149,6 +149,6 @@ def check_run(
             continue  # its own or never asked: the store gives the receipt
         if asking.root != run.root or not asking.path.startswith(run.path):
             raise ResponseError(
-                f"the question {answer.interrupt_id} is of run {asking.run_id}, not of run {run_id} or a run "
-                "inside it; nothing was applied. Answer it there, or with client.respond."
+                f"the question {answer.interrupt_id} belongs to run {asking.run_id}, not to run {run_id} or "
+                "a run inside it; nothing was applied. Answer it there, or with client.respond."
             )

@@ -253,7 +253,7 @@ def broker_detail(settings: Settings) -> str:
     if settings.broker_is_store:
         return "the store, which dispatches nodes itself"
     if settings.broker.startswith("sqs:") and not urlsplit(settings.broker).hostname:
-        return "Amazon SQS, which only workers ask: they log what it refuses"
+        return "Amazon SQS, which only workers use: they log its refusals"
     return "can be reached"
 
 
@@ -303,7 +303,7 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
         return str(error)
     if not kid or kid in known_keys:
         return ""
-    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what RUNNER_SIGNING_KEY signs counts at level 0 alone"
+    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what it signs only counts at level 0"
 
 
 # -- checks ------------------------------------------------------------------------------------------
@@ -402,8 +402,8 @@ def _voters(facts: Facts) -> Iterator[Check]:
         and f"one name votes with several issuers, so counts several times: {_names(double)}"
     )
     fix = (
-        "Let all doors name a person with one issuer; say in RUNNER_PLAIN_NAMES_ISSUER which one names "
-        "without an issuer have."
+        "Let all doors name a person with one issuer; set the issuer of names without one in "
+        "RUNNER_PLAIN_NAMES_ISSUER."
     )
     yield from _check("voters", "", problem or "", fix)
 
@@ -620,7 +620,7 @@ def _queues(facts: Facts) -> Iterator[Check]:
     fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
     if facts.unreadable:
         problem = (
-            f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+            f"no worker can read {_names(facts.unreadable)}: the key of that name isn't a list"
         )
         fix = "Give the queue another name, or delete the key if nothing needs it."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
@@ -644,7 +644,7 @@ def _routing(facts: Facts) -> Iterator[Check]:
                     "routing",
                     f"{worker.name} serves {_names(sorted(shared_queues))}, where nodes of {name} are, but "
                     "doesn't have that graph: it returns them, and they wait for another worker",
-                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a queue of their own.",
+                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a separate queue.",
                 )
 
 
@@ -730,7 +730,7 @@ def _archive(facts: Facts) -> Iterator[Check]:
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     if state.get("problem"):
-        fix = "Correct what it says, or RUNNER_ARCHIVE; the workers' log has more."
+        fix = "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more."
         yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
     elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
         fix = "Start a worker with RUNNER_ARCHIVE."
@@ -740,7 +740,7 @@ def _archive(facts: Facts) -> Iterator[Check]:
     elif state:
         yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
     elif facts.archive:
-        problem = "no worker writes to one: ended runs expire unarchived"
+        problem = "no worker writes to an archive: ended runs expire unarchived"
         yield Check(
             FAIL,
             "archive",
@@ -762,7 +762,9 @@ def _audit(facts: Facts) -> Iterator[Check]:
         origin, size = audit.origin, audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
         sealed_only = f"{size} entries are sealed and none is signed"
-        stay = f"its {size} entries stay in memory for ever, and all that come: there is no archive"
+        stay = (
+            f"its {size} entries and all later ones stay in memory forever: no archive is set"
+        )
         is_kept = facts.archive or facts.vitals.archive or size < GROWN
         sealing = "Start a worker or a keeper: each of them seals."
         signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
@@ -838,7 +840,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
                     WARN,
                     "limits",
                     f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
-                    f"See `runner limits show {quote(limit.name)}` for who has its slots.",
+                    f"`runner limits show {quote(limit.name)}` shows the holders of its slots.",
                 )
 
 

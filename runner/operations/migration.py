@@ -131,7 +131,7 @@ class FamilyPlanner:
         record, plan = snapshot.record, self._registry.find(graph_id)
         if record.status not in WAITING:
             raise ConflictError(
-                f"run {record.run_id} is {record.status}: only one that waits can be migrated. Nothing was "
+                f"run {record.run_id} is {record.status}: only a waiting run can be migrated. Nothing was "
                 "changed."
             )
 
@@ -165,7 +165,7 @@ class FamilyPlanner:
         topology = self._store.topology(record.graph_id, record.fingerprint)
         if topology is None:
             raise ConflictError(
-                f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; such a run "
+                f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; the run "
                 "can only be started again from its beginning. Nothing was changed."
             )
         return topology

@@ -415,7 +415,9 @@ class MigrationPlanner:
         }
         if routes:
             targets = ", ".join(sorted(map(str, routes)))
-            return f"its open question leads to {targets} when it expires, and no edge does"
+            return (
+                f"its open question leads to {targets} when it expires, and no edge leads there"
+            )
         if node in self.request.renames or old_node.version == new_node.version:
             return ""
         return f'its version was "{old_node.version}" and is "{new_node.version}" now'

@@ -173,7 +173,7 @@ def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
             is_answer = variant.decision == "respond" and response is not True
             return "respond" if is_answer else "approve", response
     raise UsageError(
-        f"no vote that counts is for {effect!r:.100}, so nothing was done. Read the question again: it may "
+        f"no valid vote is for {effect!r:.100}, so nothing was done. Read the question again: it may "
         "have changed."
     )
 

@@ -344,7 +344,7 @@ def _visits_to_repeat(
             )
         if record.status not in BROKEN:
             raise UsageError(
-                f"node {node!r} is {record.status}: only one that failed or was cancelled runs again in the "
+                f"node {node!r} is {record.status}: only a failed or cancelled node runs again in the "
                 "same run; nothing was changed. Fork the run to repeat a node that has completed."
             )
         other_failures = sorted(failed_nodes - {node})
@@ -496,7 +496,7 @@ def write_fork(
             raise TooManyRuns(reply.detail)
         if reply.word != "moved":
             raise NotFoundError(
-                f"run {run_id} or its graph is gone meanwhile; nothing was started."
+                f"run {run_id} or its graph is gone by now; nothing was started."
             )
     raise ConflictError(f"run {run_id} kept changing while it was to be forked; try again.")
 
@@ -515,7 +515,7 @@ def plan_fork(
     fork_record = records.nodes.get(node, NodeRecord())
     if fork_record.status is not Status.READY:
         raise ConflictError(
-            f"what run {record.run_id} has kept does not lead to node {node!r}; nothing was started."
+            f"the kept results of run {record.run_id} don't lead to node {node!r}; nothing was started."
         )
     results = _kept_visits(snapshot, replay, past, records)
     tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}

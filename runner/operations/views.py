@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying", "node.held"}
 """Events after which a node has a status that lasts."""
 
-CHANGED = "its graph is not what it was when the run began; `runner runs migrate` moves the run"
+CHANGED = "its graph has changed since the run began; `runner runs migrate` moves the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
     if not shared.settings.broker_is_store:
         raise UsageError(
             "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
-            "what the broker says of them."
+            "the broker's own counts."
         )
     ready = shared.count_queued(set(queues))
     names = [shared.settings.node_queue(queue) for queue in set(queues)]
