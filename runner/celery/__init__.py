@@ -1,4 +1,4 @@
-"""Runner on Celery: `celery --app runner.celery worker`, or `install(app)` for an app that exists."""
+"""Runner on Celery: `celery --app runner.celery worker`, or `install(app)` for an existing app."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["CeleryTask", "around_thread_work", "install"]
 def install(app: Celery) -> None:
     """Add the tasks and background threads of a runner worker to an existing Celery app.
 
-    The `RUNNER_*` settings decide which store and graphs. The app's own settings stay as they are;
+    The `RUNNER_*` settings name the store and the graphs. The app's own settings stay as they are;
     its workers also serve the queues that the graphs name, unless `-Q` says otherwise.
     """
     from runner.celery import application  # noqa: PLC0415 - graphs that name a CeleryTask load no Celery
@@ -29,7 +29,7 @@ def install(app: Celery) -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Build the app when Celery's command asks for it; importing this package or its modules builds none."""
+    """Build the app when Celery's command asks for it, and not when this package is imported."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from runner.celery.application import make_app  # noqa: PLC0415 - see above
@@ -39,6 +39,6 @@ def __getattr__(name: str) -> Any:
     except UsageError as error:
         if click.get_current_context(silent=True) is None:
             raise
-        # Celery's command would print the traceback of a wrong setting.
+        # Celery's command would print a traceback for a wrong setting.
         sys.exit(f"Error: {error}")
     return app

@@ -1,7 +1,7 @@
-"""`python -m runner.celery worker …`: Celery's command for workers of our own app, and nothing else.
+"""`python -m runner.celery worker …`: Celery's command, limited to workers of our own app.
 
-The program `celery` imports the commands of every installed package, Flower and a shell among them, before it
-starts a worker: half of the time that the start takes.
+The program `celery` imports the commands of every installed package, including Flower and a shell,
+before it starts a worker. That takes half of the start time.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from runner.execution.telemetry import JsonFormatter
 
 
 def main() -> None:
-    """Become a worker."""
+    """Run a worker."""
     try:
-        from runner.celery import app  # noqa: PLC0415 - it is built when it is imported
+        from runner.celery import app  # noqa: PLC0415 - importing it builds the app
     except UsageError as error:
         sys.exit(f"Error: {error}")
-    quiet = settings_of(app).log_format == "json"  # Celery's banner is no JSON
+    quiet = settings_of(app).log_format == "json"  # Celery's banner isn't JSON
     if quiet:
         log_json_until_celery_does()
     context = CLIContext(app=app, no_color=False, workdir=None, quiet=quiet)
@@ -31,7 +31,7 @@ def main() -> None:
 
 
 def log_json_until_celery_does() -> None:
-    """Write records and warnings as JSON: Celery warns of a worker of root before it sets up its log."""
+    """Write records and warnings as JSON: Celery warns about running as root before it sets up its log."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler])

@@ -1,8 +1,8 @@
 """RabbitMQ: durable queues that take answers and starts as plain JSON, and an exchange for notices.
 
-A message is acknowledged only after it was applied; one that can't be used goes to the dead-letter
-exchange with the reason. Each direction has a thread with a connection of its own, so that messages are
-applied and published at once also while every slot is busy, and on every pool.
+A message is acknowledged only after it was applied; an unusable one goes to the dead-letter
+exchange with the reason. Each direction has a thread and a connection, so messages are applied and
+published at once, even while every slot is busy, and on every pool.
 """
 
 from __future__ import annotations
@@ -44,28 +44,28 @@ WAIT = 1.0
 """Seconds of one blocking read, and so the longest that a stopping worker waits for this thread."""
 
 RETRY_AFTER = 1.0
-"""Seconds after which a message is tried again that the store refused."""
+"""Seconds before retrying a message that the store refused."""
 
 TAKE_OVER_AFTER = 10.0
-"""Seconds after which what another worker has taken from the store is done by this one."""
+"""Seconds before this worker takes over notices that another worker has read but not published."""
 
 EARLY = "rabbitmq"
-"""The door to which the store hands early answers back that came over RabbitMQ."""
+"""The door under which the store hands back early answers that came over RabbitMQ."""
 
 PREFETCH = 200
-"""Messages received ahead, so that a few which the store refuses don't keep the others out."""
+"""Messages received ahead, so that a few that the store refuses don't block the others."""
 
 COMPRESSION = "x-compression"
-"""The header of a dead letter that names how it is compressed."""
+"""The header under which a received message keeps the name of its compression."""
 
 QUORUM = {"x-queue-type": "quorum"}
 
 
 class Doors:
-    """The queues that take messages, and that of dead letters: `runner.responses` and so on."""
+    """The queues that take messages, `runner.responses` and `runner.starts`, and the dead-letter queue."""
 
     def __init__(self, namespace: str) -> None:
-        """Nothing is declared yet."""
+        """Describe the queues; nothing is declared yet."""
         self.starts, self.dead_name = f"{namespace}.starts", f"{namespace}.dead"
         exchange = Exchange(self.dead_name, type="topic", durable=True)
         self.dead = Queue(
@@ -80,7 +80,7 @@ class Doors:
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """One message, and the queue that it came to."""
+    """One message and the queue it came from."""
 
     message: Message
     queue: str
@@ -93,7 +93,7 @@ class ReceivedMessage:
 
     @property
     def id(self) -> str:
-        """The sender's message id, or one made from the bytes: the same at every delivery."""
+        """The sender's message id, or a hash of the bytes: the same at every delivery."""
         message_id = self.message.properties.get("message_id")
         return (
             str(message_id)
@@ -102,7 +102,7 @@ class ReceivedMessage:
         )
 
     def early_message(self) -> JSON:
-        """Return what the store keeps of an early answer."""
+        """Return the form in which the store keeps an early answer."""
         properties = {
             name: self.message.properties.get(name) for name in ("reply_to", "correlation_id")
         }
@@ -115,20 +115,20 @@ class ReceivedMessage:
 
 
 Publish = Callable[..., object]
-"""Publishes a body: exchange, key, body and options as kombu's producers have them."""
+"""Publishes a body, given exchange, key, body and the options of kombu's producers."""
 
 
 class AmqpMessages:
     """Applies messages that came over RabbitMQ, and sends their receipts and dead letters there."""
 
     def __init__(self, engine: Engine, settings: Settings, publish: Publish) -> None:
-        """`publish` sends receipts and dead letters."""
+        """Use `publish` for receipts and dead letters."""
         self._publish, self._doors = publish, Doors(settings.namespace)
         self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(connection_of(engine), settings.namespace, bounds_of(settings))
 
     def apply_early(self, message: Any) -> bool:
-        """Apply an early answer that the store returns; False where the store refuses it for now."""
+        """Apply an early answer that the store hands back; return False if the store refuses it for now."""
         properties = {
             name: message[name] for name in ("message_id", "reply_to", "correlation_id")
         }
@@ -138,7 +138,7 @@ class AmqpMessages:
         return self.apply(delivery, keep=False)
 
     def apply(self, delivery: ReceivedMessage, *, keep: bool) -> bool:
-        """Apply one message; False where the store refuses it for now, or another process must take it."""
+        """Apply a message; return False if the store refuses it for now or another process must take it."""
         result = self._handle(delivery, keep=keep)
         if result is None or result.disposition is Disposition.LEFT:
             return False
@@ -149,7 +149,7 @@ class AmqpMessages:
         if compression := delivery.message.headers.get(COMPRESSION):
             return HandlerResult(
                 Disposition.DEAD,
-                reason=f"it is compressed ({compression!r}); send it as it is.",
+                reason=f"it is compressed ({compression!r}); send it uncompressed.",
             )
         traceparent = traceparent_of(delivery.message.headers.get("traceparent"))
         key = f"{delivery.queue}/{delivery.id}"
@@ -159,7 +159,7 @@ class AmqpMessages:
         return self._handler.answer(message, delivery.early_message if keep else None)
 
     def _reply(self, delivery: ReceivedMessage, result: HandlerResult) -> None:
-        """Send the receipt and the dead letter, before the message is acknowledged."""
+        """Send the receipt and the dead letter; the message is acknowledged only afterwards."""
         properties = delivery.message.properties
         correlation = (
             {"correlation_id": properties["correlation_id"]}
@@ -171,7 +171,7 @@ class AmqpMessages:
             if result.reply_to is not None:
                 self._outbox.reply(result.reply_to, receipt)
             if properties.get("reply_to"):
-                with suppress(MessageNacked):  # its queue is full
+                with suppress(MessageNacked):  # the reply queue is full
                     self._publish("", str(properties["reply_to"]), receipt, **correlation)
         if result.disposition is Disposition.DEAD:
             reason = one_line(result.reason)
@@ -201,7 +201,7 @@ def _publish(producer: Producer, exchange: str, key: str, body: bytes, **options
 
 
 def publisher_of(app: Celery) -> Publish:
-    """Return what publishes over an app's own connections, and raises BrokerError where it can't."""
+    """Return a function that publishes over an app's own connections; it raises BrokerError on failure."""
 
     def publish(*message: Any, **options: Any) -> None:
         with broker_errors(), app.producer_or_acquire() as producer:
@@ -212,7 +212,7 @@ def publisher_of(app: Celery) -> Publish:
 
 
 class BrokerThread(WorkerThread):
-    """A thread with a connection of its own to RabbitMQ; there is none where the broker is another one."""
+    """A thread with its own connection to RabbitMQ; it doesn't run with another broker."""
 
     app: Any
     _connection: Connection | None = None
@@ -222,7 +222,7 @@ class BrokerThread(WorkerThread):
         return is_amqp(settings_of(worker.app).broker)
 
     def prepare(self, worker: Any) -> None:
-        """Keep the app, whose broker it is; nothing is connected yet."""
+        """Keep the app that names the broker; nothing is connected yet."""
         self.app = worker.app
 
     def release(self) -> None:
@@ -241,7 +241,7 @@ class AmqpConsumer(BrokerThread):
     label = "amqp"
 
     def prepare(self, worker: Any) -> None:
-        """Prepare what it applies messages by; nothing is connected yet."""
+        """Prepare the handler of messages; nothing is connected yet."""
         super().prepare(worker)
         self._waiting: deque[ReceivedMessage] = deque()
         self._later: list[ReceivedMessage] = []
@@ -250,7 +250,7 @@ class AmqpConsumer(BrokerThread):
         self._messages = AmqpMessages(self.engine, self.settings, self._publish)
 
     def run_once(self) -> None:
-        """Apply what was received, every second also what was refused, then receive more."""
+        """Apply received messages, retry refused ones every second, then receive more."""
         with broker_errors(self.release), suppress(TimeoutError):
             connection = self._connected()
             while self._waiting:
@@ -263,7 +263,7 @@ class AmqpConsumer(BrokerThread):
             connection.drain_events(timeout=WAIT)
 
     def release(self) -> None:
-        """Close the connection; what is not acknowledged comes again."""
+        """Close the connection; unacknowledged messages are delivered again."""
         self._waiting.clear()
         self._later.clear()
         super().release()
@@ -278,7 +278,7 @@ class AmqpConsumer(BrokerThread):
                 _without_decompression, channel.message_to_python
             )
             for queue in self._doors.queues:
-                # Not the routing key names the queue: it may be bound to any exchange.
+                # The routing key doesn't name the queue, which may be bound to any exchange.
                 receive = partial(self._receive, queue.name)
                 consumer = Consumer(channel, [queue], on_message=receive, auto_declare=True)
                 consumer.qos(prefetch_count=PREFETCH, apply_global=False)
@@ -294,7 +294,7 @@ class AmqpConsumer(BrokerThread):
             try:
                 if self._messages.apply(delivery, keep=True):
                     delivery.message.ack()
-                else:  # perhaps another process can
+                else:  # another process may be able to
                     self._return(delivery)
             except MessageNacked:  # the queue is full
                 self._later.append(delivery)
@@ -303,9 +303,10 @@ class AmqpConsumer(BrokerThread):
                 raise
 
     def _return(self, delivery: ReceivedMessage) -> None:
-        """Publish a message once more, to the end of its queue, then acknowledge it.
+        """Publish a message again to the end of its queue, then acknowledge it.
 
-        RabbitMQ bounds how often one may be requeued. Lost in between, it comes twice, with one id.
+        RabbitMQ limits how often a message may be requeued. If the connection is lost in between,
+        the message comes twice, with the same id.
         """
         message = delivery.message
         names = "reply_to", "correlation_id", "priority"
@@ -343,9 +344,10 @@ def _without_decompression(decode: Callable[[Any], Message], raw: Any) -> Messag
 
 # The relay publishes every notice to RabbitMQ, for services that listen there.
 #
-# The transition that makes a notice true writes it to the store. The workers share the notices; each
-# publishes its own, with confirms, to the topic exchange `runner.notices` under the notice's kind, and then
-# acknowledges it in the store. So each comes at least once, with a unique message id.
+# The transition that a notice reports also writes the notice to the store. The workers share the
+# notices: each publishes its own, with confirms, to the topic exchange `runner.notices` under the
+# notice's kind, and then acknowledges it in the store. So each notice comes at least once, with a
+# unique message id.
 
 GROUP = "relay"
 
@@ -356,7 +358,7 @@ class Relay(BrokerThread):
     label = "relay"
 
     def prepare(self, worker: Any) -> None:
-        """Open the stream; nothing is connected yet."""
+        """Open the streams; the broker isn't connected yet."""
         super().prepare(worker)
         settings = self.settings
         store = cast("SharedStore", self.engine.store)
@@ -370,21 +372,21 @@ class Relay(BrokerThread):
         self._exchange = Exchange(f"{settings.namespace}.notices", type="topic", durable=True)
 
     def run_once(self) -> None:
-        """Publish notices that other workers have not, then new ones until the slot lapses."""
+        """Publish notices that other workers left unpublished, then new ones until the slot lapses."""
         lapses = self._slots.acquire()
         if not lapses:
             return
         self._publish_new(None)
         while (remaining := lapses - time.monotonic()) > 0 and not self.stopping.is_set():
-            # Partitions that have to be asked one after another are not waited for long.
+            # Partitions read one after another each get only a short wait.
             alone = len(self._readers) == 1
             self._publish_new(remaining if alone else min(remaining, WAIT / len(self._readers)))
 
     def _publish_new(self, wait: float | None) -> None:
-        """Publish the notices of each partition that come within so many seconds; None: those left over.
+        """Publish the notices that each partition yields within `wait` seconds; None takes leftovers.
 
         Raises:
-            StoreError: a partition is away; what the others had was published.
+            StoreError: a partition is away; the notices of the others were published.
         """
         away = None
         for reader in self._readers:

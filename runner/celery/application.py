@@ -1,7 +1,7 @@
 """The Celery app: `celery --app runner.celery worker`.
 
-What makes a worker one of ours is added to an app, ours or a user's, by `install`: the tasks, which Celery
-has since their modules were imported, the threads beside them, and the queues of the graphs.
+`install` turns an app, ours or a user's, into one with runner workers. It adds the threads beside
+the tasks and the queues of the graphs; the tasks were registered when their modules were imported.
 """
 
 from __future__ import annotations
@@ -63,18 +63,18 @@ CELERY_CONSUMER = "celery.worker.consumer:Consumer"
 POOL = "threads"
 
 SLOTS = 100
-"""Nodes that run at once in a worker of threads: they mostly wait for models and services."""
+"""Nodes that run at once in a worker with threads: they mostly wait for models and services."""
 
 
 SWITCH_INTERVAL = 0.001
-"""Seconds that a thread of a worker may run before one that waits for Python's interpreter lock runs."""
+"""Seconds a worker's thread may run before another one that waits for the interpreter lock."""
 
 PYTHONS_INTERVAL = 0.005
 """Python's default, unless a program chose another one."""
 
 
 def install(app: Celery) -> None:
-    """Add the threads of a worker to an app, and load the graphs when one starts."""
+    """Add a worker's threads to an app, and load the graphs when a worker starts."""
     log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
@@ -82,7 +82,7 @@ def install(app: Celery) -> None:
 
 
 def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) -> None:
-    """Load the graphs before the worker selects its queues: they name some of them."""
+    """Load the graphs before the worker selects its queues, because graphs name some of them."""
     app = instance.app
     if not app.steps["worker"].issuperset(THREADS):
         return
@@ -93,8 +93,8 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         )
     if "application/json" not in prepare_accept_content(conf.accept_content):
         sys.exit(
-            "The worker did not start: accept_content of its app lacks json, as which nodes and answers are "
-            'sent. Add "json" to it; your own tasks keep their task_serializer.'
+            "The worker did not start: accept_content of its app lacks json, the format of nodes and "
+            'answers. Add "json" to it; your own tasks keep their task_serializer.'
         )
     try:
         if SETTINGS not in conf:
@@ -122,15 +122,16 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         collect_less()
     except RunnerError as error:
         sys.exit(f"The worker did not start: {error}")
-    except Exception:  # noqa: BLE001 - Celery would log what a signal's receiver raises, and go on
+    except Exception:  # noqa: BLE001 - Celery would log the error of a signal's receiver, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
 
 
 def _switch_sooner() -> None:
-    """Let what came from the store or the broker wait a millisecond, not five, while a node computes.
+    """Let replies from the store or the broker wait one millisecond, not five, while a node computes.
 
-    Beside a thread that computes, a round trip of Redis took 5 ms at the median with Python's own interval
-    and less than 1 ms with this one; threads that only compute do three percent less.
+    Beside a thread that computes, the median round trip to Redis took 5 ms with Python's own
+    interval and less than 1 ms with this one; threads that only compute get three percent less
+    done.
     """
     if sys.getswitchinterval() == PYTHONS_INTERVAL:
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -140,7 +141,7 @@ NO_GRAPHS = "it has no graphs. Name the modules that register yours in RUNNER_GR
 
 
 def _report_no_graphs(app: Celery) -> None:
-    """Refuse a worker that has nothing to do; one with tasks of its own works without graphs."""
+    """Refuse a worker that has nothing to do; one whose app has other tasks works without graphs."""
     app.finalize()
     if all(name.startswith(("celery.", "runner.")) for name in app.tasks):
         sys.stderr.write(f"The worker did not start: {NO_GRAPHS}\n")
@@ -154,11 +155,11 @@ def _warn_of_no_graphs(**_: object) -> None:
 
 
 HEARTBEAT = 4.0
-"""Seconds between two events that tell Flower of a worker; Celery's own are 2, for each worker of a fleet."""
+"""Seconds between the events that show a worker to Flower; Celery sends one every 2 s per worker."""
 
 
 class RunnerWorker(worker.Worker):
-    """A worker of threads unless its command names another pool; without gossip and mingle."""
+    """A worker with threads unless its command names another pool; without gossip and mingle."""
 
     def __init__(
         self, app: Celery | None = None, hostname: str | None = None, **options: Any
@@ -171,14 +172,15 @@ class RunnerWorker(worker.Worker):
             POOL
         ):
             options["concurrency"] = SLOTS
-        # The two cost a second at the start and talk among workers: the store has all that ours need.
+        # These two add a second to the start, and traffic among workers. Ours find everything in
+        # the store.
         options |= {"without_gossip": True, "without_mingle": True}
         options["heartbeat_interval"] = options.get("heartbeat_interval") or HEARTBEAT
         super().__init__(app, hostname, **options)
 
 
 def _is_default(option: str) -> bool:
-    """Return whether the command line lacks an option: Celery passes its default as if it had been there."""
+    """Return whether the command line lacks an option; Celery passes the default as if it were given."""
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source(option) if context is not None else None
     return source is click.core.ParameterSource.DEFAULT
@@ -194,7 +196,7 @@ class RunnerApp(Celery):
 
 
 def make_app(settings: Settings | None = None) -> Celery:
-    """Build an app; without `settings` from the `RUNNER_*` variables."""
+    """Build an app from `settings`, or from the `RUNNER_*` variables."""
     app = RunnerApp("runner")
     app.config_from_object(celery_config(settings or Settings()))
     install(app)

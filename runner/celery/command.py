@@ -1,6 +1,6 @@
 """`celery -A yourapp runner …`: our command line with the store and settings of an existing Celery app.
 
-The name is `runner` since Celery has a command `graph` of its own, which hides one of a plugin.
+The name is `runner` because Celery's own command `graph` would hide a plugin's.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from runner.cli.context import CommandContext
 from runner.cli.program import report, runner
 
 LEFT_OUT = ("completion", "dev", "init", "keeper", "worker")
-"""Commands that make no sense for an existing app, or that Celery has itself."""
+"""Commands that make no sense for an existing app, or that Celery already has."""
 
 
 class RunnerGroup(click.Group):
-    """The commands of `runner`; Celery's program calls the group, which must exit with their codes."""
+    """The commands of `runner`. Celery's program calls this group, which must exit with their codes."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one command and exit with its code."""

@@ -1,8 +1,8 @@
-"""Celery's configuration for our own app, from our settings.
+"""Celery's configuration for our own app, made from our settings.
 
-Messages are doorbells: the store has the work, and the sweeper sends another one for every message that
-is lost. So the broker's own care for messages (acknowledgement emulation on Redis,
-result backends, ETA) is off: it costs two thirds of a worker's time and protects nothing here.
+Messages are doorbells: the store has the work, and the sweeper replaces every message that is lost.
+So the broker's own safeguards for messages (acknowledgement emulation on Redis, result backends,
+ETA) are off: they cost two thirds of a worker's time and protect nothing here.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from runner.records.codec import load_json
 from runner.settings import Settings
 from runner.store.addresses import NAMESPACE, Sentinels, cluster, sentinels
 
-# Here, since children of a prefork pool import this, too.
+# Set here because children of a prefork pool import this module, too.
 TRANSPORT_ALIASES.update(
     rediscluster="runner.celery.redis_cluster:ClusterTransport",
     sqs="runner.celery.sqs:SqsTransport",
 )
 
 SETTINGS = "runner_settings_secret"
-"""The key of our settings in an app's configuration; Celery hides the value of such a name from monitors."""
+"""The key of our settings in an app's configuration; Celery hides values with such names from monitors."""
 
 SOFT_SHUTDOWN = 30.0
-"""Seconds at most that nodes have in a worker that gets SIGQUIT."""
+"""Most seconds that nodes get in a worker that receives SIGQUIT."""
 
 CHILD_STARTS_WITHIN = 120.0
 """Seconds in which a process of a prefork pool has to start."""
 
 CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
-"""Options of a connection for publishing: a node's thread must not wait for a broker that is away."""
+"""Connection options for publishing: a node's thread must not wait for a broker that is away."""
 
-# A half-open connection is noticed after twice the interval. The timeout must not be longer: the worker's
-# main loop sends heartbeats over such connections, and looks for dead ones in between.
+# A half-open connection is noticed after twice the interval. The timeout must not be longer: the
+# worker's main loop sends heartbeats over such connections, and looks for dead ones in between.
 REDIS_OPTIONS = {
     "ack_emulation": False,
     "health_check_interval": 5,
@@ -52,7 +52,7 @@ REDIS_OPTIONS = {
 }
 
 BROKEN = (AMQPError, OperationalError, OSError)
-"""Errors of a broker that is away, or refuses."""
+"""Errors of a broker that is away or refuses."""
 
 REDIS = frozenset({"redis", "rediss", "sentinel", "rediscluster"})
 
@@ -61,16 +61,18 @@ SENTINEL_TIMEOUT = 1.0
 
 SQS: dict[str, Any] = {
     "broker_transport_options": {
-        # boto's own minutes would hold a node's thread that publishes.
+        # boto's own timeouts are minutes long and would hold up the node's thread that publishes.
         "client-config": {
             "connect_timeout": 5,
             "read_timeout": 15,
             "retries": {"total_max_attempts": 2},
         },
-        # Seconds after a poll without a message, and while all slots are busy. kombu's default is 1.
+        # Seconds after a poll without a message, and while all slots are busy. kombu's default is
+        # 1.
         "polling_interval": 0.2,
     },
-    # On SQS these would make a queue for each worker, and publish what no process can read.
+    # On SQS these would make a queue for each worker, and publish messages that no process can
+    # read.
     "worker_enable_remote_control": False,
     "worker_send_task_events": False,
 }
@@ -80,10 +82,10 @@ RABBITMQ_OPTIONS = {"confirm_publish": True}
 
 @contextmanager
 def broker_errors(release: Callable[[], object] = lambda: None) -> Iterator[None]:
-    """Release the connection where the broker can't be reached.
+    """Release the connection if the broker can't be reached.
 
     Raises:
-        BrokerError: it can't.
+        BrokerError: the broker can't be reached.
     """
     try:
         yield
@@ -102,13 +104,13 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "task_acks_late": True,
         "task_default_queue": settings.messages_queue,
         "task_ignore_result": True,
-        # This event names the task, not the node, and races with those that name the node.
+        # This event names the task, not the node, and races with the events that name the node.
         "task_send_sent_event": False,
         "task_serializer": "json",
-        # A fork would copy locks that the threads of the worker hold at that moment.
+        # A fork would copy locks that the worker's threads hold at that moment.
         "worker_pool_start_method": "spawn",
-        # Celery's 4 seconds are too few for one that imports graphs on a busy machine: it would be killed and
-        # started again, without end.
+        # Celery's 4 seconds are too few for a child that imports graphs on a busy machine: it would
+        # be killed and restarted endlessly.
         "worker_proc_alive_timeout": CHILD_STARTS_WITHIN,
         # One message for each free slot: the others stay in the queue for other workers.
         "worker_prefetch_multiplier": 1,
@@ -124,13 +126,13 @@ def settings_of(app: Celery) -> Settings:
     """Return the runner's settings of an app; its configuration carries them to child processes."""
     try:
         document = app.conf[SETTINGS]
-    except KeyError:  # an app that has `install`, outside of a worker
+    except KeyError:  # an app on which `install` was called, outside of a worker
         return Settings()
     return Settings.model_construct(**load_json(document))
 
 
 def _exchanges(namespace: str) -> dict[str, Any]:
-    """Keep the workers of another namespace apart in remote control and events, too."""
+    """Keep workers of different namespaces apart in remote control and events, too."""
     if namespace == NAMESPACE:
         return {}
     return {"control_exchange": namespace, "event_exchange": f"{namespace}.events"}
@@ -149,7 +151,7 @@ def is_sqs(broker_url: str | Sequence[str]) -> bool:
 
 
 def _scheme(broker_url: str | Sequence[str]) -> str:
-    """Return the kind of a broker, or of the first of several among which kombu changes over."""
+    """Return the URL scheme of a broker; of several, between which kombu fails over, the first one's."""
     url = broker_url if isinstance(broker_url, str) else broker_url[0]
     return url.partition("://")[0].partition("+")[0]
 
@@ -157,7 +159,7 @@ def _scheme(broker_url: str | Sequence[str]) -> str:
 def _transport(settings: Settings) -> dict[str, Any]:
     broker_url, url = settings.broker, settings.broker_url or settings.first_url
     if servers := cluster(url):
-        # With one hash tag all queues are on one server, as kombu's commands need.
+        # With one hash tag all queues are on one server, as kombu's commands require.
         options = {
             "hosts": list(servers.hosts),
             "global_keyprefix": f"{{{settings.namespace}}}:",
@@ -169,7 +171,7 @@ def _transport(settings: Settings) -> dict[str, Any]:
         }
     if is_redis(broker_url):
         service = sentinels(url)
-        # A refusal (the disk is full, no replica) ends some day, and must not end the worker.
+        # A refusal (the disk is full, no replica) is temporary, and must not end the worker.
         return {
             "broker_channel_error_retry": True,
             "broker_transport_options": _redis_options(service),
@@ -185,7 +187,7 @@ def _transport(settings: Settings) -> dict[str, Any]:
 
 
 def _tls(broker_url: str) -> dict[str, Any]:
-    """Verify the name in RabbitMQ's certificate, too: py-amqp alone verifies who signed it."""
+    """Also verify the name in RabbitMQ's certificate: py-amqp alone verifies only who signed it."""
     url = urlsplit(broker_url)
     if url.scheme != "amqps" or ";" in broker_url:
         return {}

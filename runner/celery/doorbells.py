@@ -1,8 +1,8 @@
 """Doorbells: the Celery messages that tell a worker which visit is ready.
 
-Where the queue lies in the store's own database, the store's scripts push them. For that they fill in a
-template, made at worker start from a message that the installed Celery wrote, and read back as the
-installed worker would. Everywhere else CeleryDispatcher publishes them.
+If the queue is in the store's own database, the store's scripts push doorbells. They fill in a
+template that is made at worker start: the installed Celery writes a message, which is read back as
+the installed worker would read it. Otherwise CeleryDispatcher publishes doorbells.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ UNREADABLE = (
 )
 
 QUEUE = "queue"
-"""That of the message which becomes the template."""
+"""The queue named in the message from which the template is made."""
 
 PLACEHOLDER = re.compile(r"<<(\w+)>>")
 
@@ -56,7 +56,7 @@ class CeleryDispatcher:
     """Publishes doorbells over the app's own broker connections."""
 
     def __init__(self, app: Celery) -> None:
-        """Nothing is connected before the first doorbell is published."""
+        """Keep the app; nothing is connected before the first doorbell is published."""
         self._app = app
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -91,14 +91,15 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
     # 0 is our first priority, as on Redis; RabbitMQ takes the highest number first.
     priority = bell.priority if is_redis(producer.connection.as_uri()) else 9 - bell.priority
     node = app.tasks[NODE_TASK]
-    # Not by `apply_async`, which a base class may override, nor by the app's routes: neither an expiry nor a
-    # countdown or a link that is for all tasks belongs to a doorbell.
+    # Neither `apply_async`, which a base class may override, nor the app's routes are used: an
+    # expiry, a countdown or a link that applies to all tasks doesn't belong to a doorbell.
     app.send_task(
         NODE_TASK,
         task_id=bell.task_id,
         task_type=node,
         router=Router(app=app),
-        # The declaration, not its name: under an unknown name Celery would begin to serve the queue.
+        # The declaration, not its name: under an unknown name Celery would begin to serve the
+        # queue.
         queue=declared(app, queue),
         priority=priority,
         time_limit=node.time_limit,
@@ -107,7 +108,7 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
         argsrepr=f"visit={bell.visit} attempt={bell.attempt}",
         kwargsrepr="",
         ignore_result=True,
-        # Whatever the app's own serializer is: the store's scripts write JSON.
+        # This holds whatever the app's own serializer is, because the store's scripts write JSON.
         serializer="json",
         producer=producer,
         retry=False,
@@ -118,7 +119,7 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
     """Parse `run.node.visit.attempt`; the node's id may hold dots.
 
     Raises:
-        UsageError: it is no such id.
+        UsageError: the id has another form.
     """
     run_id, _, visit_name = task_id.partition(".")
     node, _, attempt = visit_name.rpartition(".")
@@ -131,7 +132,7 @@ def visit_of(task_id: str) -> tuple[str, str, int, int]:
 
 
 def make_template(app: Celery) -> DoorbellTemplate:
-    """Return a doorbell as Celery writes it, with placeholders for what changes.
+    """Return a doorbell as Celery writes it, with placeholders for the parts that vary.
 
     Raises:
         BrokerError: the broker can't be reached.
@@ -147,8 +148,8 @@ def make_template(app: Celery) -> DoorbellTemplate:
 
 
 def _template(app: Celery, channel: Any) -> DoorbellTemplate:
-    # Celery writes many more headers, and receivers of `before_task_publish` add what is true of one message
-    # only: an expiry, a trace, a tenant.
+    # Celery writes many more headers, and receivers of `before_task_publish` add some that hold for
+    # one message only: an expiry, a trace, a tenant.
     written = _written(app, channel)
     headers, properties = written["headers"], written["properties"]
     queue = settings_of(app).node_queue("<<queue>>")
@@ -193,7 +194,7 @@ def _written(app: Celery, channel: Any) -> dict[str, Any]:
 
 
 def _check(app: Celery, channel: Any, written: dict[str, Any], pieces: Sequence[str]) -> None:
-    """Fill in the template and read it as a worker does: nothing may differ from what Celery wrote."""
+    """Fill in the template and read it as a worker does: nothing may differ from Celery's own message."""
     values = {
         "id": written["headers"]["id"],
         "parent_id": json.dumps(written["headers"]["parent_id"]),

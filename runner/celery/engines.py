@@ -1,4 +1,4 @@
-"""The one engine that a process has for an app, and a way to write messages to its store.
+"""The single engine that a process has for an app, and a way to write messages to its store.
 
 A worker's own threads and its nodes share the engine; a child of a prefork pool makes its own.
 """
@@ -30,10 +30,10 @@ from runner.store.redis.streams import Bounds, Outbox
 from runner.store.shared import Shared
 
 NEARLY = 0.9
-"""Part of a hard time limit from which on a signal counts as that of the limit."""
+"""The fraction of a hard time limit after which a signal is taken for the limit's."""
 
 COLLECT_AFTER = 10_000
-"""Additional objects after which Python looks for garbage among the youngest."""
+"""Additional objects after which Python collects the youngest garbage."""
 
 PYTHONS_THRESHOLDS = (700, 2_000)
 """Python's defaults: up to 3.12, and since."""
@@ -59,7 +59,7 @@ def engine_of(app: Celery) -> Engine:
 
 
 def app_of_store(store: object) -> Celery | None:
-    """Return the app whose engine in this process works on a store; None if this is no worker of it."""
+    """Return the app whose engine in this process uses a store, or None if this isn't one of its workers."""
     return next((app for app, engine in list(_engines.items()) if engine.store is store), None)
 
 
@@ -78,9 +78,10 @@ def _make(app: Celery, settings: Settings) -> Engine:
 
 
 def collect_less() -> None:
-    """Have Python look for garbage seldom, and never in what was imported; a forked child inherits it.
+    """Make Python collect garbage seldom, and never check imported objects; a forked child inherits this.
 
-    With Python's own threshold this took half of the time of a node that gets a list of 11,000 objects.
+    With Python's own threshold, collection took half the time of a node that gets a list of 11,000
+    objects.
     """
     if gc.get_threshold()[0] in PYTHONS_THRESHOLDS:
         gc.set_threshold(COLLECT_AFTER)
@@ -88,7 +89,7 @@ def collect_less() -> None:
 
 
 def connection_of(engine: Engine) -> RedisConnection:
-    """Return the connections of a process's engine to the first server: a thread needs no other one."""
+    """Return an engine's connection to the first server; a thread needs no other."""
     return cast("SharedStore", engine.store).connection
 
 
@@ -99,22 +100,22 @@ def outbox_of(app: Celery) -> Outbox:
 
 
 def bounds_of(settings: Settings) -> Bounds:
-    """Return how many dead letters of messages are kept."""
+    """Return the limits on kept dead letters of messages: their number and bytes."""
     return Bounds(settings.dead_letters, settings.dead_bytes)
 
 
 def _ends_by_signal() -> bool:
     """Return whether a signal ends this process, a child of a pool, because its worker stops.
 
-    Celery's hard time limit ends a child with the same signal. A node that runs into it must count as
-    lost: if it were returned to the queue, it would start again without end.
+    Celery's hard time limit ends a child with the same signal. A node that reaches the limit must
+    count as lost: if it were returned to the queue, it would start again endlessly.
     """
     has_signal = bool(common._should_have_exited[0])  # noqa: SLF001 - older releases have no function for it
     return has_signal and not _is_overdue(current_task)
 
 
 def _is_overdue(task: Any) -> bool:
-    """Return whether this thread's task is close to its hard time limit: clocks start a bit apart."""
+    """Return whether this thread's task is near its hard time limit: the two clocks start a bit apart."""
     if not task:
         return False
     limits = [
@@ -127,17 +128,17 @@ def _is_overdue(task: Any) -> bool:
 
 
 def load_graphs(settings: Settings) -> None:
-    """Import the modules that register graphs, also from the folder that the worker was started in.
+    """Import the modules that register graphs, also from the worker's working directory.
 
     Raises:
-        DefinitionError: one can't be imported.
+        DefinitionError: a module can't be imported.
     """
     with cwd_in_path():
         load(settings.graphs)
 
 
 def pushes(app: Celery, settings: Settings) -> bool:
-    """Return whether the store's scripts can ring this app's queues: on its first server, same database."""
+    """Return whether scripts can ring this app's queues: they are in the store's first database."""
     url = app.conf.broker_write_url
     if cluster(settings.first_url):
         return False
@@ -150,7 +151,7 @@ def pushes(app: Celery, settings: Settings) -> bool:
 
 
 def _forked() -> None:
-    # The child has none of its parent's threads, and a lock that one of them held would stay held.
+    # The child has none of its parent's threads, so a lock that one of them held would stay held.
     global _lock  # noqa: PLW0603 - there is one of it in a process
     _lock = threading.Lock()
     _engines.clear()

@@ -1,7 +1,7 @@
-"""An existing Celery task as a node: a worker sends it, and the node waits for it without a worker.
+"""An existing Celery task as a node: a worker sends it, and the node waits without holding a worker.
 
-The task may live in any app whose workers read the same broker. It needs nothing of ours: callbacks
-that travel with its message report how it ended.
+The task may belong to any app whose workers read the same broker. It needs nothing of ours:
+callbacks that travel with its message report how it ended.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Arguments = Sequence[Any] | Callable[[NodeContext], Sequence[Any]]
 Keywords = Mapping[str, Any] | Callable[[NodeContext], Mapping[str, Any]]
 
 CELERY_QUEUE = "celery"
-"""Where a task is sent of which only the name is known: Celery's own default."""
+"""The queue for a task known only by name: Celery's own default."""
 
 
 class CeleryTask:
@@ -50,26 +50,26 @@ class CeleryTask:
         Args:
             task: "shop.charge", or the task itself.
             args: its positional arguments, or a function of the NodeContext that returns them. Without
-                `args` and `kwargs` it gets one: the node's only input, or all by node id if there are
-                several, or the run's task.
+                `args` and `kwargs` the task gets one argument: the node's only input, or a dict by node
+                id if there are several, or the run's task.
             kwargs: its keyword arguments, likewise.
-            queue: where to send it; without one the task's own, or "celery" for a name.
+            queue: where to send it; by default the task's own queue, or "celery" for a name.
 
         Raises:
-            DefinitionError: it is neither a name nor a Celery task.
+            DefinitionError: `task` is neither a name nor a Celery task.
         """
         name = task if isinstance(task, str) else getattr(task, "name", None)
         if not (isinstance(name, str) and name) or not (
             isinstance(task, str) or hasattr(task, "apply_async")
         ):
             raise DefinitionError(
-                f"{task!r} is no Celery task: give its name, or the task itself."
+                f"{task!r} isn't a Celery task: give its name, or the task itself."
             )
         self.name, self._task, self._queue = name, task, queue
         self._args, self._kwargs = args, kwargs
 
     def execute(self, visit: Visit) -> Outcome:
-        """Send the task, or take what was reported of it."""
+        """Send the task, or return its reported outcome."""
         state = visit.external_task
         if state is not None and state.report is not None:
             if "error" in state.report:
@@ -108,7 +108,8 @@ class CeleryTask:
     ) -> None:
         is_name = isinstance(self._task, str)
         sender = app if is_name else self._task.app
-        # A name that this app doesn't know is another app's task: our default queue is not where it is.
+        # A name that this app doesn't know is another app's task, so our default queue would be
+        # wrong.
         foreign = (
             is_name
             and self.name not in app.tasks
@@ -136,7 +137,7 @@ def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:
 
 
 def _queue_of_node(app: Celery) -> str:
-    """Return the queue that the running node came from: some worker serves it, whatever else they serve."""
+    """Return the queue that the running node came from: at least one worker serves it."""
     delivery = current_task.request.delivery_info if current_task else None
     return str((delivery or {}).get("routing_key") or settings_of(app).messages_queue)
 
@@ -145,21 +146,21 @@ def _worker_app(visit: Visit) -> Celery:
     """Return the Celery app of the worker that runs a visit.
 
     Raises:
-        UsageError: this process is no worker.
+        UsageError: this process isn't a worker.
     """
     from runner.celery.engines import app_of_store  # noqa: PLC0415 - a graph's module needs no Celery
 
     app = app_of_store(getattr(visit, "store", None))
     if app is None:
         raise UsageError(
-            f"node {visit.address.node_id!r} is a Celery task, and this process is no Celery worker: the "
+            f"node {visit.address.node_id!r} is a Celery task, and this process isn't a Celery worker: the "
             "task was not sent. Start the graph with a Client, and run workers."
         )
     return app
 
 
 def revoke(app: Celery, reference: str) -> None:
-    """Ask all workers not to start a task; one that runs goes on, and its report is refused."""
+    """Ask all workers not to start a task; a running one goes on, and its report is refused."""
     try:
         app.control.revoke(reference)
     except Exception as error:  # noqa: BLE001 - nothing depends on it

@@ -1,7 +1,7 @@
 """A worker's heartbeat: its pool, queues and graphs, for `runner workers` and `runner doctor`.
 
-The thread ends last, after the pool: a stopping worker remains listed until its nodes have ended, and one
-that hangs stays there.
+The thread ends last, after the pool. So a stopping worker stays listed until its nodes have ended,
+and a hanging one stays listed.
 """
 
 from __future__ import annotations
@@ -38,43 +38,43 @@ from runner.store.requests import ShareSlots
 log = logging.getLogger(__name__)
 
 VISIBILITY = 3600.0
-"""Seconds that kombu gives a message of a Redis broker before it delivers it again."""
+"""Seconds until kombu delivers a message of a Redis broker again."""
 
 CHECK_EVERY = 0.5
-"""Seconds between two checks whether the worker stops: a busy solo worker runs no code of its own."""
+"""Seconds between checks whether the worker stops: a busy solo worker runs no code of its own."""
 
 TIDY_EVERY = 3600.0
-"""Seconds between two removals of workers that have long been gone, by one that starts: it reads the list."""
+"""Seconds between removals of long-gone workers from the list; a starting worker does them."""
 
 LOST_CHECK_EVERY = 60.0
-"""Seconds between two looks whether the store still has what this worker published.
+"""Seconds between checks whether the store still has the data this worker published.
 
-A worker that the store does not list any more looks at its next heartbeat.
+A worker that the store no longer lists checks at its next heartbeat.
 """
 
 TOUCHED_EVERY = 5.0
-"""Seconds between two touches of the file that probes look at."""
+"""Seconds between touches of the file that probes look at."""
 
 DISTRIBUTION = "celery-graph-runner"
 
 
 class AliveFile:
-    """The file of RUNNER_ALIVE_FILE: there since the first heartbeat, and young while the process lives."""
+    """The file of RUNNER_ALIVE_FILE: created at the first heartbeat, kept fresh while the process lives."""
 
     def __init__(self, path: str) -> None:
-        """Remove the file of an earlier process; without a path there is none."""
+        """Remove the file of an earlier process; without a path there is no file."""
         self._path = Path(path) if path else None
         self._due = math.inf
         self.remove()
 
     def create(self) -> None:
-        """Create the file, unless it was created."""
+        """Create the file unless it was created before."""
         if self._due == math.inf:
             self._due = 0.0
             self.touch()
 
     def touch(self) -> None:
-        """Touch the file when that is due, once it was created."""
+        """Touch the file when due, once it was created."""
         if self._path is None or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + TOUCHED_EVERY
@@ -94,12 +94,12 @@ class AliveFile:
 
 
 class Heartbeat(WorkerThread):
-    """Writes every ten seconds to the store that this worker is alive."""
+    """Tells the store every ten seconds that this worker is alive."""
 
     label = "heartbeat"
 
     def prepare(self, worker: Any) -> None:
-        """Describe the fields that never change, and watch for the worker's end."""
+        """Describe the constant fields, and watch for the worker's end."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._workers, self._locks = (
             WorkerRegistry(redis, namespace),
@@ -117,15 +117,16 @@ class Heartbeat(WorkerThread):
         signals.worker_shutdown.connect(self._end, sender=worker)
 
     def stop(self, worker: Any) -> None:
-        """Only start to end: the pool stops after this step, and takes as long as its nodes."""
+        """Begin to end, without waiting: the pool stops after this step, and takes as long as its nodes."""
         self.stopping.set()
         end_starting_children(worker.pool)
 
     terminate = stop
 
     def run_once(self) -> None:
-        """Write the heartbeat when it is due, and rest."""
-        # Before the store is asked: Kubernetes must not restart workers because Redis does.
+        """Write the heartbeat when due, and rest."""
+        # This comes before any call to the store: Kubernetes must not restart workers when Redis
+        # restarts.
         self._alive_file.touch()
         self._beat()
         self._alive_file.create()
@@ -175,7 +176,7 @@ class Heartbeat(WorkerThread):
         self._due = time.monotonic() + EVERY
 
     def _share_slots(self) -> None:
-        """Write how many slots serve the queues whose keys have turns; one worker of each service does it."""
+        """Write how many slots serve the queues whose keys take turns; one worker per service does this."""
         if not self._shared or not self._locks.acquire(
             f"slots:{','.join(self._shared)}", EVERY
         ):
@@ -228,7 +229,7 @@ class Heartbeat(WorkerThread):
 
 
 def _pool(kind: Any) -> str:
-    """Return the pool's name as the option `--pool` has it."""
+    """Return the pool's name as the option `--pool` spells it."""
     name = str(kind.__module__).rpartition(".")[2]
     return "threads" if name == "thread" else name
 

@@ -1,19 +1,19 @@
-"""Inline continuation: a node that a settle has claimed runs next on the slot that becomes free.
+"""Inline continuation: a node claimed by a settle runs next on the slot that becomes free.
 
-It is a Celery task of its own. Only its message is made here, from that of the previous task, and goes where
-Celery's consumer passes each message that it fetches: to the strategy of its task. So limits, revocations,
-events and the pool treat it as any other. The delivery of the doorbell that began the sequence is passed on
-from task to task, and the last one acknowledges it: one delivery for each slot in use, so that the worker
-fetches nothing for a slot that is not free.
+It is a Celery task in its own right. Only its message is made here, from the previous task's, and
+goes where Celery's consumer passes each message that it fetches: to the strategy of its task. So
+limits, revocations, events and the pool treat it like any other. The delivery of the doorbell that
+began the sequence is passed on from task to task, and the last one acknowledges it: one delivery
+for each slot in use, so the worker fetches nothing for a slot that isn't free.
 
-The value of a Celery task reaches the worker's main process on every pool, so that is how a task says which
-visit its settle has claimed. A claim that does not start is returned to the queue; if the worker dies, the
-lease runs out.
+On every pool the value of a Celery task reaches the worker's main process, so a task uses its value
+to report which visit its settle has claimed. A claim that does not start is returned to the queue;
+if the worker dies, the lease runs out.
 
-A child of a prefork pool does not wait for the main process: it begins the task itself and says so in that
-value. The main process enters the task as one that the child has accepted, so that Celery's time limits,
-events, `inspect`, `revoke --terminate` and the loss of a child work as for any other. While `Permission`
-denies it, the main process decides, as on other pools.
+A child of a prefork pool does not wait for the main process: it begins the task itself and says so
+in that value. The main process enters the task as accepted by the child, so Celery's time limits,
+events, `inspect`, `revoke --terminate` and its handling of lost children work as for any other
+task. While `Permission` denies it, the main process decides, as on other pools.
 """
 
 from __future__ import annotations
@@ -46,41 +46,41 @@ from runner.store.interface import Claim, Token
 log = logging.getLogger(__name__)
 
 MAX_NODES = 8
-"""Nodes in sequence on one slot; then the queue is served, unless another slot is free for that."""
+"""Nodes in sequence on one slot; then the queue gets its turn, unless another slot is free for it."""
 
 MAX_SECONDS = 10.0
-"""Seconds after which a sequence ends, too: RabbitMQ limits how long a delivery may be unacknowledged."""
+"""Seconds after which a sequence also ends: RabbitMQ limits how long a delivery stays unacknowledged."""
 
 BUDGET = "runner_stay"
 """The header with the number of nodes that may still follow, and until when (`time.monotonic`)."""
 
 CLAIMED = "runner_claimed"
-"""The header of a node that continues inline: the nonce and the fence of its claim."""
+"""The header of a node that continues inline: the nonce and fence of its claim."""
 
 CONSUMER = "runner_consumer"
-"""The attribute of a message that is the consumer which got it."""
+"""The message attribute that holds the consumer that received it."""
 
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
 
 BEGUN = f"{MARK}.begun"
-"""The same where the child that ran the task has begun the next one."""
+"""The same mark if the child that ran the task has already begun the next one."""
 
 JOB = "runner_job"
-"""The attribute of a message that is the pool's job of the task before, on whose child this task runs."""
+"""The message attribute that holds the pool's job for the previous task, whose child runs this one."""
 
 SHARE_OF_LIMIT = 0.5
-"""A child begins no task after one that took more of its time limit: a late signal would hit the next one."""
+"""The share of a time limit after which a child begins no task: a late signal would hit the next one."""
 
 PERMISSION_LASTS = 1.0
-"""Seconds after a pass of the worker's event loop: children of a worker that is blocked begin no more."""
+"""Seconds that one pass of the worker's event loop permits: children of a blocked worker begin no more."""
 
 
 # In the process that runs a node.
 
 
 class NextVisit:
-    """The value of a node's task whose settle has claimed another visit: Celery forwards its `repr`."""
+    """The value of a node's task whose settle has claimed another visit; Celery forwards its `repr`."""
 
     __slots__ = ("_text",)
 
@@ -95,7 +95,7 @@ class NextVisit:
 
 
 def _log_none(record: logging.LogRecord) -> bool:
-    """Have Celery log the value of such a task as the monitors get it."""
+    """Make Celery log the value of a continuing task as monitors get it."""
     if isinstance(record.args, dict) and str(record.args.get("return_value")).startswith(MARK):
         record.args = {**record.args, "return_value": "None"}
     return True
@@ -105,13 +105,13 @@ logging.getLogger("celery.app.trace").addFilter(_log_none)
 
 
 class Claims:
-    """Claims of this process whose tasks have not started. One that isn't here is repeated by its nonce."""
+    """Claims of this process whose tasks have not started. A missing claim is repeated by its nonce."""
 
     def __init__(self) -> None:
-        # A child of a prefork pool has one slot. Another child may get the task; the next claim then
-        # replaces the one that lies here.
+        # A child of a prefork pool has one slot. If another child gets the task, the next claim
+        # replaces the one kept here.
         self.slots = 1
-        # Of this worker; a child of a prefork pool is given them by its worker.
+        # The worker's free slots; a child of a prefork pool gets the number from its worker.
         self.free_slots: Callable[[], float] = lambda: self.slots - len(state.reserved_requests)
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
@@ -123,7 +123,7 @@ class Claims:
                 del self._claims[next(iter(self._claims))]
 
     def take(self, task_id: str, nonce: str) -> Claim | None:
-        """Return the claim of a task that continues inline. A returned claim is not the next doorbell's."""
+        """Return the claim of a task that continues inline. Later doorbells can't use a claim taken here."""
         with self._lock:
             claim = self._claims.pop(task_id, None)
         return claim if claim is not None and claim.record.nonce == nonce else None
@@ -133,7 +133,7 @@ claims = Claims()
 
 
 def may_continue(request: Any) -> Callable[[], bool]:
-    """Return a check, for the moment when a task's node settles, that another may follow on its slot."""
+    """Return a check to call when a task's node settles: may another node follow on its slot?"""
     remaining, until, _ = request.get(BUDGET) or (0, 0.0, 0.0)
     return lambda: (
         (remaining > 0 or claims.free_slots() > 0)
@@ -143,7 +143,7 @@ def may_continue(request: Any) -> Callable[[], bool]:
 
 
 def nonce_of(request: Any) -> str:
-    """Return the nonce of the claim that a task's node has; "" where it has none."""
+    """Return the nonce of the claim that a task's node has; "" if it has none."""
     nonce, _ = request.get(CLAIMED) or ("", 0)
     return str(nonce)
 
@@ -158,17 +158,17 @@ def _task_id(claim: Claim) -> str:
 
 @cache
 def permission() -> Any:
-    """Return what children read of their worker: until when they may go on, connections, free slots."""
+    """Return the values children read from their worker: permission's end, connection, free slots."""
     return RawArray("d", 3)
 
 
 class ContinuingChild(asynpool.Worker):
-    """The loop of a child: where a task has claimed the next visit, that is its next job."""
+    """The loop of a child: if a task has claimed the next visit, the child runs it as its next job."""
 
     wait_for_job: Callable[[], Any]
 
     def __init__(self, *args: Any, may_continue: Any = None, **options: Any) -> None:
-        """Keep what the main process shares."""
+        """Keep the memory shared with the main process."""
         super().__init__(*args, **options)
         self._may_continue = permission() if may_continue is None else may_continue
         self._job: Any = None
@@ -176,7 +176,7 @@ class ContinuingChild(asynpool.Worker):
         self._began, self._count = 0.0, 0
 
     def __reduce__(self) -> Any:
-        """Give what is shared to a child that is a fresh interpreter."""
+        """Pass the shared memory to a child that is a fresh interpreter."""
         _, arguments = super().__reduce__()
         return _child, (self._may_continue, arguments)
 
@@ -195,14 +195,14 @@ class ContinuingChild(asynpool.Worker):
         def put(message: Any) -> None:
             kind, details = message
             if kind == ACK and self._next:
-                self._next = None  # the value of the task before has said it
+                self._next = None  # the previous task's value has said it
                 return
             send((READY, self._continued(*details)) if kind == READY else message)
 
         self.wait_for_job, self.outq.put = wait_for_job, put
 
     def _continued(self, job: int, i: Any, result: Any, fd: int) -> tuple[Any, ...]:
-        """Return the result of a task; if the child may go on, that says so, and the next job is set."""
+        """Return a task's result; if the child may go on, say so in it and set the next job."""
         self._next = None
         *_, function, arguments, options = self._job
         match result:
@@ -235,20 +235,20 @@ def _child(may_continue: Any, arguments: tuple[Any, ...]) -> ContinuingChild:
 
 
 def continue_in_children() -> None:
-    """Give this program's prefork pools children that continue; harmless twice."""
+    """Give this program's prefork pools children that continue; harmless when called twice."""
     asynpool.AsynPool.Worker = ContinuingChild
 
 
-# In the main process of the worker.
+# In the worker's main process.
 
 
 class SlotThreads(ThreadPoolExecutor):
-    """Threads of slots: that of a task runs the task that continues it, so that no other one is woken."""
+    """Threads of slots: a task's thread also runs the task that continues it, so no other thread is woken."""
 
     _own = threading.local()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        """Run a call on a free thread; one of a task's callback on the thread of that task."""
+        """Run a call on a free thread; a call from a task's callback runs on that task's thread."""
         following = getattr(self._own, "following", None)
         if following is None or following or self._shutdown:
             return super().submit(self._run, fn, *args, **options)
@@ -271,22 +271,22 @@ class SlotThreads(ThreadPoolExecutor):
 
 
 class Permission:
-    """Sets at each pass of the worker's event loop whether its children may continue by themselves."""
+    """Sets at each pass of the worker's event loop whether its children may continue on their own."""
 
     def __init__(self) -> None:
-        """No consumer is known yet, so none may."""
+        """Allow nothing, because no consumer is known yet."""
         self._consumer: Any = None
         self._queues: set[str] = set()
         self._last_revoked, self._has_revoked_nodes = None, False
 
     def watch(self, consumer: Any) -> None:
-        """Begin, or begin again after a reconnection: what a child was given before it ends with its node."""
+        """Begin, or begin again after a reconnection; children end sequences that began before it."""
         self._consumer = consumer
         permission()[1] += 1
         consumer.hub.on_tick.add(self.update)
 
     def update(self) -> None:
-        """Allow it while the main process would pass on any task at once; count the free slots."""
+        """Permit continuing while the main process would pass on any task at once; count the free slots."""
         permission()[0] = time.monotonic() + PERMISSION_LASTS if self._allows() else 0
         permission()[2] = self._consumer.pool.num_processes - max(
             1, len(state.reserved_requests)
@@ -305,7 +305,7 @@ class Permission:
         )
 
     def _revokes_nodes(self) -> bool:
-        """Return whether a node was ever revoked by its id, or anything by a header: a child can't know."""
+        """Return whether a node was revoked by id, or anything by a header: a child can't know which."""
         revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
         last, last_seen = next(reversed(revoked), None), self._last_revoked
         additions = takewhile(lambda task_id: task_id != last_seen, reversed(revoked))
@@ -318,18 +318,18 @@ _permission = Permission()
 
 
 def forbid_continuing() -> None:
-    """Let no child continue: the worker stops, and its event loop runs no more."""
+    """Let no child continue: the worker is stopping, and its event loop no longer runs."""
     permission()[0] = 0
 
 
 _unused_claims: deque[Token] = deque()
 
 _unstarted_claims: dict[str, Token] = {}
-"""Claims whose tasks the pool has not started, by task id: a closing pool ignores what it is given."""
+"""Claims whose tasks the pool has not started, by task id: a closing pool ignores new tasks."""
 
 
 def take_unused(*, pool_ended: bool = False) -> list[Token]:
-    """Return the claims that no task will start, each once; after the pool's end all of them."""
+    """Return the claims that no task will start, each once; after the pool's end, all of them."""
     if pool_ended:
         _unused_claims.extend(_unstarted_claims.values())
     return [_unused_claims.popleft() for _ in range(len(_unused_claims))]
@@ -339,7 +339,7 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     """Handle messages as Celery does, and let nodes continue inline after each; for `Task.Strategy`."""
     handle = with_time_limits(task, app, consumer, **options)
     claims.slots = consumer.pool.limit or 1
-    # Elsewhere the pool's results come in a thread that must not wait for a slot.
+    # Elsewhere the pool's results arrive in a thread that must not wait for a slot.
     is_able = consumer.hub is not None and task.acks_late
 
     if is_able and isinstance(getattr(consumer.pool, "_pool", None), asynpool.AsynPool):
@@ -361,19 +361,19 @@ class ContinuingRequest(Request):
     """A request that passes its slot and its delivery on to the next visit."""
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Wrap what Celery defines in a subclass that it makes of the class of a request."""
+        """Wrap the methods that Celery defines in its own subclass of the request's class."""
         super().__init_subclass__(**options)
         if "on_success" in vars(cls):
             cls.on_success = _then_continue(cls.on_success)
             cls.execute_using_pool = _unless_begun(cls.execute_using_pool)
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Keep the body decoded: the task would decode it once more."""
+        """Keep the body decoded, so that the task doesn't decode it again."""
         super().__init__(*args, **options)
         self._body, self._content_type = self._payload, None
 
     def revoked(self) -> bool:
-        """Return whether it must not start; what a child has begun has started."""
+        """Return whether the task must not start; a task begun by a child has started."""
         return not _job_of(self) and super().revoked()
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
@@ -382,7 +382,7 @@ class ContinuingRequest(Request):
         super().on_accepted(pid, time_accepted)
 
     def acknowledge(self) -> None:
-        """Acknowledge the delivery; a claim that was not started, as of a revoked task, is not used."""
+        """Acknowledge the delivery; an unstarted claim, such as a revoked task's, becomes unused."""
         if not self.acknowledged and (token := _unstarted_claims.pop(self.id, None)):
             _unused_claims.append(token)
         super().acknowledge()
@@ -434,9 +434,9 @@ def _unless_begun(execute_using_pool: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _take_over(request: ContinuingRequest, previous: ApplyResult, pool: Any) -> ApplyResult:
-    """Enter a task that runs in a child already as the pool enters one that it gives to a child.
+    """Enter a task that already runs in a child as the pool enters a task that it gives to a child.
 
-    The child reports its end under the number of the job before.
+    The child reports its end under the number of the previous job.
     """
     hard, soft = request.time_limits
     job = ApplyResult(
@@ -471,11 +471,11 @@ def _takes_tasks(consumer: Any, queue: str = "") -> bool:
 
 
 _Delivery = tuple[Callable[..., Any], Callable[..., Any]]
-"""Acknowledges a delivery, and rejects it."""
+"""Functions that acknowledge and reject a delivery."""
 
 
 def _ignore(*_: object) -> None:
-    """Acknowledge nothing: the delivery is acknowledged, as of a node that is to be terminated."""
+    """Acknowledge nothing: the delivery is already acknowledged, as when a node is to be terminated."""
 
 
 def _start_next(
@@ -487,7 +487,7 @@ def _start_next(
 ) -> None:
     """Pass Celery the message of the next visit, with the delivery of the previous task.
 
-    `job` is that of the previous task where its child has begun the next one.
+    `job` is the previous task's job if its child has begun the next one.
     """
     consumer, message = getattr(previous.message, CONSUMER), copy(previous.message)
     message.headers = {**message.headers, **_headers(message.headers, task_id, claim)}
@@ -497,7 +497,8 @@ def _start_next(
         _unstarted_claims[task_id] = token
     else:
         setattr(message, JOB, job)
-        # It runs already: it waits for no rate limit, nor for the slot if another task got that in between.
+        # The task runs already, so it waits for no rate limit, nor for the slot if another task
+        # took it since.
         consumer.controller.semaphore.value = max(1, consumer.controller.semaphore.value)
         buckets[NODE_TASK] = None
     try:
@@ -517,17 +518,17 @@ def _start_next(
 # In both.
 
 _Claim = tuple[str, int, str]
-"""Nonce and fence of a claim, and the task that rang its doorbell, "" where that was the one before."""
+"""A claim's nonce and fence, and the task that rang its doorbell, "" if that was the previous one."""
 
 
 def _claim_in(text: str) -> tuple[str, _Claim]:
-    """Return the id of the task that a value names after its mark, and the claim."""
+    """Return the task id that a value names after its mark, and the claim."""
     nonce, fence, rung_by, task_id = text.split(" ", 3)
     return task_id, (nonce, int(fence), "" if rung_by == "-" else unquote(rung_by))
 
 
 def _headers(previous: dict[str, Any], task_id: str, claim: _Claim) -> dict[str, Any]:
-    """Return the headers in which the doorbell of the next visit differs from the previous one."""
+    """Return the headers that differ between the next visit's doorbell and the previous one."""
     nonce, fence, rung_by = claim
     _, previous_node, *_ = visit_of(previous["id"])
     _, node, visit, attempt = visit_of(task_id)

@@ -1,7 +1,8 @@
 """The keeper: a light process that applies answers, starts and timers, and runs no nodes.
 
-With one of them, workers can be scaled to zero while nothing is to run: it puts the doorbells of ready nodes
-on their queues, whose length then starts workers. Its threads are those that a worker has beside its nodes.
+With a keeper, workers can be scaled to zero while there is nothing to run: it puts the doorbells of
+ready nodes on their queues, whose length then starts workers. It runs the threads that a worker has
+beside its nodes.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ from runner.errors import RunnerError
 log = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
-"""Seconds between two checks whether it is ready, or must stop."""
+"""Seconds between two checks whether the keeper is ready, or must stop."""
 
 
 class KeeperStartup(Startup):
-    """Publishes what a worker would, but leaves the template of a doorbell that workers have stored."""
+    """Publishes what a worker would, except that a template stored by workers stays."""
 
     role = "keeper"
     replaces_template = False
 
     def _check_queues(self) -> bool:
-        return True  # it reads none
+        return True  # it reads no queues
 
 
 THREADS: tuple[type[WorkerThread], ...] = (
@@ -59,13 +60,13 @@ THREADS: tuple[type[WorkerThread], ...] = (
 
 
 class Keeper:
-    """One keeper, which stands where its threads expect a worker."""
+    """One keeper, which takes the worker's place for its threads."""
 
     concurrency = 0
     task_events = False
 
     def __init__(self, app: Celery) -> None:
-        """Take the app whose broker it uses; nothing is connected yet."""
+        """Keep the app whose broker it uses; nothing is connected yet."""
         self.app, self.hostname = app, f"keeper-{os.getpid()}@{socket.gethostname()}"
         self.pool, self.pool_cls = SimpleNamespace(terminate_job=None), type(self)
         self._stopping = threading.Event()
@@ -74,7 +75,7 @@ class Keeper:
         """Work until SIGTERM or SIGINT, and return the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
-        self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads none
+        self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads no queues
         startup, heartbeat = KeeperStartup(self), Heartbeat(self)
         threads: list[WorkerThread] = [
             thread for kind in THREADS if (thread := kind(self)).include_if(self)
@@ -83,7 +84,8 @@ class Keeper:
             thread.start(self)
         while state.should_stop is None:
             if startup.is_ready and heartbeat not in threads:
-                # Last, since the file for probes, which it touches, says that the keeper is ready.
+                # It starts last, because the probe file that it touches says that the keeper is
+                # ready.
                 heartbeat.start(self)
                 threads.insert(0, heartbeat)
             self._stopping.wait(CHECK_EVERY)
@@ -98,7 +100,7 @@ class Keeper:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Be a keeper; see `runner keeper --help`."""
+    """Run a keeper; see `runner keeper --help`."""
     parser = argparse.ArgumentParser(prog="runner keeper")
     parser.add_argument("--app", default="runner.celery:app")
     parser.add_argument("--loglevel", default="info")

@@ -1,6 +1,6 @@
 """Workarounds for behaviour of kombu and Celery that is unsafe for durable execution.
 
-Each section says which behaviour it works around. All of it costs nothing while messages are well
+Each section names the behaviour it works around. All of it costs nothing while messages are well
 formed: only errors, refusals and reconnections take these paths.
 """
 
@@ -38,11 +38,11 @@ from runner.records.validation import one_line
 log = logging.getLogger(__name__)
 
 MAX_REASON = 1000
-"""Characters of a dead letter's reason."""
+"""Most characters of a dead letter's reason."""
 
 
 def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
-    """Write a dead letter and log it; while the store is away it is in the log only."""
+    """Write a dead letter and log it; while the store is away, only the log gets it."""
     source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
     log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
     try:
@@ -53,20 +53,21 @@ def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
 
 # Malformed items of a queue in Redis.
 #
-# kombu's Redis transport reads a queue with BRPOP and decodes the item without catching anything: an item
-# that is no JSON ends the worker process, and one that decodes to something else may be put back as the
-# worker ends, and end the next one. The channel below writes such an item to the dead letters and reads on.
+# kombu's Redis transport reads a queue with BRPOP and decodes the item without catching anything.
+# An item that isn't JSON ends the worker process. An item that decodes to something else may be put
+# back as the worker ends, and then end the next worker. The channel below writes such items to the
+# dead letters and reads on.
 
 READ = 2.0
 """Seconds of one blocking read of the queues, which may delay a worker's end as long; kombu's is 1."""
 
 NAME_ALL_EVERY = 1.0
-"""Seconds within which also a busy worker reads all lists of its queues."""
+"""Seconds within which even a busy worker reads all lists of its queues."""
 
 MANY = 2**31
 
 POOLS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-"""The pools of connections that write, one for each place, and what leads there."""
+"""The pools of writing connections, one for each place, with the parameters that lead there."""
 
 
 class SafeChannel(redis.Channel):
@@ -84,7 +85,7 @@ class SafeChannel(redis.Channel):
     _is_refused = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Release the connection on which kombu says hello: not every channel reads queues."""
+        """Release the connection that kombu opens to greet the server: not every channel reads queues."""
         super().__init__(*args, **kwargs)
         if self.connection.polling_interval is None:
             self.brpop_timeout = READ
@@ -104,7 +105,7 @@ class SafeChannel(redis.Channel):
         return new_pool
 
     def _disconnect_pools(self) -> None:
-        """Close what is idle: other threads may be writing."""
+        """Close idle connections only: other threads may be writing."""
         pool, self._pool = self._pool, None
         if pool is not None:
             pool.disconnect(inuse_connections=False)
@@ -124,10 +125,11 @@ class SafeChannel(redis.Channel):
         return params
 
     def shortened(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Leave out of a BRPOP the lists of priorities that no node has, now and then and not for long.
+        """Leave priority lists that no node uses out of some BRPOPs, each of which then blocks only briefly.
 
-        kombu names four lists for each queue, and most nodes have the same priority. But a graph of another
-        release may have others, so each second, and whenever there was nothing to read, all are named.
+        kombu names four lists for each queue, and most nodes have the same priority. But a graph of
+        another release may use others, so all lists are named each second, and whenever there was
+        nothing to read.
         """
         if command[0] != "BRPOP" or not self.priorities:
             return command
@@ -158,13 +160,13 @@ class SafeChannel(redis.Channel):
             if delivery != newest:
                 self.qos.ack(delivery)  # kombu counts it as delivered, and would put it back
             source = queue.decode(errors="replace")
-            write_dead_letter(self.app, source, item, f"it is no message of Celery: {error!r}")
+            write_dead_letter(self.app, source, item, f"it isn't a Celery message: {error!r}")
             return True
         finally:
             self._item = None
 
     def maybe_refresh_binding_expiry(self) -> None:
-        """Log once that the server refuses this, as one without memory does: kombu tries each second."""
+        """Log only the first refusal, as by a server without memory: kombu tries each second."""
         try:
             super().maybe_refresh_binding_expiry()
         except self.ResponseError as error:
@@ -195,7 +197,7 @@ class SafeChannel(redis.Channel):
 def use_safe_channel(app: Any, priorities: Mapping[str, AbstractSet[int]]) -> None:
     """Make the workers of this process read queues in Redis through a SafeChannel.
 
-    `priorities` are those that the messages of a queue have, where that is known.
+    `priorities` are the known priorities of each queue's messages.
     """
     SafeChannel.app, SafeChannel.priorities = app, priorities
     redis.Transport.Channel = SafeChannel
@@ -203,20 +205,20 @@ def use_safe_channel(app: Any, priorities: Mapping[str, AbstractSet[int]]) -> No
 
 # Messages that Celery refuses.
 #
-# Celery only logs a message whose task is unknown, whose content type is not accepted or which can't be
-# decoded, and drops it. A header of the wrong type even ends the worker; RabbitMQ then delivers the message
-# to the next worker, which ends, too. The consumer below writes each to the dead letters before Celery
-# drops it, and no message ends it.
+# Celery only logs and drops a message whose task is unknown, whose content type is not accepted or
+# which can't be decoded. A header of the wrong type even ends the worker; RabbitMQ then delivers
+# the message to the next worker, which ends, too. The consumer below writes each such message to
+# the dead letters before Celery drops it, and no message ends the worker.
 
 DEAD_LETTER_MARK = "_runner_dead_letter"
-"""The attribute of a message for which a dead letter was written: Celery may report it twice."""
+"""The attribute of a message whose dead letter was written: Celery may report a message twice."""
 
 CONSUMER = f"{__name__}:SafeConsumer"
-"""For Celery's setting `worker_consumer`."""
+"""The value for Celery's setting `worker_consumer`."""
 
 
 class SafeConsumer(consumer.Consumer):
-    """Celery's consumer, which writes what it refuses to the dead letters."""
+    """Celery's consumer, which writes refused messages to the dead letters."""
 
     def __init__(
         self, on_task_request: Callable[[Any], Any], *args: Any, **options: Any
@@ -227,14 +229,14 @@ class SafeConsumer(consumer.Consumer):
             try:
                 check_message(request)
             except InvalidTaskError:
-                state.task_ready(request)  # Celery has counted it as taken already
+                state.task_ready(request)  # Celery has already counted it as taken
                 raise
             return on_task_request(request)
 
         super().__init__(checked, *args, **options)
 
     def create_task_handler(self, *args: Any, **options: Any) -> Callable[[Any], Any]:
-        """Handle each message as Celery does; an error that it doesn't expect makes a dead letter."""
+        """Handle each message as Celery does; an error that Celery doesn't expect makes a dead letter."""
         handle = super().create_task_handler(*args, **options)
         lost = (*self.connection_errors, *self.channel_errors)
 
@@ -244,33 +246,34 @@ class SafeConsumer(consumer.Consumer):
             except lost:
                 raise
             except Exception as error:  # noqa: BLE001 - whatever it is, it would end the next worker, too
-                self._write_dead_letter(message, f"it is no message of Celery: {error!r}")
+                self._write_dead_letter(message, f"it isn't a Celery message: {error!r}")
                 if not message.acknowledged:
                     message.reject_log_error(log, self.connection_errors)
 
         return guarded
 
     def on_unknown_message(self, body: Any, message: Any) -> None:
-        """Make a dead letter of what names no task."""
-        self._write_dead_letter(message, "it is no message of Celery: it names no task.")
+        """Make a dead letter of a message that names no task."""
+        self._write_dead_letter(message, "it isn't a Celery message: it names no task.")
         super().on_unknown_message(body, message)
 
     def on_unknown_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Make a dead letter of a message for a task that this worker does not have."""
+        """Make a dead letter of a message for a task that this worker doesn't have."""
         name = message.headers.get("task")
         reason = f"no worker of this queue knows the task {name!r}: import its module, or use another queue."
         self._write_dead_letter(message, reason)
         super().on_unknown_task(body, message, exc)
 
     def on_invalid_task(self, body: Any, message: Any, exc: Exception) -> None:
-        """Make a dead letter of one whose content type is not accepted, or with a field of the wrong type."""
+        """Make a dead letter of a message with an unaccepted content type or a field of the wrong type."""
         self._write_dead_letter(message, f"Celery refused it: {exc}")
         super().on_invalid_task(body, message, exc)
 
     def on_decode_error(self, message: Any, exc: Exception) -> None:
-        """Make a dead letter of what can't be decoded; not of remote control, which Flower repeats for ever.
+        """Make a dead letter of an undecodable message, except remote control, which Flower repeats forever.
 
-        A command comes as the `task_serializer` of its sender's app says, to all workers of the server.
+        A command is encoded by the `task_serializer` of its sender's app, and goes to all workers
+        of the server.
         """
         if (message.delivery_info or {}).get(
             "exchange"
@@ -312,18 +315,18 @@ def check_message(request: Any) -> None:
         and isinstance(kwargs, dict)
     ):
         raise InvalidTaskError(
-            "its name is no text, or its arguments are no list and no object."
+            "its name isn't a text, or its arguments aren't a list and an object."
         )
     if not isinstance(options, (dict, NoneType)):
-        raise InvalidTaskError("its third part is no object.")
+        raise InvalidTaskError("its third part isn't an object.")
 
 
 # The bodies of answers and starts, byte for byte.
 #
-# kombu's JSON decoder is lenient: of a key that comes twice the last one wins, and an object with the keys
-# `__type__` and `__value__` becomes another value, or drops the message without a trace. People's answers
-# must arrive as they were sent or be refused with a reason. So the body is wrapped into a text before kombu
-# decodes it, and the task parses that text as strictly as the other ways in do.
+# kombu's JSON decoder is lenient: of a repeated key the last one wins, and an object with the keys
+# `__type__` and `__value__` becomes another value, or drops the message without a trace. People's
+# answers must arrive as they were sent or be refused with a reason. So the body is wrapped into a
+# text before kombu decodes it, and the task parses that text as strictly as every other way in.
 
 JSON_TYPE = "application/json"
 
@@ -339,7 +342,7 @@ def as_sent(*strategy: Any, **options: Any) -> Callable[..., Any]:
     handle = private(*strategy, **options)
 
     def handle_wrapped(message: Any, body: Any, *callbacks: Any) -> Any:
-        if body is None:  # otherwise it is of Celery's first protocol, and decoded already
+        if body is None:  # otherwise Celery's first protocol, already decoded
             _wrap_body(message)
         return handle(message, body, *callbacks)
 
@@ -366,10 +369,10 @@ def unwrapped(
     """Return the positional and named arguments that were sent, parsed strictly.
 
     Raises:
-        UsageError: they are no such JSON, or of another content type; the error says which.
+        UsageError: they aren't valid JSON arguments, or have another content type; the error says which.
     """
     positional, keywords = list(args), dict(kwargs)
-    # A task that Celery sends once more, to retry it, has its text in a text.
+    # A task that Celery sends again, to retry it, has its text nested in a text.
     while set(keywords) == {TEXT} and not positional and isinstance(keywords[TEXT], str):
         positional, keywords = _parse_body(keywords[TEXT])
     if set(keywords) == {OTHER}:
@@ -382,7 +385,7 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     try:
         body = codec.load_json(str(text))
     except CorruptDocument as error:
-        raise UsageError(f"the arguments are no JSON: {error}") from error
+        raise UsageError(f"the arguments aren't JSON: {error}") from error
     if (
         isinstance(body, list)
         and len(body) > 1
@@ -391,12 +394,12 @@ def _parse_body(text: object) -> tuple[list[object], dict[str, object]]:
     ):
         return body[0], body[1]
     raise UsageError(
-        "the body is no Celery message: a list of arguments, named arguments and options."
+        "the body isn't a Celery message: a list of arguments, named arguments and options."
     )
 
 
 FIRST = {"runner.respond": "response", "runner.start": "task"}
-"""The field that a task's only positional argument is: in a chain, the result of the task before."""
+"""The field that a task's only positional argument fills: in a chain, the previous task's result."""
 
 
 def message_of(
@@ -406,10 +409,10 @@ def message_of(
     kwargs: Mapping[str, object],
     traceparent: str = "",
 ) -> bytes:
-    """Return the JSON message for the stream from what was sent to a task.
+    """Return the JSON message for the stream, made from a task's arguments.
 
     Raises:
-        UsageError: it can't be one; the error says why.
+        UsageError: no message can be made; the error says why.
     """
     positional, keywords = unwrapped(args, kwargs)
     if len(positional) == 1 and FIRST[task] not in keywords:
@@ -425,7 +428,7 @@ def message_of(
         **({"traceparent": traceparent} if traceparent else {}),
     }
     if keywords.get("proof") is not None:
-        defaults = {}  # what is signed says all of it, and counts once by its own number
+        defaults = {}  # a signed message is complete, and counts once by its own number
     try:
         return pydantic_core.to_json({**defaults, **keywords})
     except pydantic_core.PydanticSerializationError as error:
@@ -437,17 +440,18 @@ def body_text(kwargs: Mapping[str, object]) -> bytes:
     return "".join(map(str, kwargs.values())).encode(errors="backslashreplace")
 
 
-# What monitors see of answers, tasks and results.
+# Answers, tasks and results as monitors see them.
 #
-# The sender's Celery puts the arguments as text into the headers of a message; Celery's worker shows them in
-# the event `task-received`, and so in Flower, and in its log, at level DEBUG with the body itself. Answers
-# and tasks may be confidential: monitors see the ids of their messages only.
+# The sender's Celery puts the arguments as text into the headers of a message. Celery's worker
+# shows them in the event `task-received`, and so in Flower, and in its log, at level DEBUG with the
+# body itself. Answers and tasks may be confidential, so monitors see only the ids of their
+# messages.
 
 HIDDEN = "(hidden)"
 
 
 class PrivateText(str):
-    """A body of which logs show the length only."""
+    """A body that shows only its length in logs."""
 
     __slots__ = ()
 
@@ -456,7 +460,7 @@ class PrivateText(str):
 
 
 class PrivateBytes(bytes):
-    """As PrivateText, for bytes."""
+    """The counterpart of PrivateText for bytes."""
 
     __slots__ = ()
 
@@ -482,19 +486,20 @@ class PrivateRequest(Request):
     """A request whose arguments `celery inspect` doesn't show; for `Task.Request`."""
 
     def info(self, safe: bool = False) -> Any:  # noqa: FBT001, FBT002, ARG002 - Celery's signature
-        """Return what monitors may see."""
+        """Return the fields that monitors may see."""
         return super().info(safe=True)
 
 
 # Time limits.
 #
-# A child of a prefork pool sees the limits that its message or the configuration of its task names. Those of
-# the command `worker --time-limit`, or of `celery control time_limit`, only the main process knows; there a
-# child could not tell that it is killed for its node's sake. They go along with the message.
+# A child of a prefork pool sees the limits in its message or in its task's configuration. Only the
+# main process knows the limits of the command `worker --time-limit` or of `celery control
+# time_limit`, so a child could not tell that it is killed for its node's sake. Those limits are
+# sent along with the message.
 
 
 def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
-    """Handle nodes as Celery does, each with the limits that hold for it; for `Task.Strategy`."""
+    """Handle nodes as Celery does, each with its effective limits; for `Task.Strategy`."""
     handle = default(task, app, consumer, info=log_received, **options)
     of_pool = getattr(consumer.pool, "options", {})
 
@@ -511,15 +516,15 @@ def with_time_limits(task: Any, app: Any, consumer: Any, **options: Any) -> Call
 
 # Messages that expire.
 #
-# Celery drops a message whose `expires` has passed and tells only the result backend. An answer that a
-# person gave must not vanish so: it becomes a dead letter, which can be replayed.
+# Celery drops a message whose `expires` has passed and tells only the result backend. A person's
+# answer must not vanish that way: it becomes a dead letter, which can be replayed.
 
 
 class ExpiringRequest(PrivateRequest):
     """A request of the tasks `runner.respond` and `runner.start`; for `Task.Request`."""
 
     def maybe_expire(self) -> bool:
-        """Return whether the message has expired; then a dead letter was written."""
+        """Return whether the message has expired; if so, write a dead letter."""
         if not super().maybe_expire():
             return False
         try:
@@ -533,11 +538,12 @@ class ExpiringRequest(PrivateRequest):
 
 # Reconnections to Redis.
 #
-# At each reconnection kombu registers new timers and callbacks with the event loop and keeps those of the
-# connection before, with all that they refer to: a tenth of a megabyte each time, and ever more to call.
+# At each reconnection kombu registers new timers and callbacks with the event loop and keeps those
+# from the previous connection, with everything they refer to: a tenth of a megabyte each time, and
+# more calls each time.
 
 REGISTERED = "_runner_registered"
-"""The attribute of the event loop, and of the patched function, that marks what was registered."""
+"""The attribute of the event loop, and of the patched function, that marks registered callbacks."""
 
 
 def timers_of(loop: Any) -> set[Any]:
@@ -546,7 +552,7 @@ def timers_of(loop: Any) -> set[Any]:
 
 
 def forget_old_connections() -> None:
-    """Make each connection that an event loop gets replace the one before it; harmless twice."""
+    """Make each new connection of an event loop replace the previous one; harmless when called twice."""
     register = redis.Transport.register_with_event_loop
     if getattr(register, REGISTERED, False):
         return
@@ -568,16 +574,17 @@ def forget_old_connections() -> None:
 
 # Tracebacks.
 #
-# For each task that raises (and nodes that wait, are retried or fail do), billiard copies the position of
-# every instruction of every function in the traceback: half a megabyte and a millisecond or more, in
-# reference cycles that Python collects late, so that a worker seems to grow. The copies are cached.
+# For each task that raises (and nodes that wait, are retried or fail do), billiard copies the
+# position of every instruction of every function in the traceback: half a megabyte and a
+# millisecond or more, in reference cycles that Python collects late, so that a worker seems to
+# grow. The copies are cached.
 
 CACHED_CODE = 1000
-"""Code objects; a worker sees a few dozen."""
+"""Most code objects kept; a worker sees a few dozen."""
 
 
 def cache_traceback_code() -> None:
-    """Make tracebacks share their copies of code objects; harmless twice."""
+    """Make tracebacks share their copies of code objects; harmless when called twice."""
     frame: Any = einfo.Traceback.Frame
     if not isinstance(vars(frame)["Code"], staticmethod):
         frame.Code = staticmethod(lru_cache(CACHED_CODE)(frame.Code))
@@ -585,8 +592,9 @@ def cache_traceback_code() -> None:
 
 # Cold shutdown of a pool of threads.
 #
-# On a cold shutdown Celery calls `terminate_job`, which pools of threads and solo pools don't have: it
-# raises NotImplementedError. In a solo pool that comes up in the middle of the running node, which fails.
+# On a cold shutdown Celery calls `terminate_job`, which pools of threads and solo pools don't have:
+# it raises NotImplementedError. In a solo pool that error arises inside the running node, which
+# fails.
 
 
 def ignore_terminate_job(pool: Any) -> None:
@@ -595,18 +603,18 @@ def ignore_terminate_job(pool: Any) -> None:
         pool.terminate_job = lambda *_, **__: None
 
 
-# Children that still start.
+# Children that are still starting.
 #
-# A worker that stops waits until the processes of a prefork pool have started, which takes the longer the
-# busier the machine is, and then ends them.
+# A stopping worker waits until the processes of a prefork pool have started, which takes longer on
+# a busy machine, and then ends them.
 
 
 def end_starting_children(pool: Any) -> None:
-    """Kill the processes of a pool that stops which have not reported yet: none has got a task."""
+    """Kill a stopping pool's processes that have not reported yet: they have no task."""
     processes = getattr(pool, "_pool", None)
     ready_children: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
     if processes is None or ready_children is None:
-        return  # no prefork pool
+        return  # not a prefork pool
     for child in list(processes._pool):  # noqa: SLF001 - no public way
         if child.inqW_fd not in ready_children:
             with suppress(ProcessLookupError):

@@ -1,8 +1,9 @@
-"""The worker's log: its format, and Celery's lines of nodes.
+"""The worker's log: its format, and Celery's lines about nodes.
 
-"received" and "succeeded" are at DEBUG for nodes; for other tasks they stay at INFO. The two lines cost a
-twelfth of a worker's processor time for a node, and a store's events, Flower and `runner runs show` say the
-same. The lines of a node's retry, failure or wait are unchanged.
+"received" and "succeeded" are logged at DEBUG for nodes, and still at INFO for other tasks. The two
+lines cost a twelfth of the processor time that a worker spends on a node, and a store's events,
+Flower and `runner runs show` say the same. Lines about a node's retry, failure or wait are
+unchanged.
 """
 
 from __future__ import annotations
@@ -19,21 +20,21 @@ from runner.execution.telemetry import JsonFormatter
 from runner.settings import Settings
 
 log_received = logging.getLogger("celery.worker.strategy").debug
-"""Logs that a node was received; for the argument `info` of Celery's strategy."""
+"""Logs that a node was received; passed to Celery's strategy as `info`."""
 
 QUIET = "_runner_quiet"
-"""The attribute of the patched function, which marks it."""
+"""The attribute that marks the patched function."""
 
 
 def log_nodes_at_debug() -> None:
-    """Make Celery log at DEBUG that a node has succeeded; harmless twice."""
+    """Make Celery log a node's success at DEBUG; harmless when called twice."""
     write = trace.info
     if getattr(write, QUIET, False):
         return
 
     @wraps(write)
     def info(fmt: str, context: dict[str, Any]) -> None:
-        # The context names the graph and the node, as Flower does: only the task itself tells.
+        # The context names the graph and node, as in Flower; only the task itself shows its kind.
         if current_task.name == NODE_TASK:
             trace.logger.debug(fmt, context, extra={"data": context})
         else:
@@ -44,7 +45,7 @@ def log_nodes_at_debug() -> None:
 
 
 def format_logs(settings: Settings) -> None:
-    """Have Celery's log written in the format of the settings, once it is set up."""
+    """Use the log format of the settings once Celery has set up its log."""
     if settings.log_format == "json":
         for signal in (signals.after_setup_logger, signals.after_setup_task_logger):
             signal.connect(_log_json, weak=False, dispatch_uid="runner")

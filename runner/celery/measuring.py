@@ -1,4 +1,4 @@
-"""Measurements of a worker: how long nodes ran, also as a log line each, and how long they waited before."""
+"""A worker's measurements: how long nodes waited and ran, with one log line for each execution."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from runner.store.redis.partitions import SharedStore
 log = logging.getLogger(__name__)
 
 log_nodes = logging.getLogger("runner.nodes")
-"""Has one line at INFO for each execution of a node."""
+"""Logs one line at INFO for each execution of a node."""
 
 SAMPLE_EVERY = 0.1
-"""Seconds between two measurements of a wait: each reads from the store."""
+"""Seconds between two measurements of a wait, because each reads from the store."""
 
 _sampled_at = 0.0
 
@@ -41,7 +41,7 @@ def measure_nodes() -> None:
 
 
 def waiting_since(store: Store, run_id: str, node: str) -> float | None:
-    """Return the seconds that a node has been ready; None where it isn't, or where none is measured now."""
+    """Return the seconds that a node has been ready; None if it isn't ready, or isn't measured this time."""
     global _sampled_at  # noqa: PLW0603 - two threads that both measure do no harm
     if time.monotonic() - _sampled_at < SAMPLE_EVERY or not isinstance(store, SharedStore):
         return None
@@ -84,14 +84,14 @@ def _observe(
 
 
 def _usage(visit: ClaimedVisit) -> Mapping[str, int]:
-    """Return what an agent had used in this visit before this execution."""
+    """Return an agent's usage in this visit before this execution."""
     document = visit.document or {}
     usage = document.get("usage") if document.get("visit") == visit.address.visit else None
     return usage if isinstance(usage, dict) else {}
 
 
 def spent(outcome: Outcome, usage_before: Mapping[str, int]) -> dict[str, float]:
-    """Return what an execution has spent, of an agent that counts it."""
+    """Return the spending of this execution, if its agent counts it."""
     usage: Mapping[str, int] = getattr(outcome, "usage", {})
     if USAGE["model_calls"] not in usage:
         return {}

@@ -1,4 +1,4 @@
-"""Message handling that streams and RabbitMQ's queues share: a message gets a result, or is retried."""
+"""Message handling shared by streams and RabbitMQ's queues: each message gets a result or is retried."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ log = logging.getLogger(__name__)
 
 
 class MessageHandler:
-    """Handles the starts and answers of one door, the name under which the store hands early answers back."""
+    """Handles the starts and answers of one door: the name by which the store hands back early answers."""
 
     def __init__(self, engine: Engine, settings: Settings, door: str) -> None:
-        """Nothing is connected yet."""
+        """Keep the engine and the door; nothing is connected yet."""
         self._engine, self._settings, self._door = engine, settings, door
 
     def start(self, message: IncomingMessage) -> HandlerResult | None:
-        """Handle a start; None where the store refuses it for now."""
+        """Handle a start; return None if the store refuses it for now."""
         return self._guard(
             message, lambda: handle_start(self._engine, message, self._settings.on_end)
         )
@@ -39,9 +39,10 @@ class MessageHandler:
     def answer(
         self, message: IncomingMessage, early: Callable[[], JSON] | None
     ) -> HandlerResult | None:
-        """Handle an answer; None where the store refuses it for now, left where another process must take it.
+        """Handle an answer; None if the store refuses it for now, LEFT if another process must take it.
 
-        `early` returns what is stored of one that came before its question; None: it is unknown then.
+        `early` returns the stored form of an answer that came before its question; with None, such
+        an answer counts as unknown.
         """
         keep = self._keep(early) if early else None
         return self._guard(message, lambda: handle_answer(self._engine, message, keep))
@@ -55,7 +56,7 @@ class MessageHandler:
     def _guard(
         self, message: IncomingMessage, handle: Callable[[], HandlerResult]
     ) -> HandlerResult | None:
-        """Handle a message; whatever it raises, it must not keep the messages behind it waiting."""
+        """Handle a message; no error of one message may delay the messages behind it."""
         try:
             return handle()
         except ConflictError as error:
@@ -71,10 +72,10 @@ class MessageHandler:
             return HandlerResult(Disposition.DEAD, reason=f"it could not be applied: {error!r}")
 
     def _is_away(self, error: StoreError) -> bool:
-        """Return whether nothing can be applied now; otherwise the store refuses this one message.
+        """Return whether no message can be applied now; otherwise the store refuses only this one.
 
-        Such a message is tried again, since people may remove the cause; those behind it don't wait. Of
-        several partitions it may be that of this message alone which is away.
+        A refused message is retried, since people may remove the cause, and the messages behind it
+        don't wait. With several partitions, perhaps only this message's partition is away.
         """
         one_server = len(self._settings.partition_addresses) == 1
         return error.passing and one_server

@@ -1,7 +1,7 @@
-"""The queues of a worker: those of its graphs, or those that its option --queues names.
+"""The queues of a worker: its graphs' queues, or those named by its option --queues.
 
-A worker gets only what it can run, so services with different graphs share a broker, and the length of
-a graph's queue is its backlog.
+A worker gets only nodes that it can run, so services with different graphs can share a broker, and
+the length of a graph's queue is its backlog.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def queues_of(registry: Registry, *, shared: bool = False) -> list[str]:
     """Return the queues of every registered graph and of the graphs inside them.
 
-    With `shared` only those of graphs whose keys have turns.
+    With `shared`, only the queues of graphs whose keys take turns.
     """
     plans = [plan for name in registry.names() for plan in registry.family(name)]
     shapes = [plan.topology for plan in plans if plan.topology.fairness or not shared]
@@ -34,7 +34,7 @@ def queues_of(registry: Registry, *, shared: bool = False) -> list[str]:
 
 
 def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:
-    """Return the priorities of the nodes of each queue as the broker names it."""
+    """Return the priorities of the nodes of each queue, by its name on the broker."""
     priorities: dict[str, set[int]] = {}
     for name in registry.names():
         for plan in registry.family(name):
@@ -45,7 +45,7 @@ def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:
 
 
 def declared(app: Celery, name: str) -> Queue:
-    """Return a queue as every process of ours declares it; on RabbitMQ it survives the loss of a server."""
+    """Return a queue as all our processes declare it; on RabbitMQ it survives the loss of a server."""
     kind = {"x-queue-type": "quorum"} if is_amqp(app.conf.broker_url) else None
     return Queue(name, routing_key=name, queue_arguments=kind)
 
@@ -53,10 +53,11 @@ def declared(app: Celery, name: str) -> Queue:
 def add_queues(
     app: Celery, registry: Registry, worker: Any, options: Mapping[str, Any]
 ) -> None:
-    """Have a worker that is about to select its queues also serve those of our nodes.
+    """Make a worker that is about to select its queues also serve our nodes' queues.
 
-    Without --queues it serves its app's own queues, those of its graphs, and that of our messages. With it,
-    what is named: `--queues gpu` means the app's queue of that name and that of the nodes with `queue="gpu"`.
+    Without --queues it serves its app's own queues, its graphs' queues and our message queue. With
+    it, it serves the named ones: `--queues gpu` means the app's queue `gpu` and the queue of nodes
+    with `queue="gpu"`.
     """
     settings = settings_of(app)
     chosen_names, exclude_queues = (
@@ -75,7 +76,7 @@ def add_queues(
 
 
 def _add_named(app: Celery, names: Iterable[str], missing: Sequence[str], **_: object) -> None:
-    """Add queues once Celery has selected those of its command, and set up its log."""
+    """Add queues once Celery has selected the command's queues and set up its log."""
     _add(app, names)
     if missing:
         log.warning(
@@ -91,10 +92,10 @@ def _add(app: Celery, names: Iterable[str]) -> None:
 
 
 def check_queues(app: Celery) -> None:
-    """Refuse a queue whose name is that of another key of Redis: a worker fails to read it, again and again.
+    """Refuse a queue named like another Redis key: a worker would fail to read it again and again.
 
     Raises:
-        UsageError: there is one. BrokerError: the broker can't be reached.
+        UsageError: a queue is named so. BrokerError: the broker can't be reached.
     """
     if not is_redis(app.conf.broker_read_url):
         return
@@ -112,8 +113,8 @@ def _check_queue(name: str, client: Any, errors: tuple[type[Exception], ...]) ->
     try:
         client.llen(name)
     except errors as error:
-        if "WRONGTYPE" in str(error):  # any other refusal says nothing of the key
+        if "WRONGTYPE" in str(error):  # any other refusal says nothing about the key
             raise UsageError(
-                f"the queue {name!r} can't be read: the broker has a key of that name which is no list. Give "
+                f"the queue {name!r} can't be read: the broker's key of that name isn't a list. Give "
                 "the queue another name, or delete the key if nothing needs it."
             ) from error

@@ -1,7 +1,7 @@
 """Reader slots: a few workers of a fleet read a stream at a time; the others ask now and then.
 
-For every message a server goes through all clients that wait for one. If every worker read, an answer would
-cost it ten milliseconds in a fleet of 4,000.
+For every message a server goes through all clients that wait for one. If every worker read, an
+answer would cost the server ten milliseconds in a fleet of 4,000.
 """
 
 from __future__ import annotations
@@ -20,35 +20,35 @@ SLOTS = 8
 """Workers that read at the same time."""
 
 HOLD = 10.0
-"""Seconds for which a slot is taken at most."""
+"""Seconds for which a slot is held at most."""
 
 SWEEPS = 2
-"""Sweep intervals for which it is taken at most."""
+"""Sweep intervals for which a slot is held at most."""
 
 RETRY_AFTER = 0.5
-"""Seconds after which a worker without a slot asks again; twice as many each time, up to half of a hold."""
+"""Seconds until a worker without a slot asks again; doubled each time, up to half of a hold."""
 
 
 class ReaderSlots:
-    """The slots of the readers of one name, as one worker takes them."""
+    """The slots for readers of one name, as one worker takes them."""
 
     def __init__(
         self, engine: Engine, settings: Settings, name: str, stopping: threading.Event
     ) -> None:
-        """`name` is that of the readers; `stopping` ends a pause."""
+        """Name the readers' slots with `name`; `stopping` ends a pause."""
         self._locks = SingletonLocks(connection_of(engine), settings.namespace)
         self._name, self._stopping = name, stopping
         self._hold = min(HOLD, SWEEPS * settings.sweep_interval)
         self._number, self._pause = 0, RETRY_AFTER
 
     def acquire(self) -> float:
-        """Take a slot and return when it lapses, in monotonic time; without a free one pause and return 0.
+        """Take a slot and return its end in monotonic time; if none is free, pause and return 0.
 
         Raises:
             StoreError: the store could not be reached.
         """
         lapses = time.monotonic() + self._hold
-        # Another one each time: that which it had may not have lapsed yet.
+        # A different one each time: the previous slot may not have lapsed yet.
         self._number = (self._number + random.randrange(1, SLOTS)) % SLOTS  # noqa: S311 - no secret
         if self._locks.acquire(f"{self._name}:{self._number}", self._hold):
             self._pause = RETRY_AFTER

@@ -1,7 +1,8 @@
-"""Redis Cluster as the broker: all queues are in one slot, whose server each connection looks up.
+"""Redis Cluster as the broker: all queues are in one hash slot, whose server each connection looks up.
 
-kombu's commands name several queues at a time, so one server must have them all; kombu's transport for one
-server does the others. A connection that is sent to another server counts as lost; the next one finds it.
+kombu's commands name several queues at a time, so one server must have them all; kombu's
+single-server transport does the rest. A connection that is redirected to another server counts as
+lost, and the next connection finds that server.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def connected_to(kind: Any, servers: Servers, key: str) -> Any:
                 raise
 
         def read_response(self, *args: Any, **options: Any) -> Any:
-            """Read a reply; after a refusal because another server has the slot, connect there."""
+            """Read a reply; if refused because another server has the slot, connect there."""
             try:
                 return super().read_response(*args, **options)
             except MOVED as error:
@@ -58,7 +59,7 @@ shared_connection = lru_cache(connected_to)
 
 
 class ClusterChannel(SafeChannel):
-    """A channel whose connections are those of the server that has the queues."""
+    """A channel that connects to the server that has the queues."""
 
     hosts: Sequence[tuple[str, int]]
     from_transport_options = (*SafeChannel.from_transport_options, "hosts")
@@ -78,6 +79,6 @@ class ClusterChannel(SafeChannel):
 
 
 class ClusterTransport(redis.Transport):
-    """kombu's transport for one server of Redis, on the servers of a cluster."""
+    """kombu's transport for one Redis server, used with the servers of a cluster."""
 
     Channel = ClusterChannel

@@ -1,14 +1,14 @@
-"""The end of a worker: its nodes have some seconds to end; those still running then go to other workers.
+"""The end of a worker: its nodes have some seconds to end; any still running then go to other workers.
 
-1. A signal sets Celery's flags. The worker fetches no doorbell, and its threads end but for the heartbeat
+1. A signal sets Celery's flags. The worker fetches no doorbell, and its threads end except the heartbeat
    (heartbeat.py), which calls `Shutdown.check` twice a second until the pool has stopped.
-2. For `RUNNER_SHUTDOWN_GRACE` seconds nodes go on; at a cold shutdown for none.
-3. Then `check` returns those of this process to the queue, and signals children that run some to do the same.
-4. Children that still run after `HANGS` seconds more are killed; a node in a thread is reported.
+2. Nodes go on for `RUNNER_SHUTDOWN_GRACE` seconds, or for none at a cold shutdown.
+3. Then `check` returns this process's nodes to the queue, and signals children with nodes to do the same.
+4. Children still running after another `HANGS` seconds are killed; a node in a thread is reported.
 5. When the pool has stopped, the heartbeat takes the worker off the list.
 
-Without this a node that never ends would keep a stopping worker, and its own lease, for ever: Celery waits
-for it. Nothing here ends the worker, which may run other tasks.
+Without this, a node that never ends would keep a stopping worker and its own lease forever, because
+Celery waits for it. Nothing here ends the worker, which may run other tasks.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ REMIND_EVERY = 60.0
 """Seconds between two log lines about a worker that hangs."""
 
 MAX_NAMES = 10
-"""Nodes named in one log line."""
+"""Most nodes named in one log line."""
 
 
 class Shutdown:
-    """Watches for the end of one worker; `check` is to be called every half second or so."""
+    """Watches for the end of one worker; call `check` about every half second."""
 
     def __init__(self, engine: Engine, grace: float) -> None:
-        """`grace` are the seconds that nodes have to end."""
+        """Give nodes `grace` seconds to end."""
         self._engine, self._grace = engine, grace
         self._since = self._returned = 0.0
         self._remind_after = HANGS
@@ -51,7 +51,7 @@ class Shutdown:
         return max(0.001, time.monotonic() - self._since) if self._since else 0.0
 
     def check(self) -> None:
-        """Notice that the worker stops; after the grace return its nodes, and report those that go on."""
+        """Notice that the worker stops; after the grace, return its nodes and report any that go on."""
         cold = _is_set(state.should_terminate)
         if not (cold or _is_set(state.should_stop)):
             return
@@ -70,7 +70,7 @@ class Shutdown:
             self._end_hanging()
 
     def _return_nodes(self, *, cold: bool) -> None:
-        """Return the nodes of this process to the queue, and signal children that run some to do the same."""
+        """Return this process's nodes to the queue, and signal children with nodes to do the same."""
         visits = [
             f"{token.run_id}.{token.node}.{token.visit}" for token in self._engine.leave()
         ]
@@ -106,12 +106,12 @@ def stopping() -> bool:
 
 
 def _is_set(flag: object) -> bool:
-    """Celery's flags hold an exit code, which may be 0, once they are set."""
+    """Return whether a flag is set: Celery's flags then hold an exit code, which may be 0."""
     return flag is not None and flag is not False
 
 
 def _node_requests() -> Iterator[Any]:
-    # Not by the request's name, which is the node's; its task is ours.
+    # The request's name is the node's, so its task type tells which requests are nodes.
     return (request for request in list(state.active_requests) if request.type == NODE_TASK)
 
 

@@ -1,4 +1,4 @@
-"""Amazon SQS as the broker: kombu's transport, of which an error of SQS ends no worker."""
+"""Amazon SQS as the broker: kombu's transport, fixed so that no SQS error ends a worker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ with needs_extra("sqs", "SQS as the broker"):
 log = logging.getLogger(__name__)
 
 QUEUES = 100
-"""Queues that a worker reads side by side; kombu reads 10, for 10 seconds each, while the others wait."""
+"""Queues that a worker reads in parallel; kombu reads 10, each for 10 seconds, while the others wait."""
 
 RETRY = 1.0
 """Seconds between two polls of a queue that fail."""
@@ -35,7 +35,7 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 class SqsConnection(SQS.AsyncSQSConnection):
-    """The polls of a worker; of one that failed the result is the reason."""
+    """A worker's polls; the result of a failed poll is its reason."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Read many queues."""
@@ -52,7 +52,7 @@ SQS.AsyncSQSConnection = SqsConnection
 
 
 class SqsChannel(SQS.Channel):
-    """kombu's channel, which polls again after any failure; kombu's ends the worker or polls no more."""
+    """kombu's channel, which polls again after any failure; kombu's own ends the worker or stops polling."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Poll nothing yet."""
@@ -82,22 +82,22 @@ class SqsChannel(SQS.Channel):
 
 
 class SqsTransport(SQS.Transport):
-    """kombu's transport, for which whatever SQS refuses is an error of the connection."""
+    """kombu's transport, which treats every SQS refusal as a connection error."""
 
     Channel = SqsChannel
     connection_errors = (*SQS.Transport.connection_errors, ClientError)
 
     def register_with_event_loop(self, connection: Any, loop: Any) -> None:
-        """Name the loop again: after an error Celery has reset it, and kombu would poll no more."""
+        """Name the loop again: after an error Celery has reset it, and kombu would stop polling."""
         set_event_loop(loop)
         super().register_with_event_loop(connection, loop)
 
 
 def check_queues(app: Celery, priorities: Mapping[str, AbstractSet[int]]) -> None:
-    """Refuse what SQS can't do; `priorities` are those of the nodes of each queue.
+    """Refuse features that SQS lacks; `priorities` holds the priorities of each queue's nodes.
 
     Raises:
-        UsageError: a queue can't have its name, or its nodes have priorities.
+        UsageError: SQS can't name a queue so, or its nodes have priorities.
     """
     prefix = (app.conf.broker_transport_options or {}).get("queue_name_prefix", "")
     queues: dict[str, str] = {}
@@ -105,13 +105,13 @@ def check_queues(app: Celery, priorities: Mapping[str, AbstractSet[int]]) -> Non
         name = SqsChannel.entity_name(SqsChannel, prefix + queue)
         other = queues.setdefault(name, queue)
         if not NAME.fullmatch(name) or other != queue:
-            problem = f"as {other!r} is" if other != queue else "which is no name there"
+            problem = f"as {other!r} is" if other != queue else "which isn't a valid name there"
             raise UsageError(
                 f"the queue {queue!r} would be {name!r} on SQS, {problem}. Names have at most 80 letters, "
-                "digits, - and _, as which . and / are sent. Give its graph another one with set_queue(...)."
+                "digits, - and _ (. and / become - and _). Give its graph another one with set_queue(...)."
             )
         if priorities.get(queue, set()) - {DEFAULT_PRIORITY}:
             raise UsageError(
                 f"nodes of the queue {queue!r} have priorities, which SQS does not have. Leave out "
-                "priority=, and give what must not wait a queue of its own (queue=) with workers of its own."
+                "priority=, and give urgent nodes a separate queue (queue=) with separate workers."
             )

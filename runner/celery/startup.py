@@ -1,4 +1,4 @@
-"""The start of a worker: it publishes its graphs and the template of a doorbell to the store."""
+"""A worker's start: it publishes its graphs and the doorbell template to the store."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ LIMITED = (
 
 
 class Publisher:
-    """Publishes the graphs of a worker, and the template from which the store's scripts ring its queues."""
+    """Publishes a worker's graphs, and the template with which the store's scripts ring its queues."""
 
     def __init__(self, app: Celery, engine: Engine, settings: Settings) -> None:
-        """Nothing is connected yet."""
+        """Keep the app and its engine; nothing is connected yet."""
         self._app, self._engine, self._settings = app, engine, settings
         self._store = cast("SharedStore", engine.store)
 
     @cached_property
     def _template(self) -> DoorbellTemplate | None:
-        """A doorbell as the installed Celery writes it; None where the scripts can't ring."""
+        """A doorbell as the installed Celery writes it; None if the scripts can't ring."""
         if not pushes(self._app, self._settings):
             return None
         try:
@@ -59,7 +59,7 @@ class Publisher:
         self._engine.publish(self._engine.registry.names())
 
     def publish_again(self) -> None:
-        """Publish what the store does not have any more: it was emptied, or started from older data."""
+        """Publish again what the store has lost: it was emptied, or started from older data."""
         lost = self._store.lacking(self._engine.registry.names())
         bell = not self._store.has_doorbell() and self._template is not None
         if not (lost or bell) or layout.record(
@@ -139,7 +139,7 @@ class Startup(WorkerThread):
         return True
 
     def _check_queues(self) -> bool:
-        """Log which queue can't be one; return False if there is such a queue."""
+        """Log a queue that can't be read; return False if one was found."""
         try:
             check_queues(self.app)
         except UsageError as error:

@@ -1,7 +1,8 @@
-"""The consumers of Redis streams: threads of a worker that apply answers and starts.
+"""The consumers of Redis streams: worker threads that apply answers and starts.
 
-A thread of its own applies an answer at once, also while every slot is busy. The tasks `runner.respond`
-and `runner.start` put their messages on the same streams, so that there is one way in.
+A separate thread applies an answer at once, even while every slot is busy. The tasks
+`runner.respond` and `runner.start` put their messages on the same streams, so there is only one way
+in.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from runner.store.redis.streams import EARLY, Entry, Outbox, StreamReader
 log = logging.getLogger(__name__)
 
 RETRY_AFTER = 1.0
-"""Seconds after which an entry is tried again: its reader is gone, or the store refused it."""
+"""Seconds before retrying an entry whose reader is gone or that the store refused."""
 
 
 class StreamMessages:
@@ -42,9 +43,11 @@ class StreamMessages:
     def __init__(
         self, engine: Engine, settings: Settings, app: Celery | None = None, *, server: str = ""
     ) -> None:
-        """With the app of a worker on RabbitMQ also what came there before its question was asked.
+        """Read the streams of one server.
 
-        `server` is the URL of another one than the first: there are early answers only.
+        With the `app` of a worker on RabbitMQ, this includes answers that came over RabbitMQ before
+        their question was asked. `server` is the URL of another server than the first; it has only
+        early answers.
         """
         first_server, keys = connection_of(engine), Keys(settings.namespace)
         bounds = bounds_of(settings)
@@ -71,7 +74,7 @@ class StreamMessages:
         )
 
     def apply(self, entry: Entry) -> bool:
-        """Apply an entry; False where the store refuses it for now, and it has to be taken over."""
+        """Apply an entry; return False if the store refuses it for now, so it must be taken over."""
         message = IncomingMessage(entry.id, entry.key, entry.body)
         if entry.stream == self.stream_reader.keys.starts:
             return self._finish(entry, self._handler.start(message))
@@ -87,19 +90,19 @@ class StreamMessages:
         return is_done
 
     def _apply_early(self, entry: Entry) -> bool:
-        """Apply an answer that the store has returned; it is not stored another time."""
+        """Apply an answer that the store has handed back, without storing it again."""
         message = IncomingMessage(entry.id, entry.key, entry.body)
         result = self._handler.answer(message, None)
         is_left = result is not None and result.disposition is Disposition.LEFT
         return not is_left and self._finish(entry, result)
 
     def _finish(self, entry: Entry, result: HandlerResult | None) -> bool:
-        """Send the receipt or the dead letter, then acknowledge; False for a message to be tried again."""
+        """Send the receipt or dead letter, then acknowledge; return False for a message to be retried."""
         if result is None:
             return False
         if result.disposition is Disposition.LEFT:
-            return True  # this process would only keep it from the one that can, by taking it over again
-        # The receipt first: a message that is acknowledged is not read again.
+            return True  # taking it over again would only keep it from a process that can
+        # The receipt goes first: an acknowledged message is not read again.
         if result.receipt is not None and result.reply_to is not None:
             self._outbox.reply(result.reply_to, result.receipt.dump())
         if result.disposition is Disposition.DEAD:
@@ -113,7 +116,7 @@ class StreamMessages:
 
 
 def _early_message(entry: Entry) -> JSON:
-    # Fields may have any bytes: each becomes one character.
+    # Fields may hold any bytes: each byte becomes one character.
     fields = {
         name.decode("latin-1"): value.decode("latin-1") for name, value in entry.fields.items()
     }
@@ -140,7 +143,7 @@ class StreamConsumer(WorkerThread):
         self._slots = ReaderSlots(self.engine, settings, "read", self.stopping)
 
     def run_once(self) -> None:
-        """Apply what other readers have not, then new messages until the slot lapses."""
+        """Apply entries that other readers left, then new messages until the slot lapses."""
         lapses, stream_reader = self._slots.acquire(), self.messages.stream_reader
         if not lapses:
             return
@@ -156,12 +159,12 @@ class StreamConsumer(WorkerThread):
 
 
 class EarlyAnswerConsumer(WorkerThread):
-    """Applies the early answers that other servers than the first return; one worker at a time."""
+    """Applies early answers handed back by servers other than the first; one worker does this at a time."""
 
     label = "early"
 
     def include_if(self, worker: Any) -> bool:
-        """Return whether there are such servers."""
+        """Return whether there is a server besides the first."""
         return len({address.url for address in settings_of(worker.app).partition_addresses}) > 1
 
     def prepare(self, worker: Any) -> None:
@@ -176,7 +179,7 @@ class EarlyAnswerConsumer(WorkerThread):
         self._slots = ReaderSlots(self.engine, settings, self.label, self.stopping)
 
     def run_once(self) -> None:
-        """Apply what other readers have not, then what comes until the slot lapses."""
+        """Apply entries that other readers left, then new ones until the slot lapses."""
         lapses = self._slots.acquire()
         if not lapses:
             return
@@ -186,10 +189,12 @@ class EarlyAnswerConsumer(WorkerThread):
                 return
 
     def _apply_new(self, wait: float | None) -> bool:
-        """Apply what comes within so many seconds; None: what was not acknowledged. False if one is refused.
+        """Apply each server's entries; return False if the store refuses one.
+
+        It reads new entries for `wait` seconds, or with None takes over unacknowledged ones.
 
         Raises:
-            StoreError: a server is away; of the others everything was applied.
+            StoreError: a server is away; every entry of the others was applied.
         """
         is_done, away = True, None
         for messages in self._servers:

@@ -48,7 +48,8 @@ from runner.records.validation import one_line
 
 log = logging.getLogger(__name__)
 
-# Each process that runs a task of ours imports this, also a child of a pool that is a fresh interpreter.
+# Each process that runs one of our tasks imports this module, even a pool's child that is a fresh
+# interpreter.
 cache_traceback_code()
 
 # `runner.node`: the doorbell. Its task id names the visit.
@@ -62,7 +63,7 @@ WAITS_FOR = {
     "waiting": "the answer to a question of another node",
     "crowded": "its turn: another node in quarantine runs in this process",
 }
-"""Reasons of waiting besides a question, graph or task, by the word of the node's delivery."""
+"""Reasons for waiting, besides a question, graph or task, by the word of the node's delivery."""
 
 
 OURS: dict[str, Any] = {
@@ -74,10 +75,10 @@ OURS: dict[str, Any] = {
 
 
 class NodeEvent(Ignore):
-    """Ends the task of a node with an event: neither a success nor a failure."""
+    """Ends a node's task with an event that is neither a success nor a failure."""
 
     def __init__(self, kind: str, fields: dict[str, Any]) -> None:
-        """`kind` is the event's, such as "task-waiting"."""
+        """Name the event with `kind`, such as "task-waiting"."""
         super().__init__(kind, fields)
         self.kind, self.fields = kind, fields
 
@@ -85,20 +86,21 @@ class NodeEvent(Ignore):
 class FailedElsewhere(NodeFailed):
     """The error of a node that failed with a run inside it, with an external task, or by a decision.
 
-    Celery logs it as expected, and error trackers leave it out: the failure itself is reported where it was.
+    Celery logs it as expected, and error trackers leave it out: the failure itself is reported
+    where it happened.
     """
 
 
 class ShownFailure(NodeFailed):
-    """Stands for what a node's code has raised, where that could not be loaded; it reads the same."""
+    """Stands for an error raised by a node's code that could not be loaded; it reads the same."""
 
     def __repr__(self) -> str:
-        """Return what the other's `repr` is."""
+        """Return the `repr` of the original error."""
         return str(self)
 
 
 class SentFailure(ExceptionInfo):
-    """A failure that leaves its process without the error: what can't be loaded would end the worker."""
+    """A failure that leaves its process without its error: an unloadable error would end the worker."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the failure with an error that every process can load."""
@@ -107,7 +109,7 @@ class SentFailure(ExceptionInfo):
 
 
 def show_own_frames(self: Any, exc: Any, *arguments: Any) -> None:
-    """Take the frames of Celery and this library off the traceback that is logged and sent to monitors."""
+    """Remove the frames of Celery and this library from the traceback that is logged and sent to monitors."""
     super(type(self), self).on_failure(exc, *arguments)
     frames, einfo = failures.own_frames(exc), arguments[-1]
     einfo.__class__ = SentFailure
@@ -116,13 +118,13 @@ def show_own_frames(self: Any, exc: Any, *arguments: Any) -> None:
 
 
 class NodeRequest(ContinuingRequest):
-    """Sends the event of a node's end from the worker's main process, as Celery does with its own.
+    """Sends the event of a node's end from the worker's main process, as Celery does with its own events.
 
-    Only there it is known whether events are on: by a setting, by `-E`, or by `enable_events`.
+    Only the main process knows whether events are on: by a setting, by `-E`, or by `enable_events`.
     """
 
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
-        """Handle an exception of the task; of a NodeEvent, also send its event."""
+        """Handle the task's exception; for a NodeEvent, also send its event."""
         error = exc_info.exception
         if isinstance(error, ExceptionWithTraceback):
             error = error.exc
@@ -144,7 +146,7 @@ class NodeRequest(ContinuingRequest):
 def run_node(self: Any) -> NextVisit | None:
     """Claim the visit that this task's id names, run its node and commit its outcome.
 
-    The visit that the settle has claimed continues on this task's slot.
+    If the settle claims another visit, that visit continues on this task's slot.
     """
     request = self.request
     request.began = time.monotonic()  # first: its time limit counts the imports of a new child
@@ -164,7 +166,7 @@ def run_node(self: Any) -> NextVisit | None:
             delivery = engine.end_without_worker(run_id, node, visit, attempt) or delivery
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("doorbell.refused: %s: %s", one_line(request.id), one_line(error))
-        # Not Celery's Reject, which logs all tracebacks of the refusal.
+        # Celery's Reject would log all tracebacks of the refusal.
         raise NodeEvent("task-rejected", {"requeue": False}) from None
     if wait is not None and delivery.graph_id:
         measure_wait(engine.store, wait, delivery.graph_id)
@@ -184,9 +186,10 @@ def run_node(self: Any) -> NextVisit | None:
 def end_revoked(
     sender: Any, request: Any, *, terminated: bool, expired: bool, **_: object
 ) -> None:
-    """Fail the node of a task that was revoked and is discarded: no worker would ever run it.
+    """Fail the node of a task that was revoked and discarded: no worker would run it.
 
-    One that was terminated ends here when it is rung for again, which every worker discards.
+    A terminated task's node ends here when its doorbell rings again, since every worker discards
+    that.
     """
     if sender.name != NODE_TASK or terminated or expired:
         return
@@ -198,7 +201,7 @@ def end_revoked(
 
 
 def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
-    """End the task as its node did, for monitors: the store has the outcome, nothing is published again."""
+    """End the task as its node did, for monitors: the store has the outcome; nothing is published again."""
     match delivery:
         case DoorbellOutcome(word="settled" | "end_reported", error=None):
             return
@@ -220,7 +223,7 @@ def end_task(delivery: DoorbellOutcome, app: Celery, run_id: str) -> None:
 
 
 def waits_for(delivery: DoorbellOutcome) -> str:
-    """Return what a node waits for, or "". Of questions the names only: they may hold secrets."""
+    """Return the reason a node waits, or "". Questions give their names only: the rest may be secret."""
     if delivery.interrupts:
         return f"a person: {', '.join(interrupt.name for interrupt in delivery.interrupts)}"
     if delivery.child:
@@ -231,14 +234,14 @@ def waits_for(delivery: DoorbellOutcome) -> str:
 
 
 def name_task(request: Any, name: str) -> None:
-    """Have Celery's log and Sentry name a task by its graph and node."""
+    """Make Celery's log and Sentry name a task by its graph and node."""
     request.shadow = name
     if (sentry := sys.modules.get("sentry_sdk")) is not None:
         sentry.get_current_scope().set_transaction_name(name, source="task")
 
 
 def failure_of(raised: BaseException | None, record: ErrorRecord) -> Exception:
-    """Return the task's error for a node's: what its code has raised, where that is an error of a task."""
+    """Return the task's error for a node's error: the raised one, if it can be the error of a task."""
     if raised is None:
         return node_failed(record, FailedElsewhere)
     # These mean something else to Celery; a MemoryError ends its worker.
@@ -249,14 +252,14 @@ def failure_of(raised: BaseException | None, record: ErrorRecord) -> Exception:
 
 
 def node_failed(record: ErrorRecord, kind: type[NodeFailed] = NodeFailed) -> NodeFailed:
-    """Return the task's error for a node's: one line, with the node's own traceback as a note."""
+    """Return the task's error for a node's error: one line, with the node's own traceback as a note."""
     error = kind(str(record))
     if record.traceback:
         error.add_note(record.traceback)
     return error
 
 
-# `runner.respond` and `runner.start`: messages for people who have Celery already.
+# `runner.respond` and `runner.start`: messages for people who already use Celery.
 
 UNTIL_STORED: dict[str, Any] = {
     **OURS,
@@ -265,7 +268,7 @@ UNTIL_STORED: dict[str, Any] = {
     "default_retry_delay": 5,
     "max_retries": None,
 }
-"""A task keeps its message until the store has it, and retries every five seconds."""
+"""Options for tasks that keep their message until the store has it, retrying every five seconds."""
 
 AS_SENT: dict[str, Any] = {
     **UNTIL_STORED,
@@ -299,10 +302,11 @@ def _put_on_stream(
     outbox.send(getattr(outbox.keys, door), body)
 
 
-# `runner.report` and `runner.report_error`: how a Celery task that works for a node reports its end.
+# `runner.report` and `runner.report_error`: how a Celery task that works for a node reports its
+# end.
 #
-# `link` and `link_error` are published by whichever worker ran the task, for our own queue. Where our tasks
-# are installed there, too, an error comes whole; elsewhere Celery only says which task failed.
+# Whichever worker ran the task publishes `link` and `link_error` to our own queue. If our tasks are
+# installed there, too, an error arrives whole; otherwise Celery only says which task failed.
 
 UNKNOWN_ERROR = (
     "task {0} failed; Celery gives other workers no more than that. Its own worker's log has the reason. "
@@ -318,7 +322,7 @@ PRIVATE: dict[str, Any] = {
 
 @shared_task(bind=True, name="runner.report", **UNTIL_STORED, **PRIVATE)
 def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
-    """Take the result of a task, or the record of its error, and wake its node."""
+    """Record the result of a task, or its error, and wake its node."""
     try:
         outcome = {"error": error} if error else {"result": _packed(result, visit["reference"])}
         _report(self.app, visit, outcome)
@@ -327,7 +331,7 @@ def report(self: Any, result: object = None, *, error: Any = None, **visit: Any)
 
 
 def _packed(result: object, reference: str) -> codec.JSON:
-    """Pack a task's result: its work is done, so a type that can't be stored is stored as JSON instead."""
+    """Pack a task's result. Its work is done, so a type that can't be stored is stored as JSON."""
     name = f"the result of {reference}"
     try:
         return codec.pack(result, name)
@@ -350,7 +354,7 @@ def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None
 def report_error(
     request: Any, exc: BaseException | None = None, _traceback: object = None, **visit: Any
 ) -> None:
-    """Forward a task's error: called by the worker of the task, or as a task with its id alone."""
+    """Forward a task's error; the task's worker calls this, or runs it as a task with only the id."""
     if exc is None:
         exc = _stored_error(str(request)) or NodeFailed(
             UNKNOWN_ERROR.format(visit["reference"])
@@ -360,9 +364,9 @@ def report_error(
 
 
 def _stored_error(task_id: str) -> BaseException | None:
-    """Ask the result backend, if this app shares one with the worker of the task."""
+    """Return a task's error from the result backend, if this app shares one with the task's worker."""
     try:
         result = AsyncResult(task_id, app=current_app).result
-    except Exception:  # noqa: BLE001 - without a backend, or with one that is away, it isn't known
+    except Exception:  # noqa: BLE001 - without a reachable backend the error is unknown
         return None
     return result if isinstance(result, BaseException) else None

@@ -1,8 +1,9 @@
-"""The threads that a worker runs beside its nodes: the sweeper, with sealing and webhooks, and the archiver.
+"""A worker's threads beside its nodes: the sweeper, which also seals and serves webhooks, and the archiver.
 
-Each is a thread of the worker's own process, so that it goes on while every slot is busy, on every
-pool. No error ends one: it is logged once, and the thread tries again. Every worker sweeps, so that nothing
-needs a leader; `SingletonLocks` lets one worker at a time do what a fleet needs once.
+Each is a thread of the worker's own process, so it goes on while every slot is busy, on every pool.
+No error ends a thread: the error is logged once, and the thread tries again. Every worker sweeps,
+so nothing needs a leader; `SingletonLocks` lets one worker at a time do work that a fleet needs
+only once.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ PAUSE = 1.0
 """Seconds between two tries while the store is away."""
 
 ENDS_WITHIN = 5.0
-"""Seconds that a stopping worker waits for a thread; it holds nothing that others can't take over."""
+"""Seconds that a stopping worker waits for a thread; others can take over everything it holds."""
 
 
 class WorkerThread(bootsteps.StartStopStep):
-    """A thread of the worker, from the start of its pool to its end. A subclass defines `run_once`."""
+    """A thread that lives from the start of the worker's pool to its end. A subclass defines `run_once`."""
 
     requires = ("celery.worker.components:Pool",)
     engine: Engine
     settings: Settings
 
     def __init__(self, worker: Any, **options: Any) -> None:
-        """Nothing runs before `start`."""
+        """Prepare the thread; nothing runs before `start`."""
         super().__init__(worker, **options)
         self.stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -61,7 +62,7 @@ class WorkerThread(bootsteps.StartStopStep):
         self._thread.start()
 
     def stop(self, worker: Any) -> None:  # noqa: ARG002 - Celery's signature
-        """End the thread; harmless before it was started, or twice."""
+        """End the thread; harmless before the start, or when called twice."""
         self.stopping.set()
         if self._thread is not None:
             self._thread.join(ENDS_WITHIN)
@@ -69,14 +70,14 @@ class WorkerThread(bootsteps.StartStopStep):
     terminate = stop
 
     def prepare(self, worker: Any) -> None:
-        """Make what `run_once` needs; called in the worker's main thread."""
+        """Prepare for `run_once`; called in the worker's main thread."""
 
     def run_once(self) -> None:
-        """Do the work once. Called until the worker stops; it may call `finish` when all is done."""
+        """Do the work once. Called until the worker stops; it may call `finish` when all work is done."""
         raise NotImplementedError
 
     def release(self) -> None:
-        """Release what the thread holds."""
+        """Release the thread's resources."""
 
     def finish(self) -> None:
         """End the thread after this call of `run_once`."""
@@ -112,31 +113,31 @@ class WorkerThread(bootsteps.StartStopStep):
 
 
 def jittered(seconds: float) -> float:
-    """Return about so many seconds, so that the workers of a fleet don't ask all at once."""
+    """Return about so many seconds, so that the workers of a fleet don't all ask at once."""
     return seconds * random.uniform(0.8, 1.2)  # noqa: S311 - jitter is no secret
 
 
 BATCH = 50
-"""Timers of one sweep: it blocks the store, for a few milliseconds."""
+"""Timers handled in one sweep, which blocks the store for a few milliseconds."""
 
 SWEEP_APART = 0.25
 """Seconds between two sweeps of a fleet, however many workers it has."""
 
 AT_ONCE = 20
-"""Sweeps in a row in which less than a batch is due: a stop closes 500 questions with each."""
+"""Sweeps in a row that may find less than a batch due: a stop closes 500 questions with each."""
 
 
 class Sweeper(WorkerThread):
-    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; at once again while something was due.
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; again at once while timers were due.
 
-    A worker that asks directly after another one's sweep does not sweep. Where programs can't ring
-    the queue (the broker is not the store), they request a sweep.
+    A worker that asks directly after another's sweep does not sweep. Programs that can't ring the
+    queue (because the broker is not the store) request a sweep.
     """
 
     label = "sweeper"
 
     def prepare(self, worker: Any) -> None:
-        """Listen for requests, where others can't ring."""
+        """Prepare the sweeps, and listen for requests from programs that can't ring."""
         redis, namespace = connection_of(self.engine), self.settings.namespace
         self._locks = SingletonLocks(redis, namespace)
         keys = wake_keys(self.settings)
@@ -153,7 +154,7 @@ class Sweeper(WorkerThread):
         self._webhooks.join()
 
     def run_once(self) -> None:
-        """Apply the timers that are due, seal the audit, then pause."""
+        """Apply due timers, seal the audit, then pause."""
         if self._is_requested or self._locks.acquire("sweep", SWEEP_APART):
             small_sweeps = 0
             while small_sweeps < AT_ONCE and (count := self.engine.sweep(BATCH)):
@@ -169,24 +170,24 @@ class Sweeper(WorkerThread):
 
 
 SEALING = 10.0
-"""Seconds for which one worker alone may seal."""
+"""Seconds for which only one worker may seal."""
 
 
 def check_audit(settings: Settings) -> None:
-    """Check that the audit can be signed and anchored as the settings say; nothing is connected.
+    """Check that the audit can be signed and anchored as the settings say, without connecting.
 
     Raises:
-        UsageError: it can't.
+        UsageError: the audit can't be signed or anchored so.
     """
     if settings.audit != "off":
         terms(settings)
 
 
 class Sealer:
-    """Seals the audit of each partition when that is due, unless another worker just did."""
+    """Seals the audit of each partition when due, unless another worker just did."""
 
     def __init__(self, engine: Engine, settings: Settings) -> None:
-        """Open what it needs; nothing is connected yet.
+        """Open the audit logs and the archive; nothing is connected yet.
 
         Raises:
             UsageError: the audit can't be signed or anchored as the settings say.
@@ -214,27 +215,27 @@ class Sealer:
 
 
 WEBHOOKS_END_WITHIN = 2.0
-"""Seconds that a stopping worker waits for all of them; what one was sending, another process sends again."""
+"""Seconds that a stopping worker waits for all of them; another process resends interrupted deliveries."""
 
 
 class WebhookThreads:
-    """The threads in which a process serves webhooks, one for each; none where there is no webhook.
+    """The threads in which a process serves webhooks, one for each webhook.
 
-    The sweep finds the timer of a webhook, and begins one unless this process has it. A thread that finds
-    that another process serves the webhook ends at once.
+    The sweep finds a webhook's timer and begins a thread unless this process has one. A thread that
+    finds that another process serves the webhook ends at once.
     """
 
     def __init__(
         self, engine: Engine, settings: Settings, is_stopping: Callable[[], bool]
     ) -> None:
-        """Nothing is connected yet."""
+        """Keep the sender; nothing is connected yet."""
         self._is_stopping = is_stopping
         self._shared = Shared(settings)
         self._sender = WebhookSender(engine.store, self._shared)
         self._threads: dict[str, threading.Thread] = {}
 
     def begin(self, webhook_id: str) -> None:
-        """Serve a webhook, unless a thread does so already."""
+        """Serve a webhook, unless a thread already does."""
         running = {name: thread for name, thread in self._threads.items() if thread.is_alive()}
         if webhook_id not in running:
             name = f"runner-webhook-{webhook_id}"
@@ -246,7 +247,7 @@ class WebhookThreads:
         self._threads = running
 
     def join(self) -> None:
-        """Wait a moment for the threads, which see that the worker stops."""
+        """Wait briefly for the threads, which see that the worker stops."""
         ends = time.monotonic() + WEBHOOKS_END_WITHIN
         for thread in self._threads.values():
             thread.join(max(0, ends - time.monotonic()))
@@ -266,14 +267,14 @@ class WebhookThreads:
 
 
 ARCHIVE_SWEEPS = 10
-"""Intervals of the sweep between two looks for ended runs, and for which few runs wait for others."""
+"""Sweep intervals between two searches for ended runs; a small batch waits as long for more runs."""
 
 ARCHIVE_APART = 0.25
-"""The part of that time within which a second worker of a fleet does not look."""
+"""The fraction of that time in which a second worker of a fleet doesn't search."""
 
 
 def check_archive(settings: Settings) -> None:
-    """Check that the archive can be opened; nothing is connected.
+    """Check that the archive can be opened, without connecting.
 
     Raises:
         UsageError: a package for it is not installed.
@@ -288,11 +289,11 @@ class Archiver(WorkerThread):
     label = "archiver"
 
     def include_if(self, worker: Any) -> bool:
-        """Return whether there is an archive."""
+        """Return whether an archive is configured."""
         return bool(settings_of(worker.app).archive)
 
     def prepare(self, worker: Any) -> None:  # noqa: ARG002 - as declared
-        """Open the archive; that connects to nothing."""
+        """Open the archive, without connecting."""
         settings = self.settings
         self._pause = ARCHIVE_SWEEPS * settings.sweep_interval
         self._locks = SingletonLocks(connection_of(self.engine), settings.namespace)
@@ -304,7 +305,7 @@ class Archiver(WorkerThread):
         )
 
     def run_once(self) -> None:
-        """Archive the runs that wait, batch by batch, then pause."""
+        """Archive waiting runs batch by batch, then pause."""
         problem_before = self._archiving.problem
         if self._locks.acquire("archive", ARCHIVE_APART * self._pause):
             while self._archiving.run_once() and not self.stopping.is_set():

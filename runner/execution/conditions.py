@@ -1,7 +1,8 @@
-"""Conditions on edges: evaluated when their source completes, on a view that records what they read.
+"""Conditions on edges: evaluated when their source completes, on a view that records its reads.
 
-The record is sent with the settle, which is refused when one of the nodes read has changed since; then
-the conditions are evaluated again, never the node. So two sources that finish together can't both miss.
+The record is sent with the settle, which is refused if a node that was read has changed since. Then
+the conditions are evaluated again, but not the node. So two sources that finish together can't both
+miss.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Results(Mapping[str, NodeResult]):
         nodes: Sequence[str],
         fetch: Callable[[Sequence[str]], list[Fetched]],
     ) -> None:
-        """`source` is the node that has just completed: its result is known without asking the store."""
+        """Start with the result of `source`, the node that has just completed, without asking the store."""
         self._known: dict[str, NodeResult] = {source: result}
         self._own, self._nodes, self._fetch = source, nodes, fetch
 
@@ -53,7 +54,7 @@ class Results(Mapping[str, NodeResult]):
         return sum(1 for _ in self)
 
     def load(self, nodes: Sequence[str]) -> None:
-        """Read what is not known yet of some nodes, all at once."""
+        """Read the nodes that are not known yet, all at once."""
         missing = [node for node in nodes if node not in self._known]
         if missing:
             for node, (record, output, entry) in zip(
@@ -62,7 +63,7 @@ class Results(Mapping[str, NodeResult]):
                 self._known[node] = node_result(record, output, entry)
 
     def reads(self) -> list[tuple[str, int, str]]:
-        """Results that were read, except that of the source: (node, visit, status), or (node, 0, "")."""
+        """Return the results that were read, except the source's: (node, visit, status), or (node, 0, "")."""
         return [
             (node, result.visit, result.status) if _has_result(result) else (node, 0, "")
             for node, result in self._known.items()
@@ -76,7 +77,7 @@ def _has_result(result: NodeResult) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class GraphState:
-    """State for a condition: the task, who just completed, and the results so far."""
+    """State for a condition: the task, the node that just completed, and the results so far."""
 
     task: Any
     node_id: str
@@ -105,7 +106,7 @@ def _wants_state(condition: Callable[..., object]) -> bool:
 def bits(
     edges: Sequence[EdgeSpec], state: Callable[[], GraphState]
 ) -> tuple[str, list[tuple[str, int, str]]]:
-    """Evaluate each edge's condition: a bit per edge, and what was read. Raises what a condition raises."""
+    """Evaluate each edge's condition; return one bit per edge, and the reads. Errors of conditions pass."""
     if all(edge.condition is None for edge in edges):
         return "".join("0" if edge.on_expire else "1" for edge in edges), []
     graph_state = state()
@@ -116,9 +117,9 @@ def bits(
 def decided(
     edges: str, reads: Sequence[tuple[str, int, str]], shape: NodeTopology | None
 ) -> VisitEntry:
-    """Return what an entry must keep of decisions, so that a replay can leave out some visits.
+    """Return the part of the decisions that an entry must keep, so that a replay can leave out some visits.
 
-    Outside of loops a node's record keeps its edges: no later visit comes.
+    Outside of loops a node's record keeps its edges, since no later visit comes.
     """
     kept_decisions: VisitEntry = {"edges": edges} if shape is not None and shape.loops else {}
     visits_read = [[node, visit] for node, visit, _ in reads if visit]
@@ -126,9 +127,9 @@ def decided(
 
 
 def holds(edge: EdgeSpec, state: GraphState) -> bool:
-    """Evaluate an edge's condition; without one it holds. What it raises gets a note that names the edge.
+    """Evaluate an edge's condition; without one the edge holds. An error gets a note that names the edge.
 
-    An edge for expired questions is not for a node that has completed by itself.
+    An edge for expired questions does not hold after a node that completed on its own.
     """
     if edge.condition is None:
         return not edge.on_expire
@@ -150,7 +151,7 @@ def state_after(
     outcome: Succeeded,
     entry: VisitEntry,
 ) -> GraphState:
-    """Build what the conditions see after a visit: its own result, and a view of the others."""
+    """Build the state that conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id
     record = replace(visit.claim.record, status=Status.COMPLETED)
     source_result = node_result(record, codec.read(outcome.output), entry)

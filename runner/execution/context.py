@@ -50,21 +50,22 @@ T = TypeVar("T")
 
 
 def never() -> bool:
-    """Return False: the node that a visit makes ready is rung for, as for any worker."""
+    """Return False: the node that a visit makes ready gets a doorbell, for any worker."""
     return False
 
 
 class ClaimedVisit:
-    """One claimed visit: what an executor may know and do. It reads from the claim and writes to the store.
+    """One claimed visit as an executor may use it. It reads from the claim and writes to the store.
 
-    With `reset` a new visit starts without the memory of older ones. `routes` are the nodes to which edges
-    for expired questions lead, `keys` check signed decisions, `retry` is the node's policy.
+    With `reset` a new visit starts without the memory of older ones. `routes` are the targets of
+    edges for expired questions, `keys` check signed decisions, `retry` is the node's policy.
 
-    `tentative` is the outcome of a node that has ended while the hooks after it still ask; `replays`: it
-    was stored by an earlier execution, so only those hooks run now. `trace` names the span of the execution
-    before this one; an observer replaces it by its own. `first_name` is `node.visit` as the visit began,
-    where its node was renamed since. `outage` is the error of a write that did not reach the store.
-    `may_continue` says whether its settle may claim the next node for this process.
+    `tentative` is the outcome of a node that has ended while its After hooks still ask. If
+    `replays`, that outcome was stored by an earlier execution, so only those hooks run now. `trace`
+    names the span of the previous execution; an observer replaces it. `first_name` is `node.visit`
+    as the visit began, if its node was renamed since. `outage` is the error of a write that did not
+    reach the store. `may_continue` returns whether its settle may claim the next node for this
+    process.
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class ClaimedVisit:
         self.first_name = document.first_name(token.visit) if document else ""
         self.outage: StoreError | None = None
         self.may_continue = never
-        # What is stored now: `wrap_kept` writes it again.
+        # The stored state, which `wrap_kept` writes again.
         self._kept, self._kept_messages = self.document, len(self.messages)
         self._begun: dict[str, Use] = {}
         for question in self.answers.values():
@@ -140,7 +141,7 @@ class ClaimedVisit:
 
     @functools.cached_property
     def task(self) -> Any:
-        """The task of the run, of a map's item the item."""
+        """The task of the run; for a map's item, the item."""
         task = self.claim.task
         if isinstance(task, LazyValue) and task.is_plain:
             return task.read()
@@ -148,7 +149,7 @@ class ClaimedVisit:
 
     @property
     def idempotency_key(self) -> str:
-        """The same text for every start of this visit, whatever its node is named meanwhile."""
+        """The same text for every start of this visit, even if its node was renamed meanwhile."""
         name = self.first_name or f"{self.address.node_id}.{self.address.visit}"
         return f"{effect_name(self.address.run_id)}.{name}"
 
@@ -161,13 +162,13 @@ class ClaimedVisit:
         number: int = 1,
         **options: Unpack[InterruptOptions],
     ) -> Interrupt:
-        """Build a question, under an id that none has had which was withdrawn."""
+        """Build a question, under an id that no withdrawn question has had."""
         return numbered_question(
             self.address, self.answers, name, reason, scope=scope, number=number, **options
         )
 
     def save(self, checkpoint: Saved) -> None:
-        """Checkpoint what the next attempt starts with."""
+        """Save a checkpoint from which the next attempt starts."""
         self._write(SaveCheckpoint(self.claim.token, self.wrap(checkpoint)), checkpoint)
 
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
@@ -178,7 +179,7 @@ class ClaimedVisit:
         )
 
     def use(self, use: Use, checkpoint: Saved | None = None) -> None:
-        """Record that a decision is used, with the checkpoint that starts what it is for.
+        """Record that a decision is used, with the checkpoint that starts the approved work.
 
         Raises:
             ApprovalMismatch: it was used for something else. EffectsFrozen: the graph is frozen.
@@ -199,13 +200,13 @@ class ClaimedVisit:
             self._begun[use.interrupt_id] = use
 
     def _note_begun(self, question: Interrupt) -> None:
-        """Note that an earlier attempt of this visit has begun what a decision approves."""
+        """Note that an earlier attempt of this visit has begun work that a decision approves."""
         use = question.used or {}
         if use.get("key") == self.idempotency_key:
             self._begun[question.id] = Use(question.id, use["effect"], use["key"])
 
     def effects(self, status: Status, outcome: JSON | LazyValue) -> list[Use]:
-        """Return what this visit did by decisions, which ends with it in this outcome."""
+        """Return the uses of decisions by this visit, which end with it in this outcome."""
         return [use.with_outcome(status, codec.read(outcome)) for use in self._begun.values()]
 
     def approved(
@@ -218,16 +219,16 @@ class ClaimedVisit:
         """Return the newest decision on a question of an earlier node, if it approves this action.
 
         Raises:
-            ApprovalMismatch: it does not, or there is none.
+            ApprovalMismatch: it does not, or no decision exists.
         """
         if rule is None and name in {node, *(item.node_id for item in self.inputs)}:
-            # Whether a node may run is asked under its name, by the rule of the graph.
+            # The question whether a node may run has the node's name, and the graph's rule.
             spec = self._specs.get(map_of(name) or name)
             rule = spec.approval if spec and isinstance(spec.approval, Rule) else None
         if rule is None:
             raise ApprovalMismatch(
                 f"ctx.approved({name!r}) names no rule, and any client that writes to the store can lower "
-                "the one that is stored. The decision is kept: pass rule=, the same as to the interrupt() "
+                "the stored one. The decision is kept: pass rule=, the same as to the interrupt() "
                 "that asked, and start the worker again."
             )
         question = self._decided(name, node)
@@ -246,17 +247,17 @@ class ClaimedVisit:
         same = expected_action is None or expected_action.digest() == approval.effect
         if approval.decision not in {"approve", "edit", "respond"} or not same:
             raise ApprovalMismatch(
-                f"what this node is about to do is not what was approved as {name!r}: the decision is "
+                f"this node's next action is not the one that was approved as {name!r}: the decision is "
                 f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
             )
         self._note_begun(question)
         return question, approval
 
     def _rule_of(self, rule: Rule, question: Interrupt) -> Rule:
-        """Return the rule by which a question was to be decided: the code's, or a policy's that is as strict.
+        """Return the rule that applied to a question: the code's, or a policy's that is at least as strict.
 
         Raises:
-            ApprovalMismatch: the code wants more than the policy did.
+            ApprovalMismatch: the code requires more than the policy did.
         """
         asked_rule = Rule.thawed(question.rule or {})
         if not asked_rule.policy:
@@ -269,10 +270,10 @@ class ClaimedVisit:
         return asked_rule
 
     def _decided(self, name: str, node: str | None) -> Interrupt:
-        """Return the newest decided question of that name, of a node or of those before this one.
+        """Return the newest decided question with that name, asked by `node` or by the nodes before this one.
 
         Raises:
-            ApprovalMismatch: there is none.
+            ApprovalMismatch: no such question was decided.
         """
         visits = [
             (item.node_id, item.visit) for item in self.inputs if node in {None, item.node_id}
@@ -288,27 +289,27 @@ class ClaimedVisit:
         if question is None:
             nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
-                f"no one has decided {name!r} by a rule: {nodes} came before this one, and asked nothing of "
-                "that name that was decided. Name the node that asks: ctx.approved(name, action, node=...)."
+                f"no one has decided {name!r} by a rule: {nodes} came before this one, without a decided "
+                "question of that name. Name the node that asks: ctx.approved(name, action, node=...)."
             )
         return question
 
     def recall(self, session_id: str) -> Session:
-        """Read a session as completed visits have left it."""
+        """Read a session as completed visits left it."""
         return self._request(lambda: self.store.session(session_id))
 
     def fetch(self, nodes: Sequence[str]) -> list[Fetched]:
-        """Read other nodes of the run as they stand."""
+        """Read other nodes of the run in their current state."""
         return self._request(lambda: self.store.fetch(self.address.run_id, nodes))
 
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        """Add to the sum of the run or of a tag, also where another worker has the node by now."""
+        """Add to a sum of the run or of a tag, even if another worker has the node by now."""
         return self._request(
             lambda: self.store.do(SpendBudget(self.address.run_id, tag, spending))
         )
 
     def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        """Ask to raise a bound of a sum, or wait for the answer to another visit that is not over."""
+        """Ask to raise a bound of a sum, or wait for the answer to another visit that is still live."""
         request = OpenRaise(self.address.run_id, tag, counter, self._visit_name)
         asker = self._request(lambda: self.store.do(request))
         if asker and not asker.startswith("!") and not self._is_live(asker):
@@ -316,7 +317,7 @@ class ClaimedVisit:
         return asker
 
     def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        """Have those go on that wait for what this visit has asked."""
+        """Wake the visits that wait for this visit's question about a bound."""
         request = CloseRaise(self.address.run_id, tag, counter, self._visit_name, refusal)
         for waiting in self._request(lambda: self.store.do(request)):
             run_id, visit, node = waiting.split(" ", 2)
@@ -336,7 +337,7 @@ class ClaimedVisit:
         return record.visit == int(visit) and record.status in LIVE
 
     def spent(self, tag: Tagged | None) -> dict[str, Sum]:
-        """Read such a sum."""
+        """Read a sum of the run or of a tag."""
         return self._request(lambda: self.store.spent(self.address.run_id, tag))
 
     def tags(self) -> dict[str, str]:
@@ -344,7 +345,7 @@ class ClaimedVisit:
         return self._request(lambda: self.store.tags(self.address.run_id))
 
     def _request(self, request: Callable[[], T]) -> T:
-        """Make a request of the store, and note its outage."""
+        """Make a request to the store, and note its outage."""
         try:
             return request()
         except StoreError as error:
@@ -352,7 +353,7 @@ class ClaimedVisit:
             raise
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
-        """Add an event to the run's stream; one that an outage keeps out does not stop the node.
+        """Add an event to the run's stream; an outage loses the event but does not stop the node.
 
         Data too large for a stream is replaced by its size, `{"left_out": bytes}`.
         """
@@ -379,15 +380,15 @@ class ClaimedVisit:
             )
 
     def check(self) -> None:
-        """Raise LeaseLost, RunStopped or NodeTimedOut when this worker may no longer run the node."""
+        """Raise LeaseLost, RunStopped or NodeTimedOut if this worker may no longer run the node."""
         self.lease.check()
 
     def check_effect(self, tool: str = "") -> None:
-        """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
+        """Raise EffectsFrozen if effects of this graph, or calls of this tool, are frozen."""
         self.freezes.check(self.graph_id, tool)
 
     def waiting_for(self, outcome: Interrupted) -> Sequence[Interrupt]:
-        """List the questions that the node waits for, older ones included where the outcome keeps them."""
+        """List the questions that the node waits for, including older ones if the outcome keeps them."""
         if not outcome.keeps:
             return outcome.interrupts
         older = self.store.interrupts(self.claim.record.questions)
@@ -401,14 +402,14 @@ class ClaimedVisit:
         return self.store.read(self.address.run_id)
 
     def wrap(self, checkpoint: Saved) -> Saved:
-        """Wrap an executor's document in the node's, which also has visit, trace and first name."""
+        """Wrap an executor's document in the node's document, which adds visit, trace and first name."""
         document = NodeDocument(
             self.address.visit, checkpoint.document, None, self.trace, self.first_name
         )
         return Saved(document.dump(), checkpoint.keep, checkpoint.messages)
 
     def wrap_kept(self) -> Saved:
-        """Write what the executor saved last again, with the tentative outcome or without it."""
+        """Wrap the executor's last saved state again, with or without the tentative outcome."""
         document = NodeDocument(
             self.address.visit, self._kept, self.tentative, self.trace, self.first_name
         )
@@ -438,13 +439,16 @@ class ClaimedVisit:
             self.lease.state = "stale"
             raise LeaseLost(
                 f"node {self.address.node_id!r} of run {self.address.run_id} was given to another "
-                "worker; what this one wrote was refused."
+                "worker; this one's write was refused."
             )
         return reply
 
 
 def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
-    """A withdrawn question fails the attempt that asked it; a later attempt asks it again."""
+    """Return an answer as an attempt sees it.
+
+    A withdrawn question fails the attempt that asked it; a later attempt asks it again.
+    """
     withdrawal = answer.withdrawal
     if withdrawal is None or attempt <= withdrawal["attempt"]:
         return answer

@@ -1,9 +1,10 @@
-"""The engine: starts runs, executes the nodes whose doorbells ring, and sweeps what is due.
+"""The engine: starts runs, executes the nodes whose doorbells ring, and handles due timers.
 
-Every entry point (Celery, streams, CLI, Client, tests) calls these few verbs. The engine claims a visit from
-the store, runs the node's code, and commits the outcome. It holds no state of a run, so any number of
-engines in any number of processes may work on one store. What people do to runs (answers, retries, forks,
-migrations) is in `runner.operations`, which uses an engine's store and its `ring`.
+Every entry point (Celery, streams, CLI, Client, tests) calls these few verbs. The engine claims a
+visit from the store, runs the node's code, and commits the outcome. It holds no run's state, so any
+number of engines in any number of processes may work on one store. People's operations on runs
+(answers, retries, forks, migrations) are in `runner.operations`, which uses an engine's store and
+its `ring`.
 """
 
 from __future__ import annotations
@@ -89,25 +90,26 @@ from runner.store.requests import (
 log = logging.getLogger(__name__)
 
 CONDITION_TRIES = 3
-"""Evaluations of conditions whose results have changed meanwhile, before the run is locked."""
+"""Evaluations of conditions whose results changed meanwhile, before the run is locked."""
 
 MOST_REASON = 300
-"""Characters of the reason for which a node waits that are shown."""
+"""Characters shown of the reason for which a node waits."""
 
 SETTLE_TRIES = 1_000
-"""Tries of a settle that meets another node's lock or changed results; then the lease ends."""
+"""Tries of a settle that meets another node's lock or changed results; then the lease runs out."""
 
 LOCKED = 0.01
-"""Seconds before a settle is tried again that met another node's lock on the run."""
+"""Seconds before retrying a settle that met another node's lock on the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorbellOutcome:
-    """Outcome of a doorbell: the store's reply, and why the node waits or failed, when it does.
+    """Outcome of a doorbell: the store's reply, and why the node waits or failed, if it does.
 
-    `child` is the run that a nested graph's node waits for, `reference` the external task that a node waits
-    for, or that may be revoked; `retry_in` is in seconds. `following` is a visit that the settle has claimed
-    for this process, which must execute it or leave it. `raised` is as in `Failed`.
+    `child` is the run that a nested graph's node waits for. `reference` is the external task that a
+    node waits for, or that may be revoked; `retry_in` is in seconds. `following` is a visit that
+    the settle has claimed for this process, which must execute or leave it. `raised` is as in
+    `Failed`.
     """
 
     word: str
@@ -124,20 +126,20 @@ class DoorbellOutcome:
 class Engine:
     """Runs graphs on a store. Thread-safe; share one per process.
 
-    `is_stopping` returns whether a signal ends this process: a SystemExit in a node then comes from the
-    signal and not from the node's own code. (Code that calls `sys.exit` fails its node; were it to count as a
-    lost worker, it would end one process after the other.)
+    `is_stopping` returns whether a signal ends this process: a SystemExit in a node then comes from
+    the signal and not from the node's own code. (Code that calls `sys.exit` fails its node; if it
+    counted as a lost worker, it would end one process after the other.)
     """
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
     fire: Mapping[str, Callable[[str], object]] = MappingProxyType({})
-    """Does what is due of a schedule, job or webhook, by kind; a process that can't leaves it to another."""
+    """Handles a due schedule, job or webhook, by kind; a process that can't leaves it to another."""
 
     directory: str | None = None
-    """The name of the directory that knows who is in which group; None: that of the settings."""
+    """The name of the directory that knows people's groups; None uses the settings' directory."""
 
     signing_level: int | None = None
-    """The level at which this process signs for its own callers, at most; None: that of its key."""
+    """The highest level at which this process signs for its own callers; None uses its key's level."""
 
     def __init__(
         self,
@@ -146,7 +148,7 @@ class Engine:
         registry: Registry,
         lease: float | None = None,
     ) -> None:
-        """`lease` is in seconds; without it the store's, which suits processes that may be lost."""
+        """Use a lease of `lease` seconds, or the store's, which suits processes that may be lost."""
         self.store, self.registry = store, registry
         self.decision_keys = DecisionKeys()
         self._dispatcher = dispatcher
@@ -162,7 +164,7 @@ class Engine:
 
     @functools.cached_property
     def signing_key(self) -> SigningKey | None:
-        """The key by which this process signs what its own callers decide; None where it has none."""
+        """The key by which this process signs its own callers' decisions; None if it has no key."""
         from runner.settings import Settings  # noqa: PLC0415 - reading settings is slow, and rarely needed
 
         path = Settings().signing_key
@@ -170,7 +172,7 @@ class Engine:
 
     @functools.cached_property
     def plain_issuer(self) -> str:
-        """The issuer of names that are written without one; "" where none is set."""
+        """The issuer of names that are written without one; "" if none is set."""
         from runner.settings import Settings  # noqa: PLC0415 - as above
 
         return Settings().plain_names_issuer
@@ -185,7 +187,7 @@ class Engine:
         return self.ring(self._starter.run(graph_id, task, options)).run_id
 
     def publish(self, names: Sequence[str]) -> None:
-        """Publish graphs of this process, with those nested in them, and release held nodes that fit them."""
+        """Publish this process's graphs and their nested graphs, and release held nodes that fit them."""
         self._starter.publish(names, replace=True)
         for reply in held_nodes.release(self.store, self.registry, names):
             self.ring(reply)
@@ -202,7 +204,7 @@ class Engine:
     ) -> DoorbellOutcome:
         """Claim a visit, run its node and commit the outcome; a stale doorbell changes nothing.
 
-        A claim that was lost is made again with its `nonce`. For `may_continue` see `execute`.
+        A lost claim is made again with its `nonce`. For `may_continue` see `execute`.
         """
         if node == CALLBACK_NODE:
             return DoorbellOutcome(call_on_end(self.store, self._dispatcher, run_id, visit))
@@ -223,7 +225,8 @@ class Engine:
     ) -> DoorbellOutcome:
         """Run the node of a claimed visit and commit the outcome.
 
-        Where `may_continue` says so when the node has completed, its settle may claim the next one.
+        If `may_continue` returns true when the node has completed, its settle may claim the next
+        one.
         """
         plan = self._find_plan(claim.graph_id)
         if plan is None or not nodes.unchanged(plan, claim):
@@ -233,7 +236,7 @@ class Engine:
         on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
         with self.leases.hold(claim.token, timeout, on_timeout) as lease:
             try:
-                # What the node and its code set in their context ends with it.
+                # Changes that the node and its code make to their context end with it.
                 delivery = copy_context().run(self._execute, plan, claim, lease, may_continue)
             except SystemExit:
                 if self.is_stopping():  # by a signal, in a child of a pool
@@ -241,7 +244,8 @@ class Engine:
                 raise
             finally:
                 self._quarantine.release(claim.token)
-        # The code of a node that timed out may return much later: its Celery task ends as the node did.
+        # The code of a node that timed out may return much later: its Celery task ends as the node
+        # did.
         return (
             timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
         )
@@ -257,19 +261,19 @@ class Engine:
         return True
 
     def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:
-        """Record how an external task ended, packed: "reported", or "stale" or "unknown" when too late.
+        """Record how an external task ended, packed: "reported", or "stale" or "unknown" if too late.
 
         Raises:
-            PayloadTooLarge: it is larger than a value may be; nothing was stored.
+            PayloadTooLarge: the outcome is larger than a value may be; nothing was stored.
         """
         size_limits.check(f"the report on {reference}", outcome, self.store.max_bytes)
         return self.do(ReportResult(run_id, node, visit, reference, outcome)).word
 
     def cancel(self, run_id: str, reason: str) -> str:
-        """Stop a run: "cancelled", or "already" when it is stopping or has ended.
+        """Stop a run: "cancelled", or "already" if it is stopping or has ended.
 
         Raises:
-            NotFoundError: there is no such run. UsageError: the reason is no text, or too long.
+            NotFoundError: the run doesn't exist. UsageError: the reason isn't a text, or is too long.
         """
         reply = self.do(CancelRun(run_id, validation.reason(reason), new_nonce())).word
         if reply == "unknown":
@@ -280,7 +284,7 @@ class Engine:
     def end_without_worker(
         self, run_id: str, node: str, visit: int, attempt: int
     ) -> DoorbellOutcome | None:
-        """Return how a visit ended that an expired question ended or that failed; None for any other."""
+        """Return the outcome of a visit that failed or that an expired question ended; None for any other."""
         ((record, _, entry),) = self.store.fetch(run_id, [node])
         if entry is None or (record.visit, record.attempt) != (visit, attempt):
             return None
@@ -310,14 +314,14 @@ class Engine:
             return self._settle_failed(failed, Failed(error), entry).word
 
     def sweep(self, limit: int = 100) -> int:
-        """Handle due timers (lost leases, retries, lost doorbells, expiries); return how many there were."""
+        """Handle due timers (lost leases, retries, lost doorbells, expiries); return their number."""
         reply = self.ring(self.store.sweep(limit))
         for kind, name in reply.fired:
             self._fire(kind, name)
         return int(reply.word)
 
     def _fire(self, kind: str, name: str) -> None:
-        """Do what is due of a schedule, job or webhook; one that can't be used keeps no other waiting."""
+        """Handle a due schedule, job or webhook; an error of one doesn't delay the others."""
         try:
             if kind in self.fire:
                 self.fire[kind](name)
@@ -327,16 +331,16 @@ class Engine:
             log.exception("%s.failed: %r does nothing; it is tried again.", kind, name)
 
     def sweep_in(self, seconds: float) -> None:
-        """Sweep once more after so many seconds, for what is due before the next regular sweep."""
+        """Sweep again after so many seconds, for timers due before the next regular sweep."""
         self._sweep_timer.sweep_in(seconds)
 
     def running(self) -> list[Token]:
         return self.leases.held()
 
     def leave(self, tokens: Sequence[Token] | None = None) -> list[Token]:
-        """Release claims, or all that this process runs, so that other workers start it at once.
+        """Release claims, or every visit that this process runs, so that other workers start them at once.
 
-        What the nodes' code still writes afterwards is refused. Return what was released.
+        Later writes by the nodes' code are refused. Return the released claims.
         """
         return [
             token
@@ -345,11 +349,11 @@ class Engine:
         ]
 
     def do(self, request: Request[Reply]) -> Reply:
-        """Do a request in the store, and publish the doorbells of its reply."""
+        """Make a request to the store, and publish the doorbells of its reply."""
         return self.ring(self.store.do(request))
 
     def ring(self, reply: Rung) -> Rung:
-        """Publish the doorbells of a store's reply; one that is lost is rung again by a sweep."""
+        """Publish the doorbells of a store's reply; a sweep rings a lost one again."""
         if reply.doorbells:
             try:
                 self._dispatcher.ring(reply.doorbells)
@@ -360,7 +364,7 @@ class Engine:
     # -- nodes that this process can't run, and a process that stops ------------------------------------
 
     def _find_plan(self, graph_id: str) -> CompiledGraph | None:
-        """Find a graph; one whose factory raises counts as one that this process doesn't have."""
+        """Find a graph; if its factory raises, this process counts as not having it."""
         try:
             return self.registry.find(graph_id)
         except Exception:
@@ -371,11 +375,11 @@ class Engine:
             return None
 
     def _hold_or_return(self, plan: CompiledGraph | None, claim: Claim) -> str:
-        """A deploy changed the graph: hold an older run's node, return a newer run's to the queue."""
+        """Hold an older run's node if a deploy changed its graph; return a newer run's to the queue."""
         self._quarantine.release(claim.token)
         if held_nodes.is_current(self.store, self._find_plan, plan, claim):
             log.warning(
-                "node.held: run %s waits for migration: node %r of graph %r is not what it was when the run "
+                "node.held: run %s waits for migration: node %r of graph %r has changed since the run "
                 "started. Answers are kept; see `runner runs show`.",
                 claim.token.run_id,
                 claim.token.node,
@@ -391,11 +395,12 @@ class Engine:
         return reply
 
     def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
-        """Have a node tried again later, by any worker; no attempt is counted."""
+        """Retry a node later, on any worker; no attempt is counted."""
         return self.do(RetryVisit(claim.token, delay_ms, None, None)).word
 
     def _release(self, token: Token) -> bool:
-        # The renewals stop first: where the store can't be reached, the lease then runs out by itself.
+        # The renewals stop first: if the store can't be reached, the lease then runs out without
+        # them.
         lease = self.leases.drop(token)
         try:
             stalled = None if lease is None else not lease.has_saved
@@ -413,8 +418,9 @@ class Engine:
             try:
                 visit = self._visit(plan, claim, lease)
             except codec.READ_ERRORS as error:
-                raise CorruptDocument(f"what the visit needs can't be read: {error}") from error
-            # A settle claims without a look, maybe a node of another graph: not while anything is frozen.
+                raise CorruptDocument(f"the visit's data can't be read: {error}") from error
+            # A settle claims without a freeze check, maybe a node of another graph: not while
+            # anything is frozen.
             visit.may_continue = lambda: may_continue() and not self.freezes.known
             began = time.monotonic()
             async_loop.stop_by(lease.stop)
@@ -438,7 +444,7 @@ class Engine:
             return self._postpone(claim, error)
 
     def _wait_for_thaw(self, claim: Claim, error: EffectsFrozen) -> DoorbellOutcome:
-        """Return a node to the queue that has met what is frozen, and say so to those who watch the run."""
+        """Return a node that met a freeze to the queue, and tell the run's watchers."""
         token = claim.token
         log.info("node.frozen: node %r of run %s waits: %s", token.node, token.run_id, error)
         self.store.do(
@@ -455,7 +461,7 @@ class Engine:
         )
 
     def _postpone(self, claim: Claim, error: RetryAfter) -> DoorbellOutcome:
-        """Have a node go on after the time that its code asked for; no attempt is counted."""
+        """Continue a node after the time that its code asked for; no attempt is counted."""
         reason, delay_ms = (
             validation.one_line(error.reason)[:MOST_REASON],
             math.ceil(error.seconds * 1000),
@@ -545,7 +551,7 @@ class Engine:
                 )
             except (StoreError, CorruptDocument):
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a user's condition raises fails its source
+            except Exception as error:  # noqa: BLE001 - any error of a user's condition fails its source
                 return self._settle_failed(visit, Failed.of(error, saved=outcome.saved), entry)
             entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
             settlement = Settlement(
@@ -571,11 +577,11 @@ class Engine:
     def _fail(
         self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int
     ) -> DoorbellOutcome:
-        """Try the node again later where its policy says so, otherwise settle it as failed."""
+        """Retry the node later if its policy says so, otherwise settle it as failed."""
         spec = plan.node(visit.address.node_id)
         entry = nodes.entry(spec.kind, elapsed_ms, outcome.usage)
         attempts = visit.attempt - visit.claim.record.uncounted
-        jitter = random.random()  # noqa: S311 - it is no secret
+        jitter = random.random()  # noqa: S311 - it isn't a secret
         delay = spec.retry.delay(attempts, outcome.error, jitter) if spec.retry else None
         if delay is None or outcome.final:
             return self._settle_failed(visit, outcome, entry)
@@ -602,7 +608,7 @@ class Engine:
         )
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
-        """Settle a visit; where another node has locked the run, wait until it has settled."""
+        """Settle a visit; if another node has locked the run, wait until that node has settled."""
         reply = Reply("locked")
         for _ in range(SETTLE_TRIES):
             reply = self.do(SettleVisit(token, settlement, nonce))
@@ -626,7 +632,7 @@ class Engine:
         return DoorbellOutcome(reply, claim.graph_id, questions if reply == "waiting" else ())
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
-        """Have a node wait for an external task, then send that; `timeout` in seconds counts from there."""
+        """Make a node wait for an external task and send that; `timeout` counts in seconds from then on."""
         reply = self.do(HandOver(token, outcome.reference)).word
         if reply != "handed":
             return reply
@@ -647,7 +653,7 @@ class Engine:
     def _fail_timed_out(
         self, plan: CompiledGraph, claim: Claim, end: Future[DoorbellOutcome], lease: Lease
     ) -> None:
-        """Fail a node whose code still runs after its deadline; the fence refuses what it does later."""
+        """Fail a node whose code still runs after its deadline; the fence refuses its later writes."""
         visit = self._visit(plan, claim, lease)
         self._quarantine.release(claim.token)
         try:

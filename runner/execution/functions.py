@@ -1,7 +1,7 @@
 """Functions as nodes: one context in, JSON data or a pydantic model out; `typed` adds checked data.
 
-A function runs again from its top when it is resumed; answers it has are returned by
-`interrupt()`, and results of `once()` are returned without running again.
+A resumed function runs again from its top; `interrupt()` returns the answers it has, and `once()`
+returns its results without running again.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.read_back import difference
 from runner.records.run_ids import effect_name
 
-# Functions with types: the input is checked before they run, and what they return after.
+# Functions with types: the input is checked before they run, and the returned value after.
 #
-# A function's one annotated parameter is its input; a parameter that is annotated as NodeContext, or
-# not at all, is the context. What doesn't fit is a DataMismatch, and the node fails with it. A function
-# that takes the context alone is called as it is, and its annotations are not looked at.
+# A function's one annotated parameter is its input; a parameter that is annotated as NodeContext,
+# or not annotated, is the context. Data that doesn't fit is a DataMismatch, and the node fails with
+# it. A function that takes the context alone is called as it is, without a look at its annotations.
 
 
 KIND = "function"
@@ -96,7 +96,7 @@ class Untyped:
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A function of checked data. `filled` are the parameters that get it and the context, in their order."""
+    """A function of checked data. `filled` are the parameters for the data and the context, in order."""
 
     function: Callable[..., Any]
     name: str
@@ -129,7 +129,7 @@ class Typed:
         )
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
-        """Check what was returned against the annotation, and pack it.
+        """Check the returned value against the annotation, and pack it.
 
         Raises:
             DataMismatch: it doesn't fit. UnstorableError: it can't be stored.
@@ -140,12 +140,10 @@ class Typed:
             value = _checked(self.returned, result)
             data = _dumped(self.returned, value, round_trip=True)
             output = _dumped(self.returned, value, round_trip=False)
-            if data != value:  # JSON data is read back as what it is
+            if data != value:  # JSON data is read back unchanged
                 self._check_read_back(value, _validated(self.returned, data), visit)
             if output != data and not _fits(self.returned, output):
-                output = (
-                    data  # what is computed would be refused by a node that takes this type
-                )
+                output = data  # a node that takes this type would refuse computed fields
         except (pydantic.ValidationError, pydantic_core.PydanticSerializationError) as error:
             problems = (
                 validation.of_model(error)
@@ -153,21 +151,21 @@ class Typed:
                 else str(error)
             )
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but what it returned does not fit the annotation of "
+                f"node {visit.address.node_id!r} ran, but its result does not fit the annotation of "
                 f"{self.name}: {problems}. The result is not stored and the node is not tried again; change "
-                "what the function returns, or the annotation."
+                "the returned value, or the annotation."
             ) from error
         return _packed(self.name, value, data), output
 
     def _check_read_back(self, value: Any, again: Any, visit: Visit) -> None:
-        """Check that the next node gets what this one returned.
+        """Check that the next node gets the value that this node returned.
 
         Raises:
             DataMismatch: part of it would be another value.
         """
         if path := difference(value, again):
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but {path} of what it returned would be another "
+                f"node {visit.address.node_id!r} ran, but {path} of its result would be another "
                 "value when it is read back, so the result is not stored and the node is not tried again: "
                 f"give {self.name} a type whose JSON form has all of it."
             )
@@ -182,7 +180,7 @@ def _fits(adapter: Adapter, value: Any) -> bool:
 
 
 def signature_of(function: object, context: type) -> NodeSignature | None:
-    """Return how a function is called as a node, or None where it can't be; `context` is NodeContext.
+    """Return how a function is called as a node, or None if it can't be; `context` is NodeContext.
 
     Raises:
         DefinitionError: its annotations can't be checked, or it takes several inputs.
@@ -234,7 +232,7 @@ def _typed(
 
 
 def restore(json_value: Any) -> Any:
-    """Bring a function's result back: as the type that it declares, where this process has the function.
+    """Restore a function's result as its declared type, if this process has the function.
 
     Raises:
         CorruptDocument: a model's class no longer takes the data.
@@ -262,7 +260,7 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 
 def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
-    """Whatever could be anything is the context: that is what functions without types take."""
+    """Return a parameter's role. If it could be anything, it is the context, as in untyped functions."""
     written, is_optional = parameter.annotation, parameter.default is not parameter.empty
     if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return ""
@@ -277,7 +275,7 @@ def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
 
 
 def _resolved(function: object, written: Any) -> Any:
-    """Look an annotation up where the function was written; None where a name in it is unknown."""
+    """Look an annotation up in the function's module; return None if a name in it is unknown."""
     try:
         holder = type("Holder", (), {"__annotations__": {"it": written}})
         return get_type_hints(holder, _namespace(function), include_extras=True)["it"]
@@ -290,7 +288,7 @@ def _hint(function: object, written: Any, name: str, parameter: str) -> Any:
     if hint is None:
         raise DefinitionError(
             f"{name}: the annotation {written!r} of {parameter!r} can't be looked up; define or import "
-            "what it names at the top of the function's module."
+            "its names at the top of the function's module."
         )
     return hint
 
@@ -300,7 +298,7 @@ def _namespace(function: object) -> dict[str, Any]:
         function = function.func
     function = inspect.unwrap(function) if callable(function) else function
     if not hasattr(function, "__globals__"):
-        function = getattr(type(function), "__call__", None)  # noqa: B004 - its globals are asked for, not whether it is there
+        function = getattr(type(function), "__call__", None)  # noqa: B004 - its globals are needed, not whether it exists
     return getattr(function, "__globals__", {})
 
 
@@ -329,15 +327,15 @@ def _adapter(hint: Any, name: str, parameter: str) -> Adapter:
         except pydantic.errors.PydanticUserError as error:
             if error.code != "type-adapter-config-unused":
                 raise
-            return pydantic.TypeAdapter(hint)  # a model has a configuration of its own
+            return pydantic.TypeAdapter(hint)  # a model has its own configuration
     except (
         pydantic.errors.PydanticUserError,
         pydantic.errors.PydanticUndefinedAnnotation,
     ) as error:
         shown = hint.__forward_arg__ if isinstance(hint, ForwardRef) else hint
         raise DefinitionError(
-            f"{name}: {shown!r} of {parameter!r} is no type whose JSON can be checked; use a pydantic model, "
-            f"a dataclass or JSON types. {str(error).partition(chr(10))[0]}"
+            f"{name}: {shown!r} of {parameter!r} isn't a type whose JSON can be checked; use a pydantic "
+            f"model, a dataclass or JSON types. {str(error).partition(chr(10))[0]}"
         ) from error
 
 
@@ -348,7 +346,7 @@ def _validated(adapter: Adapter, value: Any) -> Any:
 
 
 def _checked(adapter: Adapter, result: Any) -> Any:
-    """Return an object of the declared type as it is; validate anything else from its JSON form."""
+    """Return an object of the declared type unchanged; validate anything else from its JSON form."""
     try:
         return adapter.validate_python(result, strict=True)
     except pydantic.ValidationError as error:
@@ -375,10 +373,10 @@ def _packed(name: str, value: Any, data: Any) -> Any:
 
 
 class Inputs(dict[str, Any]):
-    """Outputs by node id. The usual mistake is to read those of a node without an edge to this one."""
+    """Outputs by node id. The usual mistake is to read a node that has no edge to this one."""
 
     def __missing__(self, node_id: str) -> Any:
-        """Raise a KeyError that names what there is."""
+        """Raise a KeyError that names the existing inputs."""
         names = ", ".join(self) or "nothing"
         raise KeyError(
             f"no output of {node_id!r} came to this node; ctx.inputs has {names}. It needs an edge "
@@ -389,8 +387,8 @@ class Inputs(dict[str, Any]):
 class NodeContext:
     """Context of a function node: it reads its run, asks, remembers and reports.
 
-    `invocation_state` is what the run was given beside its task. `run_id`, `graph_id`, `node_id`, `visit` and
-    `attempt` say where it is; `item_index` is None outside of maps.
+    `invocation_state` is the state given to the run beside its task. `run_id`, `graph_id`,
+    `node_id`, `visit` and `attempt` say where it is; `item_index` is None outside of maps.
     """
 
     def __init__(self, visit: Visit) -> None:
@@ -411,26 +409,26 @@ class NodeContext:
 
     @functools.cached_property
     def task(self) -> Any:
-        """The task of the run, of a map's item the item."""
+        """The task of the run; for a map's item, the item."""
         return self._visit.task
 
     @functools.cached_property
     def inputs(self) -> dict[str, Any]:
-        """The outputs of the nodes before by node id, decoded when the function first asks for them."""
+        """The outputs of the previous nodes by node id, decoded when the function first asks for them."""
         return Inputs({item.node_id: item.output for item in self._visit.inputs})
 
     @property
     def input_text(self) -> str:
-        """The task and the outputs of the nodes before, as one text in edge order."""
+        """The task and the outputs of the previous nodes, as one text in edge order."""
         return input_text(self.task, self._visit.inputs)
 
     @property
     def idempotency_key(self) -> str:
-        """The same text at every start of this visit: give it to services that take one.
+        """The same text at every start of this visit: pass it to services that accept one.
 
-        It follows from the idempotency key of the run's start, so a run started again with that key, after
-        the store was lost, does not pay twice. Without such a key it follows from the run's id. After
-        `approved` it is the key of that approval, in every visit that could use it.
+        It derives from the idempotency key of the run's start, so a run started again with that
+        key, after the store was lost, does not pay twice. Without that key it derives from the
+        run's id. After `approved` it is the key of that approval, in every visit that could use it.
         """
         return self._approval_key or self._visit.idempotency_key
 
@@ -444,16 +442,17 @@ class NodeContext:
     ) -> Any:
         """Ask a person, or return the answer: the first call ends this execution, a later one returns.
 
-        `response` answers at once, unless a person has. An answer must fit `response_schema` (a pydantic
-        model, which is then what is returned, or a JSON Schema); `assignees` are those who may give it.
-        `expires_in` is in seconds; then `on_expire` holds: "reject" (the default: InterruptExpired is raised
-        here), {"response": value}, "fail" (the node fails) or {"route": node} (the node ends, and an edge
-        for that leads on). People are reminded every `remind_every` seconds, or when those in
-        `remind_after` have passed since the question.
+        `response` answers at once, unless a person has. An answer must fit `response_schema` (a
+        pydantic model, whose instance is then returned, or a JSON Schema); `assignees` are the
+        people who may give it. `expires_in` is in seconds; then `on_expire` applies: "reject" (the
+        default: InterruptExpired is raised here), {"response": value}, "fail" (the node fails) or
+        {"route": node} (the node ends, and an edge for that leads on). People are reminded every
+        `remind_every` seconds, or when the seconds in `remind_after` have passed since the
+        question.
 
-        With a `rule` people vote, and an `Approval` is returned, also of a rejection. `action` is what is to
-        be approved (an object of JSON data): what the function then does must be that, or the new one of an
-        edit. `risk` is "low" or "high".
+        With a `rule` people vote, and an `Approval` is returned, even for a rejection. `action` is
+        the action to approve (an object of JSON data): the function must then do exactly that, or
+        the new action of an edit. `risk` is "low" or "high".
 
         Raises:
             UsageError: an argument can't be used. UnstorableError: the reason can't be stored.
@@ -467,7 +466,7 @@ class NodeContext:
         return answer
 
     def _use(self, question: Interrupt, approval: Approval, follows: str = "") -> None:
-        """Record what is done now by a decision, once for this visit."""
+        """Record once for this visit that it now acts on a decision."""
         key = self._visit.idempotency_key
         is_recorded = (question.used or {}).get("key") == key
         if approval.decision not in {"reject", "expired"} and not is_recorded:
@@ -482,22 +481,23 @@ class NodeContext:
         rule: Rule | None = None,
         node: str | None = None,
     ) -> Approval:
-        """Return the approval that an earlier node got for what this one is about to do, and use it up.
+        """Return and use up the approval that an earlier node got for this node's next action.
 
-        The question `name` was asked by the `node`, without it by one whose output comes to this node, with
-        the same `action`; after an edit, with the new one. The rule is that of the node `name`, if people
-        approve that. Else pass the `rule` that the code asks by: any client that writes to the store can
-        lower that of the stored question.
+        The `node` asked the question `name` with the same `action`; after an edit, with the new
+        one. Without `node`, a node whose output comes to this one asked it. If people approve the
+        node `name`, its rule applies. Otherwise pass the `rule` by which the code asks: any client
+        that writes to the store can lower the stored question's rule.
 
         Raises:
-            ApprovalMismatch: no one has approved just this, it was used elsewhere, or there is no rule; the
+            ApprovalMismatch: no one has approved just this, it was used elsewhere, or it has no rule; the
                 node is held.
         """
         self.check()
         question, approval = self._visit.approved(name, action, rule, node)
         first_key = f"{self.run_id}.{question.node_id}.{question.visit}"
         self._use(question, approval, first_key)
-        # A client of the store can make a used approval new: then the effect is a repeat by its key.
+        # A client of the store can make a used approval new: then the effect is a repeat by its
+        # key.
         self._approval_key = effect_name(self.run_id) + question.id.removeprefix(self.run_id)
         return approval
 
@@ -508,11 +508,11 @@ class NodeContext:
         *,
         on_unknown: Literal["repeat", "raise"] = "repeat",
     ) -> Result:
-        """Run `fn` until one result of it is recorded in this visit, and never after that.
+        """Run `fn` until one of its results is recorded in this visit, and never after that.
 
         A crash between the effect and the record repeats it, with the same idempotency key. With
         `on_unknown="raise"` the intent is recorded first, and a crash in between raises instead. An
-        async function that gives an async `fn` awaits what this returns.
+        async function that passes an async `fn` awaits the returned value.
 
         Raises:
             RunnerError: with on_unknown="raise", an earlier start left no result.
@@ -557,7 +557,7 @@ class NodeContext:
         self._record(key, {"result": codec.pack(result, f"the result of once({key!r})")})
 
     def _forget(self, key: str) -> None:
-        """A question ended it: it is known to be unfinished, and begins again with the answer."""
+        """Forget a call that a question ended: it is unfinished, and begins again with the answer."""
         if key in self._once:
             self._record(key, None)
 
@@ -577,16 +577,16 @@ class NodeContext:
             self._visit.save(self.saved())
 
     def saved(self) -> Saved:
-        """State that this function keeps across pauses."""
+        """Return the state that this function keeps across pauses."""
         return Saved({"v": 1, "visit": self.visit, "once": self._once})
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report how far this node is, from 0 to 1, to those who watch the run."""
+        """Report this node's progress, from 0 to 1, to people who watch the run."""
         self.check()
         self._visit.emit("progress", {"fraction": float(fraction), "note": note})
 
     def check(self) -> None:
-        """Raise when this worker may no longer run the node; call it in long loops, the other methods do.
+        """Raise if this worker may no longer run the node. Call it in long loops; the other methods do.
 
         Raises:
             LeaseLost: another worker goes on. RunStopped: the run was cancelled. NodeTimedOut: the node
@@ -596,7 +596,7 @@ class NodeContext:
 
     @property
     def mismatch(self) -> ApprovalMismatch | None:
-        """Why a decision of this execution does not hold, also where the code went on without it."""
+        """The reason that a decision of this execution does not hold, even if the code went on."""
         return self._asker.mismatch
 
     @property
@@ -619,12 +619,12 @@ class FunctionNode:
     kind = KIND
 
     def __init__(self, function: Callable[..., Any], signature: NodeSignature) -> None:
-        """Wrap a function; `signature` says how it is called. Made by `function_node`."""
+        """Wrap a function, called by its `signature`. Made by `function_node`."""
         self.function, self.signature = function, signature
         self._is_async = inspect.iscoroutinefunction(function)
 
     def execute(self, visit: Visit) -> Outcome:
-        """Run the function once; what it raises is its failure."""
+        """Run the function once; an error that it raises is its failure."""
         context = NodeContext(visit)
         outcome: Outcome | None = None
         try:
@@ -645,7 +645,8 @@ class FunctionNode:
         ):
             raise
         except BaseException as error:
-            # Code that swallows, wraps or replaces the exception of a question can't lose the question.
+            # Code that swallows, wraps or replaces the exception of a question can't lose the
+            # question.
             if not context.asked:
                 if isinstance(error, RetryAfter) or not isinstance(error, Exception):
                     raise
@@ -676,7 +677,7 @@ def task_schema(definition: Definition) -> dict[str, Any] | None:
 def result_schema(definition: Definition) -> dict[str, Any] | None:
     """Return the JSON Schema of the output of a completed run, as the graph's last function declares it.
 
-    None where it declares none, people may answer instead of it, or the graph may end elsewhere.
+    None if it declares none, people may answer instead of it, or the graph may end elsewhere.
     """
     sources = {edge.source for edge in definition.edges}
     last = [node for name, node in definition.nodes.items() if name not in sources]
@@ -696,10 +697,10 @@ def result_schema(definition: Definition) -> dict[str, Any] | None:
 
 
 def function_node(function: object) -> FunctionNode | None:
-    """Wrap a function of one NodeContext, or of data with a type and perhaps the context; None for others.
+    """Wrap a function of one NodeContext, or of typed data and perhaps the context; None for others.
 
     Raises:
-        DefinitionError: it has types that can't be checked.
+        DefinitionError: its types can't be checked.
     """
     signature = signature_of(function, NodeContext)
     if signature is None or not callable(function):

@@ -1,11 +1,11 @@
-"""Nodes that a process can't run, because it doesn't have the graph that they are part of.
+"""Nodes that a process can't run, because it doesn't have their graph.
 
-Where a deploy changed a waiting run's graph, the node is held: its run needs migration. A process that
-publishes a graph later (a deploy that is rolled back brings the older graph, another one may have the
-node as it was) releases the held nodes that it can run. Where the run is newer than this process, the
-node is returned to the queue until a worker takes it that has the graph: at once by each process that gets
-it for the first time, later after a pause. If no worker has the graph, that goes on for ever: so the log
-names the graph once per process, and the run's events name each visit once.
+If a deploy changed a waiting run's graph, the node is held: its run needs migration. A process that
+publishes a graph later releases the held nodes that it can run: a rollback brings the older graph
+back, or another deploy may have the node unchanged. If the run is newer than this process, the node
+is returned to the queue until a worker that has the graph takes it: at once by each process that
+gets it for the first time, later after a pause. If no worker has the graph, that goes on forever,
+so the log names the graph once per process, and the run's events name each visit once.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from runner.store.requests import EmitEvent, ReleaseNodes
 log = logging.getLogger(__name__)
 
 UNDER_WAY = (Status.EXECUTING, Status.INTERRUPTED, Status.NEEDS_MIGRATION)
-"""Runs of which a process may have to run nodes."""
+"""Statuses of runs whose nodes a process may have to run."""
 
 PAGE = 1_000
 """Runs in one page of a listing."""
 
 RETURN_DELAY_MS = 2_000
-"""Delay of a node that this process has no code for and gets again: most likely no other has it."""
+"""Delay of a node that this process gets again without having its code: probably no other has it."""
 
 REMEMBERED = 10_000
-"""Visits that are remembered as reported; after so many a run's event may be written once more."""
+"""Visits remembered as reported; beyond that, a run's event may be written again."""
 
 
 def plans_of(registry: Registry, names: Sequence[str]) -> dict[str, CompiledGraph]:
-    """Return graphs and those nested in them by their paths."""
+    """Return graphs and their nested graphs by path."""
     return {plan.topology.graph_id: plan for name in names for plan in registry.family(name)}
 
 
 def runs_of(store: Store, query: RunQuery) -> Iterator[RunSummary]:
-    """List all runs that a query matches, reading them page by page."""
+    """List all runs that a query matches, reading page by page."""
     cursor: str | None = ""
     while cursor is not None:
         page = store.runs(query, PAGE, cursor)
@@ -57,9 +57,9 @@ def is_current(
     plan: CompiledGraph | None,
     claim: Claim,
 ) -> bool:
-    """Return whether this process has the current graph: a node that it can't run is of an older run.
+    """Return whether this process has the current graph, so that a node it can't run is of an older run.
 
-    Where a nested graph is gone, the graph around it decides.
+    If a nested graph is gone, the graph around it decides.
     """
     path = claim.graph_id
     while plan is None and (path := path.rpartition(PATH)[0]):
@@ -68,7 +68,7 @@ def is_current(
 
 
 def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Reply]:
-    """Release every held node of some graphs that is what it was, as this process has them."""
+    """Release the held nodes that are unchanged in this process's version of some graphs."""
     plans = plans_of(registry, names)
     for run in list(runs_of(store, RunQuery(Status.NEEDS_MIGRATION))):
         plan = plans.get(run.graph_id)
@@ -124,12 +124,12 @@ class UnservedNodes:
         self._visits: dict[tuple[str, str, int], None] = {}
 
     def is_new(self, token: Token) -> bool:
-        """Return whether a visit was not returned before."""
+        """Return whether this process returns a visit for the first time."""
         with self._lock:
             return (token.run_id, token.node, token.visit) not in self._visits
 
     def record(self, claim: Claim, plan: CompiledGraph | None) -> None:
-        """Log and record that a visit was returned to the queue, and why; an outage is only logged."""
+        """Log and record the return of a visit to the queue, with the reason; an outage is only logged."""
         token, graph = claim.token, claim.graph_id
         reason = (
             "no graph of this name can be built here"
@@ -142,7 +142,7 @@ class UnservedNodes:
         if new_graph:
             log.warning(
                 "node.unserved: node %r of run %s was returned to the queue %r: its graph is %r, and %s. It "
-                "is tried again until a worker takes it that has the graph: start one, take the "
+                "is tried again until a worker that has the graph takes it: start one, take the "
                 "queue from this one, or see `runner doctor`.",
                 token.node,
                 token.run_id,
@@ -166,7 +166,7 @@ class UnservedNodes:
                 )
 
     def _queue(self, claim: Claim) -> str:
-        """Return the queue of a visit, "" when the store can't be asked."""
+        """Return the queue of a visit, "" if the store can't be asked."""
         try:
             topology = self._store.topology(claim.graph_id, claim.fingerprint)
         except StoreError:

@@ -14,8 +14,9 @@ from runner.records.run_ids import PARTITION_DIGITS
 def run_id(partition: int = 0, letters: str = "") -> str:
     """Make a run id: two digits of partition, then a UUID version 7 in 26 letters and digits.
 
-    The alphabet of base32hex keeps the order of the bytes, so ids sort by time. Ids are no secrets.
-    `letters` are those of a signed start, see `proofs.run_name`, or of one with a key, see `keyed`.
+    The alphabet of base32hex keeps the order of the bytes, so ids sort by time. Ids aren't secret.
+    `letters` replaces the UUID for a signed start, see `proofs.run_name`, or a start with a key,
+    see `keyed`.
     """
     letters = (
         letters
@@ -25,5 +26,5 @@ def run_id(partition: int = 0, letters: str = "") -> str:
 
 
 def keyed(*names: str | int) -> str:
-    """Return the letters of a new run whose effects are named by these names, see `run_ids`."""
+    """Return the letters of a new run whose effects take their keys from these names, see `run_ids`."""
     return run_ids.keyed(time.time_ns() // 1_000_000, *names)

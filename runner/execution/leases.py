@@ -1,11 +1,10 @@
-"""Leases of this process: one thread renews all of them, and marks those that are refused.
+"""Leases of this process: one thread renews all of them, and marks refused ones.
 
-A node whose lease is lost, or whose run was cancelled, gets an error at its next check: async code, too,
-goes on until then. The same thread watches the nodes' timeouts. Past its deadline a node's code gets an
-error at its next check, and async code at once; the node itself is settled by a callback, whatever its
-code does.
-The thread starts with a lease and ends when none is held, so after a fork each process has its own.
-Beside the leases stand two more things of which each process has one: the quarantine of nodes that may have
+A node whose lease is lost, or whose run was cancelled, gets an error at its next check; until then
+even async code goes on. The same thread watches the nodes' timeouts. Past its deadline a node's
+code gets an error at its next check, and async code at once; a callback settles the node, whatever
+its code does. The thread starts with a lease and ends when none is held, so after a fork each
+process has its own. Two more objects exist once per process: the quarantine of nodes that may have
 killed their workers, and the timer of sweeps.
 """
 
@@ -34,7 +33,7 @@ LINGER = 1.0
 
 
 def after_fork(method: Callable[[], object]) -> None:
-    """Have each forked child call a method of an object, for as long as the object lives."""
+    """Make each forked child call an object's method, as long as the object lives."""
     if hasattr(os, "register_at_fork"):
         reference = weakref.WeakMethod(method)
         os.register_at_fork(after_in_child=lambda: (bound := reference()) and bound())
@@ -43,8 +42,8 @@ def after_fork(method: Callable[[], object]) -> None:
 class Lease:
     """One held lease; `state` is "ok", "stale" or "cancelled".
 
-    `has_expired` says that the node's timeout is over; `has_saved` that the node has stored something since
-    its claim that was not there before.
+    `has_expired` says that the node's timeout is over; `has_saved` that the node has stored
+    something new since its claim.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class Lease:
         timeout: float | None = None,
         on_timeout: Callable[[Lease], object] | None = None,
     ) -> None:
-        """Start as held; after `timeout` seconds `on_timeout` is called once, on a thread of its own."""
+        """Start as held; after `timeout` seconds `on_timeout` is called once, on a separate thread."""
         self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
         self.stop = async_loop.Stop()
         self.renewed = time.monotonic()
@@ -62,7 +61,7 @@ class Lease:
         self.has_saved = self.has_expired = False
 
     def check(self) -> None:
-        """Raise when this worker may no longer run the node.
+        """Raise if this worker may no longer run the node.
 
         Raises:
             LeaseLost: another worker has the node. RunStopped: the run was cancelled.
@@ -78,7 +77,7 @@ class Lease:
             raise self.timed_out()
 
     def expire(self) -> None:
-        """Call `on_timeout`, then end the node's async code, which may be waiting for ever."""
+        """Call `on_timeout`, then end the node's async code, which may wait forever."""
         self.has_expired = True
         if self.on_timeout is not None:
             self.on_timeout(self)
@@ -92,7 +91,7 @@ class Lease:
     def lost(self) -> LeaseLost:
         return LeaseLost(
             f"this worker no longer holds the lease of node {self.token.node!r} of run {self.token.run_id}; "
-            "what it still does is refused."
+            "its further writes are refused."
         )
 
     def timed_out(self) -> NodeTimedOut:
@@ -105,13 +104,13 @@ class Leases:
     """All leases of this process; renewed every third of a lease."""
 
     def __init__(self, store: Store, lease: float) -> None:
-        """`lease` is in seconds; one without end is never renewed."""
+        """Use leases of `lease` seconds; an infinite lease is never renewed."""
         self._store, self._every, self._lease = store, lease / 3, lease
         self._forget()
         after_fork(self._forget)
 
     def _forget(self) -> None:
-        """Start empty; after a fork, too: leases and lock of the parent are not this process's."""
+        """Start empty, also after a fork: the parent's leases and lock don't belong to this process."""
         self._held: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -124,7 +123,7 @@ class Leases:
         timeout: float | None = None,
         on_timeout: Callable[[Lease], object] | None = None,
     ) -> Iterator[Lease]:
-        """Renew a lease for as long as the block runs, or until `timeout` seconds are over."""
+        """Renew a lease while the block runs, or until `timeout` seconds are over."""
         lease = Lease(token, timeout, on_timeout)
         with self._lock:
             if timeout is not None or self._lease < math.inf:
@@ -157,14 +156,14 @@ class Leases:
         return lease
 
     def look(self) -> None:
-        """Renew everything now, so that the nodes of a run that was just cancelled stop."""
+        """Renew everything now, so that the nodes of a just cancelled run stop."""
         with self._lock:
             leases = list(self._held.values())
         if leases:
             self._round(leases)
 
     def _begin(self) -> None:
-        """Start the thread, with the lock held, unless it runs."""
+        """Start the thread unless it runs; the lock must be held."""
         if self._serving:
             return
         self._serving = True
@@ -227,12 +226,12 @@ class Leases:
                 lease.state = "stale"
 
 
-# Quarantine: of the nodes that may have killed their workers, a process runs one at a time.
+# Quarantine: a process runs only one node at a time that may have killed its workers.
 #
-# Whatever kills a process kills all that runs there. In a worker of threads nodes then lose their leases
-# together, and nothing shows which of them is to blame. So a node whose next lost lease would fail it runs
-# alone among its like: only the one that kills is lost in the end. Where a process runs one node at a time
-# anyway, this changes nothing.
+# Whatever kills a process stops everything that runs there. In a worker with threads, nodes then
+# lose their leases together, and nothing shows which one is to blame. So a node whose next lost
+# lease would fail it runs without other such nodes: in the end only the killer is lost. If a
+# process runs one node at a time anyway, this changes nothing.
 
 
 class Quarantine:
@@ -250,7 +249,7 @@ class Quarantine:
     def claim(
         self, run_id: str, node: str, visit: int, attempt: int, nonce: str
     ) -> Claim | Reply:
-        """Claim a visit as the store does; "crowded" where another node in quarantine runs here.
+        """Claim a visit as the store does; "crowded" if another node in quarantine runs here.
 
         Then nothing was written, and its doorbell rings again later.
         """
@@ -265,7 +264,7 @@ class Quarantine:
             return claim
 
     def release(self, token: Token) -> None:
-        """Allow the next node in quarantine to run, if this was one."""
+        """Allow the next node in quarantine to run, if this node was in quarantine."""
         with self._lock:
             if self._running == token:
                 self._running = None
@@ -280,15 +279,15 @@ class Quarantine:
 
 # A sweep at a given time: for nodes that a retry or a rate delays by less than the sweep interval.
 #
-# One thread waits for the next time and ends when there is none. A time that is lost with its process only
-# delays: the next sweep of any worker finds what is due.
+# One thread waits for the next time and ends when there is none. A time that is lost with its
+# process only causes a delay: any worker's next sweep handles the timer.
 
 
 class SweepTimer:
-    """Calls `sweep` at times to come, on a thread of its own."""
+    """Calls `sweep` at given times, on a separate thread."""
 
     def __init__(self, sweep: Callable[[], object]) -> None:
-        """`sweep` is called on the timer's thread; its errors are logged."""
+        """Call `sweep` on the timer's thread; its errors are logged."""
         self._sweep = sweep
         self._forget()
         after_fork(self._forget)
@@ -314,14 +313,14 @@ class SweepTimer:
             try:
                 self._sweep()
             except RunnerError as error:
-                log.info("sweep.missed: %s The next sweep finds what is due.", error)
+                log.info("sweep.missed: %s The next sweep handles due timers.", error)
             except Exception:
                 log.exception(
-                    "sweep.failed: the next sweep finds what is due; please report this."
+                    "sweep.failed: the next sweep handles due timers; please report this."
                 )
 
     def _wait(self) -> bool:
-        """Wait for the next time and remove all that have passed; False when there are none left."""
+        """Wait for the next time and remove all past ones; return False if none are left."""
         with self._changed:
             while self._times and self._times[0] > time.monotonic():
                 self._changed.wait(self._times[0] - time.monotonic())

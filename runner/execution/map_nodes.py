@@ -1,6 +1,6 @@
 """A map's own work: find the list, run the items, collect their results in order.
 
-Between the two the map waits in the store; its items are nodes that any worker runs.
+Meanwhile the map waits in the store; its items are nodes that any worker runs.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def mapped(spec: NodeSpec, over: object, concurrency: int | None, on_error: str)
     """Turn a node into a map over its executor.
 
     Raises:
-        DefinitionError: an option is none of those it may be.
+        DefinitionError: an option has a value that isn't allowed.
     """
     if on_error not in ON_ERROR:
         raise DefinitionError(
@@ -59,23 +59,23 @@ def _over(spec: NodeSpec, over: object) -> object:
 
 
 def check(nodes: Mapping[str, NodeSpec], edges: Iterable[EdgeSpec]) -> None:
-    """Check that each map is fed by the node that it names.
+    """Check that each map has an edge from the node that it names.
 
     Raises:
-        DefinitionError: one names a node without an edge to it.
+        DefinitionError: a map names a node without an edge to it.
     """
     links = {(edge.source, edge.target) for edge in edges}
     for node, spec in nodes.items():
         over = spec.map.over if spec.map else None
         if isinstance(over, str) and (over, node) not in links:
             raise DefinitionError(
-                f"map {node!r} goes over what {over!r} gives, but no edge leads from there: "
+                f"map {node!r} goes over the output of {over!r}, but no edge leads from there: "
                 f"add_edge({over!r}, {node!r})."
             )
 
 
 def execute(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
-    """Run a claimed map: give out its items, or collect their results when all have ended."""
+    """Run a claimed map: hand out its items, or collect their results when all have ended."""
     progress = visit.claim.map
     if progress is None:
         return _listed(spec, visit)
@@ -102,7 +102,7 @@ def _listed(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
 
 
 def _found(over: str | None, visit: ClaimedVisit) -> Any:
-    """Find the list in what the visit was given: packed, for items are stored."""
+    """Find the list among the visit's inputs and return it packed, because items are stored."""
     outputs = {item.node_id: item for item in visit.inputs}
     if over is None and not outputs:
         return codec.read(visit.claim.task)
@@ -113,7 +113,7 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
         )
     if over is not None and over not in outputs:
         raise NodeFailed(
-            f"map {visit.address.node_id!r} goes over what {over!r} gives, which gave it nothing in "
+            f"map {visit.address.node_id!r} goes over the output of {over!r}, which gave it none in "
             "this visit."
         )
     item = outputs[over] if over is not None else next(iter(outputs.values()))
@@ -137,7 +137,7 @@ def _collected(visit: ClaimedVisit, progress: MapRecord) -> Outcome:
 
 
 def _failure(visit: ClaimedVisit, progress: MapRecord) -> Outcome:
-    """An item that failed fails the map, which no policy tries again: the item has had its retries."""
+    """Fail the map for a failed item. No policy retries the map: the item has had its retries."""
     errors: Sequence[str] = [
         f"{item_id(visit.address.node_id, index)}: {failures.load(entry['error'])}"
         for index, (record, _, entry) in _read(visit, progress.next)

@@ -67,18 +67,18 @@ from runner.store.interface import Claim, RunSnapshot
 
 log = logging.getLogger(__name__)
 
-# The graph's own events as hidden nodes, so that they wait, resume and survive like any other.
+# The graph's own events as hidden nodes, so that they wait, resume and survive like any other node.
 #
-# `@before` stands ahead of the entry points; `@after` becomes ready when the run would end, however
-# it ends. Each exists only where a provider has callbacks for its event, `@after` also where a tool may have
-# to end what it has begun elsewhere. Their questions are the
-# run's; but a run that stops waits for no person, and what its last event asks is withdrawn.
+# `@before` precedes the entry points; `@after` becomes ready when the run would end, however it
+# ends. Each exists only if a provider has callbacks for its event; `@after` also exists if a tool
+# may have to end work elsewhere. Their questions are the run's; but a stopping run waits for no
+# person, and the questions of its last event are withdrawn.
 
 
 KIND = "event"
 
 ABANDON_WITHIN = 60.0
-"""Seconds, twice as long as the end of a cancelled run waits for what its tools end elsewhere."""
+"""Twice the seconds that a cancelled run's end waits for work that its tools end elsewhere."""
 
 
 def with_events(definition: Definition) -> Definition:
@@ -117,7 +117,7 @@ def execute_graph_event(
 
 
 def _fields(visit: ClaimedVisit, scope: str) -> dict[str, Any]:
-    """Return what the events of a visit have in common; questions are asked in that scope."""
+    """Return the fields that the events of a visit share; questions are asked in that scope."""
     return {
         "invocation_state": visit.invocation_state,
         "attempt": visit.attempt,
@@ -150,9 +150,10 @@ def _after_graph(definition: Definition, visit: ClaimedVisit) -> GraphEvent:
 
 
 def _abandon(definition: Definition, visit: ClaimedVisit) -> None:
-    """Have tools end what they have begun elsewhere: no node of a cancelled run continues.
+    """End the work that tools have begun elsewhere, as no node of a cancelled run continues.
 
-    The end of the run waits a while for it, and never until this step times out, which would fail the run.
+    The end of the run waits a while for it, but not until this step times out, which would fail the
+    run.
     """
     documents = visit.store.documents(visit.address.run_id)
     context = copy_context()  # it says which loop can't be waited for
@@ -173,7 +174,7 @@ def _end_elsewhere(definition: Definition, documents: Mapping[str, codec.JSON]) 
             if document is not None and document.executor is not None:
                 spec.executor.abandon(document.executor)
         except Exception:
-            log.exception("node.abandoned: what %s has begun elsewhere goes on.", name)
+            log.exception("node.abandoned: work that %s began elsewhere goes on.", name)
 
 
 BEFORE = "before_node_call"
@@ -182,7 +183,7 @@ AFTER = "after_node_call"
 
 
 def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
-    """Run a claimed node: hooks before, the node, hooks after. What is too large to store fails it."""
+    """Run a claimed node: hooks before, the node, hooks after. An outcome too large to store fails it."""
     outcome = _execute(plan, visit)
     try:
         size_limits.check_outcome(visit.address.node_id, outcome, visit.store)
@@ -192,7 +193,7 @@ def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
 
 
 def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Failed:
-    """Return a failure for an outcome too large to store: nothing of it is kept except its usage."""
+    """Return a failure for an outcome too large to store; only its usage is kept."""
     visit.tentative = None
     return Failed.of(error, usage=getattr(outcome, "usage", {}))
 
@@ -224,7 +225,7 @@ GATE = "node"
 
 @dataclass(frozen=True, slots=True)
 class _GatedNode:
-    """A node as the gate asks whether it may run: what it would work on is the action."""
+    """A node as the gate sees it when asking whether it may run: its task and inputs are the action."""
 
     address: Address
     answers: Mapping[str, Interrupt]
@@ -263,7 +264,7 @@ class _GatedNode:
         return args
 
     def edited(self, approval: Approval) -> Any:
-        """Refuse: nobody edits what a node works on."""
+        """Refuse, because nobody can edit a node's task and inputs."""
         raise ApprovalMismatch(
             f"node {self.address.node_id!r} was decided with an edit: {approval.effect}."
         )
@@ -274,9 +275,9 @@ def _scope(step: int) -> str:
 
 
 def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
-    """Ask whether the node may run, if it has a rule; None if it may.
+    """Ask whether the node may run, if it has a rule; return None if it may.
 
-    What it would work on is the action: its task and its inputs. A response takes the place of its result.
+    The action is the node's task and inputs. A response replaces its result.
     """
     address = visit.address
     if (
@@ -293,7 +294,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         state = decide(spec.approval, node, args, CallContext(spec.id, *where, address.judge))
     except (ApprovalMismatch, ConflictError, StoreError):
         raise
-    except Exception as error:  # noqa: BLE001 - users' policies raise anything
+    except Exception as error:  # noqa: BLE001 - users' policies may raise anything
         return Failed.of(error)
     if isinstance(state, Granted):
         visit.use(state.use(visit.idempotency_key))
@@ -312,7 +313,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
             response = codec.pack(approval.response, "the response")
             return Succeeded(response, codec.plain(approval.response))
     if approval.effect != node.action(args).digest():
-        raise ApprovalMismatch(f"node {address.node_id!r} would not run what was approved.")
+        raise ApprovalMismatch(f"node {address.node_id!r} would not run the approved action.")
     if (question.used or {}).get("key") != visit.idempotency_key:
         visit.use(Use(question.id, approval.effect, visit.idempotency_key))
     return None
@@ -322,7 +323,7 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     """Return the document to store with an outcome; None leaves the stored one as it is."""
     if outcome.saved is not None:
         return visit.wrap(outcome.saved)
-    # A tentative outcome is stored when hooks ask about it, and removed when it has become final.
+    # A tentative outcome is stored while hooks ask about it, and removed when it has become final.
     return (
         visit.wrap_kept()
         if visit.tentative is not None or visit.replays or visit.trace
@@ -370,9 +371,10 @@ def _no_such_limit(spec: NodeSpec, error: RetryAfter) -> UsageError:
 
 
 def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
-    """A graph as a node: a child run does the work; when it has ended, its end is the node's.
+    """Run a graph as a node: a child run does the work, and its end is the node's end.
 
-    The child's task is data, not the text that agents get: the only input, several by node id, or the task.
+    The child's task is data, not the text that agents get: the only input, several by node id, or
+    the task.
     """
     child = visit.claim.child
     if child is None or child.record.status not in FINAL:
@@ -392,7 +394,7 @@ def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
 
 
 def _child_task(visit: ClaimedVisit) -> codec.JSON | codec.LazyValue:
-    """Choose the task of a graph inside. A large value is passed on as it is stored."""
+    """Choose the task of a nested graph. A large value is passed on in its stored form."""
     if len(visit.inputs) < 2:
         value = visit.inputs[0].value if visit.inputs else visit.claim.task
         if isinstance(value, codec.LazyValue) and value.is_plain:
@@ -417,7 +419,7 @@ def _before(
     plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit
 ) -> Interrupted | Failed | str | None:
     """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
-    # A child run or an external task did the work: the hooks before saw the node when that was sent.
+    # If a child run or an external task did the work, these hooks saw the node when that was sent.
     is_repeat = visit.claim.child is not None or visit.external_task is not None
     if is_repeat or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
@@ -431,7 +433,7 @@ def _before(
     if isinstance(questions, Failed):
         return questions
     if questions:
-        # Nothing of the node has run: what it asked before and waits for stays open.
+        # The node has not run: its earlier open questions stay open.
         return Interrupted(list(questions), keeps=True)
     if event.cancel_node:
         return (
@@ -445,7 +447,7 @@ def _before(
 def _after(
     plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome
 ) -> Outcome:
-    """Fire the hooks after a node that has ended; one that waits is left as it is."""
+    """Fire the hooks after a node that has ended; a waiting node's outcome is returned unchanged."""
     if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(
         AfterNodeCallEvent
     ):
@@ -483,7 +485,7 @@ def _fire(hooks: HookRegistry, event: GraphEvent) -> Sequence[Interrupt] | Faile
 
 
 def unchanged(plan: CompiledGraph, claim: Claim) -> bool:
-    """Return whether a claimed node is what it was when its run began, as far as its graph declares."""
+    """Return whether a claimed node is unchanged since its run began, as far as its graph declares."""
     if claim.fingerprint == plan.topology.fingerprint:
         return True
     node = plan.topology.nodes.get(shape_name(claim.token.node))

@@ -1,4 +1,4 @@
-"""Results of a run for users: NodeResult and GraphResult, built from what the store keeps."""
+"""Results of a run for users: NodeResult and GraphResult, built from stored data."""
 
 from __future__ import annotations
 
@@ -82,9 +82,9 @@ def node_result(
     entry: VisitEntry | None,
     interrupts: Iterable[Interrupt] = (),
 ) -> NodeResult:
-    """Build a NodeResult from a record and what was stored when it settled."""
+    """Build a NodeResult from a record and the entry and output stored when it settled."""
     if record.status not in {Status.COMPLETED, Status.FAILED} and not record.held:
-        # What an older visit left behind is not the result of this one.
+        # Data left by an older visit isn't the result of this one.
         entry, output = {}, None
     entry = entry or {}
     error = failures.load(entry["error"]) if entry.get("error") else None
@@ -106,13 +106,13 @@ def _result(entry: VisitEntry, output: Any, error: ErrorRecord | None) -> Any:
         return failures.restore(error)
     json_value = entry.get("result", output)
     if entry.get("kind") == AGENT and AGENT not in restorers:
-        # A program that only reads results has no other reason to import the agents' room.
+        # A program that only reads results may not have imported the agents' package.
         importlib.import_module("runner.agent")
     restore = restorers.get(entry.get("kind", ""), codec.unpack)
     try:
         return restore(json_value)
     except CorruptDocument:
-        # A class changed since: the run must still be readable, and the output is plain data.
+        # A class has changed since: the run must still be readable, and the output is plain data.
         return output
 
 
@@ -152,7 +152,7 @@ def _is_old(snapshot: RunSnapshot, name: str, record: NodeRecord) -> bool:
 
 
 def total_usage(entries: Iterable[VisitEntry]) -> dict[str, int]:
-    """Add up the usage in stored entries of nodes; a nested graph's node counts all that is inside."""
+    """Add up the usage in stored entries of nodes; a nested graph's node includes its inner nodes."""
     total: dict[str, int] = {}
     for entry in entries:
         for key, number in (entry.get("usage") or {}).items():
@@ -169,7 +169,7 @@ def _unsettled(results: Iterable[NodeResult]) -> list[VisitEntry]:
 def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeResult:
     child = store.read(record.child)
     if child is None:
-        # It ended long ago and its time is over; what its node left is still here.
+        # It ended long ago and has been removed; its node's result is still here.
         return result
     inner = graph_result(store, child)
     return replace(
@@ -182,9 +182,9 @@ def _with_child(store: Store, record: NodeRecord, result: NodeResult) -> NodeRes
 
 
 def sink_outputs(child: RunSnapshot) -> Any:
-    """The output of a graph: its only sink's output, lazy where that is, or those of all sinks by node id.
+    """Return a graph's output: its only sink's, possibly lazy, or all sinks' by node id.
 
-    Sinks are the completed nodes none of whose edges was taken.
+    Sinks are completed nodes none of whose edges was taken.
     """
     outputs = {
         node: child.outputs.get((node, record.visit))

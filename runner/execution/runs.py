@@ -29,10 +29,10 @@ from runner.store.requests import ChangeLimit, ReportEnd, StartRun
 class StartOptions(TypedDict, total=False):
     """The options of a start.
 
-    The keys of the run's effects follow from its `idempotency_key`. `message_key` names the message of a
-    start without one: a message that comes twice starts one run. The run has a new id unless `run_id` is one.
-    `trace` is the traceparent of the span that the run belongs to, if not of the one that is open here;
-    for `requester` see `Start`.
+    The keys of the run's effects derive from its `idempotency_key`. `message_key` names the message
+    of a start without that key: a message that comes twice starts one run. The run has a new id
+    unless `run_id` is given. `trace` is the traceparent of the span that the run belongs to, by
+    default the one open here; for `requester` see `Start`.
     """
 
     invocation_state: Mapping[str, object] | None
@@ -53,10 +53,10 @@ class RunStarter:
         self._published: set[tuple[str, str]] = set()
 
     def publish(self, names: Sequence[str], *, replace: bool) -> None:
-        """Publish graphs of this process, and those nested in them, to the store.
+        """Publish this process's graphs, and their nested graphs, to the store.
 
-        Only a worker may `replace` those that the store has: other programs may have older code, and publish
-        once what the store lacks.
+        Only a worker may `replace` stored graphs: other programs may have older code, and only
+        publish graphs that the store lacks, once.
         """
         missing = [
             plan.topology
@@ -71,11 +71,11 @@ class RunStarter:
                 self._declare_limits([topology.graph_id for topology in missing])
 
     def _differ(self) -> bool:
-        """Return whether graphs have declared a limit differently: one of them may not declare it now."""
+        """Return whether graphs have declared a limit differently: one of them may no longer declare it."""
         return any(setting.declared for setting in self._store.limit_settings().values())
 
     def _declare_limits(self, latest: Sequence[str]) -> None:
-        """Let the older declaration of a limit hold where the `latest` graphs differ from others."""
+        """Let the older declaration of a limit hold if the `latest` graphs differ from others."""
         store, declared = self._store, None
         while declared != (current := _declarations(store, latest)):  # another worker starts
             declared = current
@@ -93,7 +93,7 @@ class RunStarter:
             NotFoundError: neither this process nor any worker so far knows the graph.
             UnstorableError: the task or the state can't be stored. PayloadTooLarge: they are too large.
             UsageError: the key, a tag, or the task to call at the end, can't be used.
-            TooManyRuns: as many runs are open as may be.
+            TooManyRuns: the number of open runs has reached its limit.
         """
         plan, requester = self._registry.find(graph_id), options.get("requester")
         effects = run_name(requester)
@@ -167,7 +167,7 @@ class RunStarter:
             return self._store.do(StartRun(start))
         reply = self._store.do(StartRun(start))
         if reply.word == "unknown_graph":
-            # The store was emptied, or removed a graph that had no run for long.
+            # The store was emptied, or removed a graph that had no run for a long time.
             self._published.clear()
             self.publish([outermost(start.graph_id)], replace=False)
             reply = self._store.do(StartRun(start))
@@ -175,16 +175,16 @@ class RunStarter:
 
 
 def check_requester(plan: CompiledGraph, requester: Mapping[str, JSON] | None) -> None:
-    """Check that it is known who asks for a run of a graph whose rules exclude them.
+    """Check that the requester is known for a run of a graph whose rules exclude them.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the requester is unknown.
     """
     if plan.for_requester and not is_named(requester):
         raise UsageError(
             f"node {plan.for_requester!r} of graph {plan.definition.id!r} is approved by a rule that "
-            "excludes who asked for the run, so nothing was started: pass requester, or by where it is made "
-            "from another run."
+            "excludes the run's requester, so nothing was started: pass requester, or by for a run made from "
+            "another one."
         )
 
 
@@ -193,7 +193,7 @@ def _limits(topology: Topology) -> list[LimitShape]:
 
 
 def _declarations(store: Store, latest: Sequence[str]) -> dict[str, list[DeclaredNumbers]]:
-    """Return what all graphs declare of each limit, the `latest` graphs last."""
+    """Return all graphs' declarations of each limit, the `latest` graphs last."""
     declarations: dict[str, list[DeclaredNumbers]] = {}
     graphs = store.graphs()
     for graph in sorted(graphs, key=lambda graph: (graph in latest, graph)):
@@ -212,16 +212,16 @@ def _checked_key(key: str | None) -> str | None:
 
 
 LONGEST = 1000
-"""Characters of the name of a task with its queue."""
+"""Most characters of the name of a task with its queue."""
 
 
-# The callback of a run's end: a worker calls the Celery task that the start named as `on_end`. It is called
-# at least once for the last end of a run: a worker may die between the call and the record of it. The task id
-# is the same at every repeat.
+# The callback of a run's end: a worker calls the Celery task that the start named as `on_end`. It
+# is called at least once for the last end of a run: a worker may die after the call and before
+# recording it. The task id is the same at every repeat.
 
 
 def _check_on_end(on_end: str) -> None:
-    """Refuse the name of a task to call that is no `task` and no `task@queue`; "" is for none."""
+    """Refuse an `on_end` that is neither `task` nor `task@queue`; "" means no task."""
     task, separator, queue = on_end.partition("@")
     if on_end and (
         not task or bool(separator) != bool(queue) or len(on_end) > LONGEST or " " in on_end
@@ -236,7 +236,7 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
     """Call the task of a run that has ended: "end_reported", "left" to another process, or "stale".
 
     Raises:
-        StoreError: the broker or the store can't be reached; workers are rung again.
+        StoreError: the broker or the store can't be reached; workers get the doorbell again.
     """
     snapshot = store.read(run_id)
     if snapshot is None or not snapshot.record.unreported or snapshot.record.ends != end:
@@ -247,7 +247,7 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
 
 
 def arguments(snapshot: RunSnapshot) -> dict[str, JSON]:
-    """Build the task's arguments; the output only of a run that has completed, and only a small one."""
+    """Build the task's arguments; the output only for a completed run, and only if small."""
     record = snapshot.record
     output = sink_outputs(snapshot) if record.status is Status.COMPLETED else None
     return {

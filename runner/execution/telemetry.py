@@ -1,4 +1,4 @@
-"""The node that runs here, for logs and traces: a context variable, and observers around each execution.
+"""The running node, for logs and traces: a context variable, and observers around each execution.
 
 An observer that raises is logged and skipped: observing never breaks a run.
 """
@@ -56,7 +56,7 @@ OUTCOMES: Mapping[type, str] = {
 Observer = Callable[
     [RunningNode, ClaimedVisit], AbstractContextManager[Callable[[Outcome], object]]
 ]
-"""A context manager around a node's execution; the callable that it yields is called with the outcome."""
+"""A context manager around a node's execution; the callable that it yields receives the outcome."""
 
 _place: ContextVar[RunningNode | None] = ContextVar("runner_place", default=None)
 
@@ -79,13 +79,13 @@ def is_attached(observer: Observer) -> bool:
 
 
 def detach(observer: Observer) -> None:
-    """Remove an observer; one that is not attached is ignored."""
+    """Remove an observer; a detached one is ignored."""
     if observer in _observers:
         _observers.remove(observer)
 
 
 def callers_trace() -> str:
-    """Return the traceparent of the span in which this is called; "" without a span or OpenTelemetry."""
+    """Return the traceparent of the caller's open span; "" without a span or OpenTelemetry."""
     trace: Any = sys.modules.get("opentelemetry.trace")
     if trace is None:
         return ""
@@ -103,12 +103,12 @@ def callers_trace() -> str:
 
 
 def trace_id(run_id: str) -> str:
-    """Return the id of the trace of a run that was started outside of any span: 32 hexadecimal digits."""
+    """Return the trace id of a run that was started outside of any span: 32 hexadecimal digits."""
     return hashlib.blake2b(run_id.encode(), digest_size=16).hexdigest()
 
 
 def trace_of(outermost: RunRecord) -> str:
-    """Return the id of the trace that a run's spans are in, and those of the runs inside it."""
+    """Return the id of the trace that holds the spans of a run and of the runs inside it."""
     return outermost.trace.split("-")[1] if outermost.trace else trace_id(outermost.run_id)
 
 
@@ -119,7 +119,7 @@ class RunFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Add the fields; no record is left out."""
+        """Add the fields; every record passes."""
         node = running_node()
         record.run_id, record.graph = (node.run_id, node.graph) if node else ("", "")
         record.node, record.visit, record.attempt = (
@@ -131,8 +131,9 @@ class RunFilter(logging.Filter):
 class JsonFormatter(logging.Formatter):
     """Writes a log record as one line of JSON, with the node whose code runs there.
 
-    Always there: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `process`. In a node also `run_id`,
-    `graph`, `node`, `visit` and `attempt`; with an error `exception`; and what the call passed as `extra`.
+    Always present: `time` (RFC 3339, UTC), `level`, `logger`, `message`, `process`. In a node also
+    `run_id`, `graph`, `node`, `visit` and `attempt`; with an error `exception`; and the fields
+    passed as `extra`.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -167,11 +168,11 @@ PLAIN_RECORD = frozenset(
         "attempt",
     }
 )
-"""Attributes of a record without `extra`, and with `RunFilter`."""
+"""Attributes of a record without `extra`, including those that `RunFilter` sets."""
 
 
 def observed(visit: ClaimedVisit, execute: Callable[[], Outcome]) -> Outcome:
-    """Run a node's code in this context, with its place set and every observer around it."""
+    """Run a node's code in this context, with the running node set and every observer around it."""
     address = visit.address
     node = RunningNode(
         address.run_id, visit.graph_id, address.node_id, address.visit, visit.attempt
@@ -191,7 +192,7 @@ def _watched(
         finish = around.__enter__()
     except Exception:
         log.exception("observer.failed: the node runs without it.")
-        # The node does not run here: this error would be the context of its own.
+        # The node doesn't run here: this error would become the context of the node's own.
         around, finish = nullcontext(lambda _: None), lambda _: None
     try:
         outcome = execute()

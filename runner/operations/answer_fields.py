@@ -1,4 +1,4 @@
-"""The fields of an answer, from the JSON Schema of its question: terminals ask for them, pages show them."""
+"""The fields of an answer, from its question's JSON Schema: terminals ask for them, pages show them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,18 @@ from runner.records.validation import mismatch
 NULL = {"type": "null"}
 
 DEEPEST = 8
-"""References and "or null" in each other that are read; a schema may refer to itself."""
+"""Depth to which nested references and "or null" are read; a schema may refer to itself."""
 
 ADDRESS = "runner:answer"
-"""The address of a schema that has none of its own, for references to its parts."""
+"""The default address of a schema without an address, for references to its parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerField:
-    """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the question's.
+    """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the whole schema.
 
-    `pointer` is the place of its schema in the root, `places` those of its keywords, which may be elsewhere.
+    `pointer` is the place of its schema in the root, `places` the places of its keywords, which may
+    differ.
     """
 
     name: str
@@ -37,7 +38,7 @@ class AnswerField:
 
     @property
     def fields(self) -> list[AnswerField]:
-        """The fields of an object; none of any other value."""
+        """The fields of an object; empty for any other value."""
         properties = self.schema.get("properties")
         if not isinstance(properties, Mapping):
             return []
@@ -54,14 +55,14 @@ class AnswerField:
 
     @property
     def choices(self) -> list[Any] | None:
-        """The values to choose from; None where there are more than a list has."""
+        """The values to choose from; None if the choice isn't limited to a list."""
         if "const" in self.schema:
             return self.schema.get("enum") or [self.schema["const"]]
         return self.schema.get("enum") or None
 
     @property
     def takes_text(self) -> bool:
-        """True where a text is one of the types that are named."""
+        """True if text is one of the named types."""
         unions = [
             self._part(keyword, str(number)).schema
             for keyword in ("anyOf", "oneOf")
@@ -71,12 +72,12 @@ class AnswerField:
 
     @property
     def may_be_empty(self) -> bool:
-        """True where the schema says of an empty text that it is a value."""
+        """True if the schema declares an empty text to be a value."""
         has_empty = "" in (self.choices or ()) or self.schema.get("default") == ""
         return self.takes_text and (has_empty or self.schema.get("minLength") == 0)
 
     def read(self, text: str) -> Any:
-        """Read what was typed: a text where the schema names one, else JSON; what is no JSON is a text."""
+        """Read typed input: as text if the schema names text, else as JSON; invalid JSON is a text."""
         if self.takes_text:
             return text
         try:
@@ -104,9 +105,9 @@ class AnswerField:
 def addressed(
     schema: Mapping[str, Any],
 ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Return the address of a schema, the schema with it, and the dialect of one that it is a part of.
+    """Return a schema's address, the schema with that address, and the dialect for a schema around it.
 
-    Inside another one its references still are to its own parts.
+    Inside another schema, its references still lead to its own parts.
     """
     dialect = {"$schema": schema["$schema"]} if "$schema" in schema else {}
     keyword = "id" if "draft-04" in str(dialect) else "$id"
@@ -116,7 +117,7 @@ def addressed(
 
 
 def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:
-    """Return the answer as a whole, as the one field `answer`."""
+    """Return the whole answer as the single field `answer`."""
     return _field("answer", "#", dict(schema or {}))
 
 
@@ -144,7 +145,7 @@ def _field(
 
 
 def _inner(subschema: Mapping[str, Any], pointer: str) -> tuple[str, str]:
-    """Return the keyword by which a schema stands for another one, and the place of that; "" for none."""
+    """Return the keyword by which a schema stands for another, and the other's place; "" for none."""
     reference = subschema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         return "$ref", reference
@@ -158,7 +159,7 @@ def _inner(subschema: Mapping[str, Any], pointer: str) -> tuple[str, str]:
 
 
 def _at(root: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
-    """Return the part of a schema at a JSON pointer; {}, which takes anything, where there is no object."""
+    """Return the part of a schema at a JSON pointer; {}, which accepts anything, if no object is there."""
     value: Any = root
     for step in pointer.split("/")[1:]:
         key = unquote(step).replace("~1", "/").replace("~0", "~")

@@ -1,7 +1,7 @@
-"""Answers to questions, and questions that are withdrawn.
+"""Answers to questions, and the withdrawal of questions.
 
-Answers are checked before anything is applied, and a set of them is applied whole or not at all. A bad
-answer is refused with the place and the reason; its question stays open.
+Answers are checked before anything is applied, and a set of them is applied whole or not at all. A
+bad answer is refused with the place and the reason; its question stays open.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ def apply_decisions(
 ) -> list[Receipt]:
     """Apply a set of decisions, all or none; each gets a receipt.
 
-    On a question with a rule a decision is a vote: votes are counted one by one, after the answers of the
-    set, and only where those were accepted. `queued` ones came to any process that reads the queue.
+    On a question with a rule a decision is a vote. Votes are counted one by one, after the answers
+    of the set, and only if those were accepted. `queued` decisions came to any process that reads
+    the queue.
 
     Raises:
-        DirectoryError: who a voter is can't be looked up now; that vote was not counted.
+        DirectoryError: a voter's identity can't be looked up now; that vote was not counted.
         ConflictError: a queued vote is on a question of a graph that this process doesn't have.
     """
-    # Most are answers: whether a question has a rule is found where it is answered.
+    # Most are plain answers: answering shows whether a question has a rule.
     receipts = [] if any(each.decision for each in decisions) else _answer(engine, decisions)
     if receipts and all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
         return receipts
@@ -71,13 +72,13 @@ def withdraw(
     by: Principal | str | None = None,
     to: Sequence[str] = (),
 ) -> None:
-    """Withdraw an open question, as `by` wants; with `reask` its node runs on at once and may ask it again.
+    """Withdraw an open question, on behalf of `by`; with `reask` its node runs on and may ask again.
 
     A question without a rule is then assigned `to` these people.
 
     Raises:
         NotFoundError: it was never asked. ConflictError: it is not open any more.
-        UsageError: the reason is no text, or too long, or `by` is no principal.
+        UsageError: the reason isn't a text, or is too long, or `by` isn't a principal.
     """
     who = principal_of(by).key if by else ""
     request = WithdrawQuestion(interrupt_id, validation.reason(reason), reask, who, to)
@@ -100,14 +101,15 @@ def reassign(
     instead_of: Principal | str | None = None,
     by: Principal | str | None = None,
 ) -> Receipt:
-    """Have another person decide an open question, as an operator (`by`) wants, and say why.
+    """Have another person decide an open question, on behalf of an operator (`by`), with a reason.
 
-    A question without a rule is withdrawn and asked again of that person. With a rule they may vote in the
-    place of one who is eligible (`instead_of`; by default the only one that it names), within its `delegate`.
+    A question without a rule is withdrawn and asked again of that person. With a rule they may vote
+    in the place of an eligible person (`instead_of`; by default the only one named), within the
+    rule's `delegate`.
 
     Raises:
         NotFoundError: it was never asked. ConflictError: it is not open any more.
-        UsageError: there is no reason, nobody or more than one could be replaced, or the rule asks for
+        UsageError: the reason is missing, nobody or more than one could be replaced, or the rule requires
             signatures: then only the person themselves can let another vote.
         DirectoryError: groups can't be looked up now.
     """
@@ -134,19 +136,19 @@ def reassign(
 def check_run(
     run_id: str, answers: Sequence[Decision], peek: Callable[[str], RunRecord | None]
 ) -> None:
-    """Refuse a set in which a question belongs neither to this run nor to one nested in it.
+    """Refuse a set in which a question belongs neither to this run nor to a run nested in it.
 
     Raises:
-        ResponseError: there is such a question; nothing was applied.
+        ResponseError: a question belongs elsewhere; nothing was applied.
     """
     run = peek(run_id)
     for answer in answers:
         address = address_of(answer.interrupt_id)
         asking = peek(address.run_id) if address and address.run_id != run_id else None
         if run is None or asking is None:
-            continue  # its own, or one that was never asked: the store gives that its receipt
+            continue  # its own or never asked: the store gives the receipt
         if asking.root != run.root or not asking.path.startswith(run.path):
             raise ResponseError(
-                f"the question {answer.interrupt_id} is of run {asking.run_id}, not of run {run_id} or a run "
-                "inside it; nothing was applied. Answer it there, or with client.respond."
+                f"the question {answer.interrupt_id} belongs to run {asking.run_id}, not to run {run_id} or "
+                "a run inside it; nothing was applied. Answer it there, or with client.respond."
             )

@@ -1,4 +1,4 @@
-"""API keys of `runner server`: the file that lists them, and when each was last used."""
+"""API keys of `runner server`: the file that lists them, and the times of their last use."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.store.shared import Shared
 
 @dataclass(frozen=True, slots=True)
 class ApiKey:
-    """An API key, by its hash. `used_at` is when it was last used, to the minute; no time is never."""
+    """An API key, by its hash. `used_at` is its last use, to the minute; 0 means never."""
 
     name: str
     hash: str
@@ -48,7 +48,7 @@ def read_keys(path: Path) -> list[ApiKey]:
 
 
 def list_keys(path: Path, shared: Shared) -> list[ApiKey]:
-    """Read the keys of a file, with when each was last used at any server of the store.
+    """Read the keys of a file, with each key's last use at any server of the store.
 
     Raises:
         UsageError: the file can't be read.
@@ -59,6 +59,6 @@ def list_keys(path: Path, shared: Shared) -> list[ApiKey]:
 
 
 def _milliseconds(time: str) -> int:
-    """Read a time; without a zone it is of UTC."""
+    """Parse a time, as UTC if it has no zone."""
     moment = datetime.fromisoformat(time)
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""Moving ended runs to an archive: take some from the store, write them, then let them expire there."""
+"""Moving ended runs to an archive: take some from the store, write them, then let the store expire them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ BATCH = 100
 """Runs that are taken from the store at once."""
 
 LARGEST = 16 * 2**20
-"""Characters of exports that are written at once; a larger run is written by itself."""
+"""Characters of exports that are written at once; a larger run is written separately."""
 
 MINE = 60.0
-"""Seconds for which no other archiver gets the runs that one has taken; a slower one writes some twice."""
+"""Seconds for which no other archiver gets an archiver's runs; a slower one writes some twice."""
 
 DOWN = 3
-"""Runs that fail one after another, each by itself, until it is taken to be the archive that fails."""
+"""Consecutive runs that must fail, each written separately, before the archive counts as failing."""
 
 
 class ArchivableStore(Store, Protocol):
@@ -48,7 +48,7 @@ class ArchivableStore(Store, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class EndedRun(ArchivedRun):
-    """A run to write, and when it had ended (ms)."""
+    """A run to write, and the time when it ended (ms)."""
 
     ended_at: int
 
@@ -62,12 +62,12 @@ class Archiving:
     def __init__(
         self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
     ) -> None:
-        """Few runs wait `pause` seconds for others; a run waits at most `hold` seconds for the archive."""
+        """Make few runs wait `pause` seconds for more, and a run at most `hold` seconds for the archive."""
         self._store, self._archive, self._pause, self._hold = store, archive, pause, hold
         self.problem = ""
 
     def run_once(self) -> bool:
-        """Archive a batch; return whether more may wait. What can't be written stays in the store.
+        """Archive a batch; return whether more may wait. Runs that can't be written stay in the store.
 
         Raises:
             StoreError: the store can't be reached.
@@ -89,7 +89,7 @@ class Archiving:
         return len(runs) == BATCH
 
     def _read(self, runs: Iterable[str]) -> Iterator[EndedRun]:
-        """Read those that have ended; the others are forgotten."""
+        """Read the runs that have ended; forget the others."""
         for run_id in runs:
             try:
                 export = read_export(self._store, run_id)
@@ -119,10 +119,10 @@ class Archiving:
             self.problem = ""
 
     def _write_each(self, batch: Sequence[EndedRun]) -> None:
-        """Write each run by itself, so that one that can't be written keeps no other back.
+        """Write each run separately, so that one failing run doesn't hold back the others.
 
         Raises:
-            ArchiveError: the first ones all failed: it is the archive.
+            ArchiveError: the first runs all failed, so the archive itself fails.
         """
         failures: dict[str, ArchiveError] = {}
         for number, run in enumerate(batch, 1):

@@ -1,4 +1,4 @@
-"""Dead letters that are sent again."""
+"""Replay of dead letters."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """A dead letter, and where it was sent: a position in a stream, or the run of a node."""
+    """A dead letter and its destination: a position in a stream, or the run of a node."""
 
     id: str
     sent: str
@@ -26,10 +26,11 @@ class Replayed:
 def replay(
     engine: Engine, letters: DeadLetters, letter: DeadLetter, retried_runs: set[str], by: str
 ) -> str:
-    """Send a message again, release a held node, or retry the outermost run of one; then the letter is gone.
+    """Send a message again, or release a held node or retry its outermost run; then delete the letter.
 
-    It returns the message's place in its stream, or the run. `retried_runs` has the runs that were retried
-    for other letters; they are retried once. `by` is who does it, for the audit and the run's event.
+    It returns the message's place in its stream, or the run. `retried_runs` holds the runs already
+    retried for other letters; each is retried once. `by` is the acting person, for the audit and
+    the run's event.
 
     Raises:
         NotFoundError: the run is gone. UsageError: the message can't be sent. ConflictError: the run has

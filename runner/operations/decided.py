@@ -1,4 +1,4 @@
-"""Closed questions as people see them afterwards: who decided what, when, on what."""
+"""Closed questions as people see them afterwards: who decided on which action, how and when."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ VERBS = {
 }
 
 BATCH, LOOKS = 50, 10
-"""Closed questions that are read in one go at least, and how often for one page at most."""
+"""The fewest closed questions that are read at a time, and the most reads for one page."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecisionView:
-    """A closed question: `decision` is how it was decided, `by` are those whose votes or answer did that.
+    """A closed question: `decision` is how it was decided, `by` the people whose votes or answer did that.
 
-    `title` says in a sentence what was decided. `have` and `need` are the weights of their votes; 0 for a
-    question without a rule. `comments` are by person. `undone` says of an answer that was given instead of an
-    approval that the call is not made.
+    `title` describes the decided action in a sentence. `have` and `need` are the weights of the
+    votes; 0 for a question without a rule. `comments` are by person. `undone` says of an answer
+    given instead of an approval that the call is not made.
     """
 
     id: str
@@ -51,7 +51,7 @@ class DecisionView:
 
     @property
     def sentence(self) -> str:
-        """Who decided what, in words: "approved by ben, eva, 2 of 2"."""
+        """The decision in words, with its people: "approved by ben, eva, 2 of 2"."""
         verb = VERBS.get(self.decision) or self.status
         people = f" by {', '.join(map(plain_name, self.by))}" if self.by else ""
         votes = f", {self.have} of {self.need}" if self.need else ""
@@ -61,7 +61,7 @@ class DecisionView:
 def decisions_of(
     questions: Iterable[Interrupt], events: Iterable[Event]
 ) -> tuple[DecisionView, ...]:
-    """Return the closed ones of a run's questions, as they were closed; its events have the votes."""
+    """Return a run's closed questions, in the order of closing; its events have the votes."""
     votes: dict[str, dict[str, Mapping[str, Any]]] = {}
     for event in events:
         if event.kind == EventKind.INTERRUPT_VOTED and isinstance(event.data, Mapping):
@@ -72,7 +72,7 @@ def decisions_of(
 
 
 def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> DecisionView:
-    """Describe one; `votes` has the data of each voter's last vote, in their order."""
+    """Describe a question; `votes` has the data of each voter's last vote, in their order."""
     is_reject = question.decision == "reject"
     deciding = {
         key: vote
@@ -128,7 +128,8 @@ def closed_questions(
 ) -> Page[Interrupt]:
     """List questions that were decided, expired or withdrawn, the newest first.
 
-    Those of the time of retention, with `query.run` all of that run. `by` is one who voted or answered.
+    It covers the time of retention; with `query.run` it lists all of that run. `by` is a person who
+    voted or answered.
     """
     query = replace(query, closed=True)
     fitting: list[Interrupt] = []
@@ -152,7 +153,7 @@ def closed_questions(
 
 
 def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interrupt]:
-    """Read those of a run and of the runs inside it, which come after a cursor."""
+    """Read the questions of a run and of the runs inside it that come after a cursor."""
     position, run_ids, questions = position_in(cursor) if cursor else None, [str(query.run)], []
     for run_id in run_ids:
         snapshot = store.read(run_id)

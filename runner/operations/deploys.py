@@ -1,7 +1,7 @@
-"""The check before a deploy: mistakes in graphs, and which nodes of unfinished runs they would hold, and why.
+"""The check before a deploy: mistakes in graphs, and nodes of unfinished runs to be held, with reasons.
 
-The store's runs are compared with the graphs of this process, by shape: nothing is run or changed. Runs
-that began with one shape are judged together, so the cost grows with how many runs there are, not
+The store's runs are compared with the graphs of this process, by shape: nothing is run or changed.
+Runs that began with one shape are judged together, so the cost grows with the number of runs, not
 with their graphs.
 """
 
@@ -21,14 +21,14 @@ from runner.records.run import NodeRecord, Status
 from runner.store.interface import Store
 
 COMES_BACK = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RETRYING})
-"""Nodes that are claimed again, unless their run stops."""
+"""Statuses of nodes that are claimed again, unless their run stops."""
 
 NO_SHAPE = "the shape that its run began with is gone"
 
 
 @dataclass(frozen=True, slots=True)
 class AffectedNode:
-    """A node that would be held when it is claimed; `status` is its present one."""
+    """A node that would be held when it is claimed; `status` is its present status."""
 
     run_id: str
     graph_id: str
@@ -41,8 +41,8 @@ class AffectedNode:
 def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[AffectedNode]:
     """List the nodes of unfinished runs that the graphs of this process would not run.
 
-    A run counts where its shape differs from the graph's shape here, and of its nodes only those that
-    differ and may still be claimed.
+    A run counts if its shape differs from the graph's shape here; of its nodes, only changed ones
+    that may still be claimed count.
 
     Raises:
         NotFoundError: this process does not have one of the graphs.
@@ -97,7 +97,7 @@ def _held(
 
 
 def _records(store: Store, run_id: str, names: Sequence[str]) -> dict[str, NodeRecord]:
-    """Read the records of nodes; none where the run is gone meanwhile."""
+    """Read the records of nodes; return none if the run is gone meanwhile."""
     try:
         rows = store.fetch(run_id, names) if names else []
     except NotFoundError:
@@ -114,7 +114,7 @@ class GraphCheck:
 
 
 def problems_of(registry: Registry, name: str) -> list[LintProblem]:
-    """Check a graph and its inner graphs; a graph that can't be built is a problem, too."""
+    """Check a graph and its inner graphs; a graph that can't be built is also a problem."""
     try:
         return [problem for plan in registry.family(name) for problem in check(plan)]
     except DefinitionError as error:
@@ -123,7 +123,7 @@ def problems_of(registry: Registry, name: str) -> list[LintProblem]:
 
 
 def check_graphs(registry: Registry, names: Sequence[str], store: Store | None) -> GraphCheck:
-    """Check graphs; with a store also the nodes that they would hold there."""
+    """Check graphs; with a store, also find the nodes that they would hold there."""
     problems = tuple(problem for name in names for problem in problems_of(registry, name))
     if store is None:
         return GraphCheck(problems, None)

@@ -59,12 +59,12 @@ BROKER_TIMEOUT = 3.0
 class Facts:
     """Input of the checks. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
 
-    `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` those of
-    graphs that have unfinished runs; `unreadable` are queues whose key is no list. `other_servers` are those
-    of other partitions than the first, by their places; `layout` is why the partitions can't be used as they
-    are set, or "". `signing` is what is wrong with the
-    keys of decisions, or "". `voters` are the keys of those who have voted lately. `held` are the newest runs
-    that are held. `doors` are the processes of `runner server` that reported lately.
+    `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
+    queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
+    `other_servers` are the servers of partitions other than the first, by place; `layout` is why
+    the partitions can't be used as set, or "". `signing` is the problem of the decision keys, or
+    "". `voters` are the keys of people who have voted lately. `held` are the newest held runs.
+    `doors` are the processes of `runner server` that reported lately.
     """
 
     vitals: ServerInfo
@@ -112,13 +112,13 @@ class Facts:
 
     @property
     def reporting(self) -> list[Worker]:
-        """The workers and keepers that have reported lately and do not stop."""
+        """The workers and keepers that have reported lately and are not stopping."""
         return [
             worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"
         ]
 
     def names_of(self, state: str) -> list[str]:
-        """Name the workers that are in a state."""
+        """Return the names of the workers in a state."""
         return [
             worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state
         ]
@@ -126,7 +126,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """The audit of one partition: entries, how many are signed and not sealed yet, and for how long (ms).
+    """The audit of one partition: its entries, how many are signed and unsealed, and for how long (ms).
 
     `problem` is why it is not signed or anchored.
     """
@@ -153,7 +153,9 @@ def read_facts(settings: Settings) -> Facts:
     """
     shared = Shared(settings)
     workers, store, servers = shared.workers.all(), shared.store, shared.servers()
-    clock = time.time_ns() // 1_000_000  # at once: it is compared with that of the first server
+    clock = (
+        time.time_ns() // 1_000_000
+    )  # read at once, to be compared with the first server's clock
     graph_queues, run_queues = _read_queues(store, settings.node_queue)
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
@@ -198,7 +200,7 @@ def read_facts(settings: Settings) -> Facts:
 
 
 def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with each schedule that starts no run, and how to fix it."""
+    """Yield each problem of a schedule that starts no run, with its fix."""
     schedules = shared.documents(Schedule)
     for schedule in schedules.all():
         problem, fix = trouble(shared.store, schedule, schedules.now())
@@ -207,13 +209,13 @@ def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
 
 
 RUNS_READ = 100
-"""The newest unfinished runs of each graph and status that are read: most have the same queues."""
+"""The newest unfinished runs that are read per graph and status: most have the same queues."""
 
 
 def _read_queues(
     store: Store, name_of: Callable[[str], str]
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
-    """Return the queues of each graph as it is now, and those of its unfinished runs."""
+    """Return the queues of each graph as it is now, and the queues of its unfinished runs."""
     shapes: dict[tuple[str, str], set[str]] = {}
 
     def queues(graph: str, fingerprint: str) -> set[str]:
@@ -247,11 +249,11 @@ def _read_voters(store: Store) -> list[str]:
 
 
 def broker_detail(settings: Settings) -> str:
-    """Return what there is to say of a broker without a problem."""
+    """Describe a broker without a problem."""
     if settings.broker_is_store:
         return "the store, which dispatches nodes itself"
     if settings.broker.startswith("sqs:") and not urlsplit(settings.broker).hostname:
-        return "Amazon SQS, which only workers ask: they log what it refuses"
+        return "Amazon SQS, which only workers use: they log its refusals"
     return "can be reached"
 
 
@@ -281,7 +283,7 @@ def _broker_problem(url: str) -> str:
 
 
 def _is_open_to_network(url: str) -> bool:
-    """Say if the store is on another machine and needs no password."""
+    """Return whether the store is on another machine and needs no password."""
     address = urlsplit(url)
     is_local = address.scheme == "unix" or address.hostname in {
         None,
@@ -293,7 +295,7 @@ def _is_open_to_network(url: str) -> bool:
 
 
 def signing_problem(signing_key: str, decision_keys: str) -> str:
-    """Say what is wrong with the files of keys; "" where nothing is, or none are set."""
+    """Describe a problem of the key files; "" if they have none, or none are set."""
     try:
         known_keys = DecisionKeys(decision_keys).read()
         kid = SigningKey.read(signing_key).kid if signing_key else ""
@@ -301,18 +303,18 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
         return str(error)
     if not kid or kid in known_keys:
         return ""
-    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what RUNNER_SIGNING_KEY signs counts at level 0 alone"
+    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what it signs only counts at level 0"
 
 
 # -- checks ------------------------------------------------------------------------------------------
 
 NEARLY_FULL, FULL = 0.9, 0.99
-"""Parts of the memory limit: a full store stays a little below it, since it refuses what needs more."""
+"""Fractions of the memory limit: a full store stays a little below it, refusing larger writes."""
 MAX_SKEW = 1_000
 """Ms by which a clock may be wrong before the times that people see are misleading."""
 MAX_LATE_SWEEPS, MOST_HELD = 3, 5
 UNATTENDED = 60
-"""Intervals of the sweep in which some worker looks for runs to archive."""
+"""Sweep intervals in which at least one worker looks for runs to archive."""
 
 DISK = {
     "off": (WARN, "off: a restart of the store loses runs", "Set appendonly yes."),
@@ -337,7 +339,7 @@ DISK = {
 
 
 def examine(facts: Facts) -> list[Check]:
-    """Run every check, those of a server for each."""
+    """Run every check; run a server's checks for each server."""
     return [result for check in CHECKS for result in _results(check, facts)]
 
 
@@ -351,7 +353,7 @@ def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterato
 def _check(
     name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN
 ) -> Iterator[Check]:
-    """Yield what is wrong and how to fix it, or `detail` where nothing is; nothing where there is neither."""
+    """Yield a problem with its fix, or else a pass with `detail`; nothing if both are empty."""
     if problem:
         yield Check(result, name, problem, fix)
     elif detail:
@@ -400,8 +402,8 @@ def _voters(facts: Facts) -> Iterator[Check]:
         and f"one name votes with several issuers, so counts several times: {_names(double)}"
     )
     fix = (
-        "Let all doors name a person with one issuer; say in RUNNER_PLAIN_NAMES_ISSUER which one names "
-        "without an issuer have."
+        "Let all doors name a person with one issuer; set the issuer of names without one in "
+        "RUNNER_PLAIN_NAMES_ISSUER."
     )
     yield from _check("voters", "", problem or "", fix)
 
@@ -415,7 +417,8 @@ def _version(facts: Facts) -> Iterator[Check]:
 
 def _eviction(facts: Facts) -> Iterator[Check]:
     policy = facts.vitals.policy
-    # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting runs.
+    # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting
+    # runs.
     result = WARN if policy.startswith("volatile") or not policy else FAIL
     lost = (
         "ended runs are deleted early"
@@ -609,21 +612,22 @@ def _queues(facts: Facts) -> Iterator[Check]:
     served_queues = {queue for worker in facts.alive for queue in worker.queues}
     graphs = {name for worker in facts.alive for name in worker.graphs}
     wanted_queues = {queue for worker in facts.alive for queue in worker.wants}
-    # Runs keep the queues that their graph had when they started. Of a graph without a worker, see `graphs`.
+    # Runs keep the queues that their graph had when they started. `graphs` covers graphs without a
+    # worker.
     wanted_queues |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
     missing = sorted(wanted_queues - served_queues)
     problem = f"no worker serves {_names(missing)}" if missing else ""
     fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
     if facts.unreadable:
         problem = (
-            f"no worker can read {_names(facts.unreadable)}: the key of that name is no list"
+            f"no worker can read {_names(facts.unreadable)}: the key of that name isn't a list"
         )
         fix = "Give the queue another name, or delete the key if nothing needs it."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
 
 def _routing(facts: Facts) -> Iterator[Check]:
-    """A worker must not serve a queue on which there are nodes of a graph that it doesn't have."""
+    """Check that no worker serves a queue with nodes of a graph that it doesn't have."""
     # Graphs that have neither a worker nor an unfinished run send nothing.
     graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
     node_queues = {
@@ -640,7 +644,7 @@ def _routing(facts: Facts) -> Iterator[Check]:
                     "routing",
                     f"{worker.name} serves {_names(sorted(shared_queues))}, where nodes of {name} are, but "
                     "doesn't have that graph: it returns them, and they wait for another worker",
-                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a queue of their own.",
+                    "Add the graph to that worker's RUNNER_GRAPHS, or give its nodes a separate queue.",
                 )
 
 
@@ -726,7 +730,7 @@ def _archive(facts: Facts) -> Iterator[Check]:
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     if state.get("problem"):
-        fix = "Correct what it says, or RUNNER_ARCHIVE; the workers' log has more."
+        fix = "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more."
         yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
     elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
         fix = "Start a worker with RUNNER_ARCHIVE."
@@ -736,7 +740,7 @@ def _archive(facts: Facts) -> Iterator[Check]:
     elif state:
         yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
     elif facts.archive:
-        problem = "no worker writes to one: ended runs expire unarchived"
+        problem = "no worker writes to an archive: ended runs expire unarchived"
         yield Check(
             FAIL,
             "archive",
@@ -746,10 +750,10 @@ def _archive(facts: Facts) -> Iterator[Check]:
 
 
 LATE_SEAL = 60_000
-"""Ms after which an entry that is not sealed is late: workers seal every RUNNER_AUDIT_SEAL seconds."""
+"""Ms after which an unsealed entry is late: workers seal every RUNNER_AUDIT_SEAL seconds."""
 
 GROWN = 1_000
-"""Entries, about 0.5 KB each, from which on their number without an archive is worth a warning."""
+"""Entries, about 0.5 KB each, above which a missing archive is worth a warning."""
 
 
 def _audit(facts: Facts) -> Iterator[Check]:
@@ -758,7 +762,9 @@ def _audit(facts: Facts) -> Iterator[Check]:
         origin, size = audit.origin, audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
         sealed_only = f"{size} entries are sealed and none is signed"
-        stay = f"its {size} entries stay in memory for ever, and all that come: there is no archive"
+        stay = (
+            f"its {size} entries and all later ones stay in memory forever: no archive is set"
+        )
         is_kept = facts.archive or facts.vitals.archive or size < GROWN
         sealing = "Start a worker or a keeper: each of them seals."
         signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
@@ -778,13 +784,13 @@ def _audit(facts: Facts) -> Iterator[Check]:
 
 
 MOST_NAMED = 10
-"""Keys of a limit that are named."""
+"""Most keys of a limit that are named."""
 
 MOST_FAIR_KEYS = 100
-"""Keys of a queue and priority that are read, those that are next."""
+"""Most keys of a queue and priority that are read: the next ones."""
 
 STARVED_MS = 600_000
-"""For how long nodes wait for a key of a limit, or behind other keys, before that is a warning."""
+"""Ms that nodes may wait for a key of a limit, or behind other keys, before that is a warning."""
 
 
 def _limits(facts: Facts) -> Iterator[Check]:
@@ -834,12 +840,12 @@ def _limits(facts: Facts) -> Iterator[Check]:
                     WARN,
                     "limits",
                     f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
-                    f"See `runner limits show {quote(limit.name)}` for who has its slots.",
+                    f"`runner limits show {quote(limit.name)}` shows the holders of its slots.",
                 )
 
 
 FAR = 10
-"""Times that a key waits as long as another one with as many nodes, before that is a warning."""
+"""How many times longer a key may wait than one with as many nodes before that is a warning."""
 
 
 def _fairness(facts: Facts) -> Iterator[Check]:

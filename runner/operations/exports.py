@@ -1,4 +1,4 @@
-"""Exports: everything that the store keeps of a run, as one document for people and programs.
+"""Exports: all that the store keeps about a run, as one document for people and programs.
 
 Packed data are made plain: models as data, bytes as base64. Times are ms of the store's clock.
 """
@@ -21,7 +21,7 @@ EXPORT_VERSION = 1
 
 
 def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
-    """Make a view that has the fields of a record, and those in `extra_fields` besides or instead."""
+    """Make a view with the fields of a record, and with `extra_fields` in addition or instead."""
     return kind(
         **{name: getattr(record, name) for name in _names(record.__class__)} | extra_fields
     )
@@ -39,7 +39,7 @@ def plain(packed_value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Question(Interrupt):
-    """An interrupt with plain data, what it is about in a sentence, and when it expires (0: never)."""
+    """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never)."""
 
     title: str = ""
     expires_at: int = 0
@@ -51,7 +51,7 @@ def question_of(interrupt: Interrupt) -> Question:
 
 
 def question_view(kind: type[View], interrupt: Interrupt, **extra_fields: Any) -> View:
-    """Make a view that has all of `Question`, and more."""
+    """Make a view with all fields of `Question`, and more."""
     return view_of(
         kind,
         interrupt,
@@ -94,7 +94,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class VisitView:
-    """One visit of a node. `attempts` is known of the latest visit only."""
+    """One visit of a node. `attempts` is known only for the latest visit."""
 
     node: str
     visit: int
@@ -108,7 +108,7 @@ class VisitView:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """State of a node: its latest visit, of a map how many `items` it has, of a graph its child run."""
+    """State of a node: its latest visit, the number of a map's `items`, a graph's child run."""
 
     status: Status
     visit: int
@@ -119,10 +119,10 @@ class NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Export(RunHead):
-    """Everything that the store keeps of a run; `runs` are the child runs in the same form.
+    """All that the store keeps about a run; `runs` are the child runs in the same form.
 
-    `nodes` has each node that began, was skipped or cancelled; `signatures` has what a deploy must not change
-    of each if it is to resume.
+    `nodes` has each node that began, was skipped or cancelled; `signatures` has for each node the
+    declaration that a deploy must not change if the node is to resume.
     """
 
     v: int
@@ -143,10 +143,10 @@ class Export(RunHead):
 
 
 def read_export(store: Store, run_id: str) -> Export:
-    """Read everything that the store keeps of a run and its child runs.
+    """Read all that the store keeps about a run and its child runs.
 
     Raises:
-        NotFoundError: there is no such run.
+        NotFoundError: the run doesn't exist.
     """
     snapshot = existing(store.read(run_id, messages=True), run_id)
     record = snapshot.record
@@ -179,7 +179,7 @@ def read_export(store: Store, run_id: str) -> Export:
 
 
 def node_status(record: NodeRecord) -> Status:
-    """Return the status of a node as people see it: a held one is held, whatever it was before."""
+    """Return a node's status as people see it: a held node is held, whatever its status was before."""
     return Status.HELD if record.held else record.status
 
 

@@ -1,4 +1,4 @@
-"""Access of `cli` and `server` to a store, which is opened here, once, by the settings."""
+"""Access of `cli` and `server` to a store, which is opened here, once, from the settings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["AuditLog", "Installation", "NoticeTail"]
 
 
 class Installation(Shared):
-    """A store with what people manage there."""
+    """A store, with the webhooks, schedules and limits that people manage there."""
 
     @cached_property
     def webhooks(self) -> WebhookAdmin:
@@ -35,19 +35,19 @@ class Installation(Shared):
         return LimitControl(self)
 
     def metrics(self) -> list[Metric]:
-        """Read all numbers, also of the limits; StoreError where a server can't be reached."""
+        """Read all metrics, including the limits'; raise StoreError if a server can't be reached."""
         return [*super().metrics(), *self.limits.metrics()]
 
     def graphs(self) -> dict[str, str]:
-        """Return the fingerprints of the graphs that workers have published, without those inside others."""
+        """Return the fingerprints of the graphs that workers have published, without inner graphs."""
         fingerprints = sorted(self.store.graphs().items())
         return {name: fingerprint for name, fingerprint in fingerprints if PATH not in name}
 
     def remove_graph(self, name: str) -> None:
-        """Delete a graph that nothing needs any more, with those inside it.
+        """Delete a graph that is no longer needed, with the graphs inside it.
 
         Raises:
-            NotFoundError: there is no such graph. ConflictError: a worker has it, a schedule names it, or
+            NotFoundError: the graph doesn't exist. ConflictError: a worker has it, a schedule names it, or
                 runs of it are in the store; nothing was changed.
         """
         if name not in self.graphs():

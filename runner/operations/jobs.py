@@ -1,4 +1,4 @@
-"""The same thing done to many runs: each by itself, and each with a result."""
+"""One action on many runs: each run is handled separately, and each gets a result."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from runner.store.requests import new_nonce
 from runner.store.shared import Jobs
 
 SLICE = 100
-"""Runs that a sweep comes to before it goes on with what else is due."""
+"""Runs that a sweep handles before it goes on with other due work."""
 
 
 def begin(jobs: Jobs, action: JobAction, reason: str, by: str, run_ids: Sequence[str]) -> Job:
-    """Store a job, which `carry_on` does; where no process does, sweeps do it."""
+    """Store a job for `carry_on`; if no process calls that, sweeps do."""
     job = Job(new_nonce(), action, reason, by, jobs.now(), list(run_ids))
     jobs.add(job)
     return job
 
 
 def carry_on(engine: Engine, jobs: Jobs, job_id: str, most: int | None = None) -> None:
-    """Come to the runs of a job that have no result yet, so many at most.
+    """Handle the runs of a job that have no result yet, at most `most` of them.
 
-    Of two processes that do it both may come to a run; its first result is kept.
+    If two processes do this, both may handle a run; its first result is kept.
     """
     try:
         job = jobs.get(job_id)

@@ -1,8 +1,8 @@
-"""Handles incoming messages, whatever queue or stream they come from: answers and starts.
+"""Handles incoming messages, from any queue or stream: answers and starts.
 
-A handler applies the message and returns a result: whether the message is done, dead or kept. It may be
-called again with the same message, by any worker: the message's own id serves as its idempotency key, so a
-repeat gets the first receipt and changes nothing.
+A handler applies the message and returns a result: whether the message is done, dead or kept. Any
+worker may call it again with the same message. The message's own id serves as its idempotency key,
+so a repeat gets the first receipt and changes nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from runner.records.run import EventKind
 from runner.store.requests import EmitEvent
 
 MAX_EARLY_BYTES = 65_536
-"""Bytes of a message that may wait for its question; the store limits their number."""
+"""Most bytes of a message that may wait for its question; the store limits the number of messages."""
 
 
 KeepEarly = Callable[[str], str]
@@ -46,7 +46,7 @@ class Disposition(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class IncomingMessage:
-    """A message as received; `traceparent` is that of its headers, or ""."""
+    """A message as received; `traceparent` comes from its headers, or is ""."""
 
     id: str
     key: str
@@ -67,9 +67,9 @@ class HandlerResult:
 def handle_answer(
     engine: Engine, incoming: IncomingMessage, keep: KeepEarly | None = None
 ) -> HandlerResult:
-    """Apply an answer. One that came before its question is kept for it by `keep`, or unknown without.
+    """Apply an answer. If it came before its question, `keep` keeps it; without `keep` it is unknown.
 
-    One larger than `MAX_EARLY_BYTES` is unknown at once.
+    An answer larger than `MAX_EARLY_BYTES` is unknown at once.
 
     Raises:
         StoreError: the store can't be reached; try again.
@@ -171,7 +171,7 @@ def _may_still_ask(engine: Engine, interrupt_id: str) -> bool:
 
 
 def _record(engine: Engine, receipt: Receipt) -> None:
-    """Add the receipt to the run's events, where there is such a run."""
+    """Add the receipt to its run's events, if the run is known."""
     address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)

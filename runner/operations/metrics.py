@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from runner.records.metrics import Metric
 
 ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-"""In the value of a label."""
+"""Escapes in the value of a label."""
 
 
 def prometheus(metrics: Iterable[Metric]) -> str:
-    """Write metrics as lines, each family with its help and type in front of its first number."""
+    """Format metrics as lines, each family with its help and type before its first number."""
     lines: list[str] = []
     families: set[str] = set()
     for metric in metrics:

@@ -1,7 +1,7 @@
 """Migrates waiting runs, with the runs nested in them, to the current graphs.
 
-What becomes of each node is planned on a copy of the run (`migration_plan`); the store applies it only if
-nothing has happened to the run since it was read.
+Each node's outcome is planned on a copy of the run (`migration_plan`); the store applies the plan
+only if the run has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ WAITING = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 @dataclass(frozen=True, slots=True)
 class MigrationResult:
-    """Result for a run's nodes, or with `dry_run` what it would be."""
+    """The outcome for a run's nodes; with `dry_run` the planned one."""
 
     run_id: str
     nodes: tuple[NodeOutcome, ...]
@@ -46,7 +46,7 @@ class MigrationResult:
 
 @dataclass(frozen=True, slots=True)
 class MigratedRun:
-    """A run and what became of its nodes; `error` says why it could not be moved, "" where it could."""
+    """A run and the outcome for its nodes; `error` says why it could not be moved, or ""."""
 
     run_id: str
     moved: bool
@@ -57,10 +57,10 @@ class MigratedRun:
 def migrate(
     engine: Engine, run_id: str, request: MigrationRequest, *, dry_run: bool = False
 ) -> MigrationResult:
-    """Migrate a run with all runs nested in it; with `dry_run` only return what would become of its nodes.
+    """Migrate a run with all runs nested in it; with `dry_run` only return the outcome for its nodes.
 
     Raises:
-        NotFoundError: there is no such run, graph or node.
+        NotFoundError: the run, a graph or a node doesn't exist.
         UsageError: the run is nested in another one, or two nodes would have one id.
         ConflictError: the run does not wait, or something in it can't be migrated. Nothing was changed.
     """
@@ -80,13 +80,13 @@ class FamilyPlanner:
     """Plans the migrations of a run and of the runs nested in it."""
 
     def __init__(self, store: Store, registry: Registry) -> None:
-        """The registry has the current graphs; where it lacks one, the store knows its shape."""
+        """Take the current graphs from the registry; if it lacks one, the store knows its shape."""
         self._store, self._registry = store, registry
 
     def plan(
         self, run_id: str, request: MigrationRequest
     ) -> tuple[list[Migration], list[NodeOutcome]]:
-        """Plan a migration: the run itself, then the child runs in it; raises as `migrate`."""
+        """Plan a migration: the run itself, then the child runs in it; raises like `migrate`."""
         snapshot = existing(self._store.read(run_id), run_id)
         record = snapshot.record
         if record.parent:
@@ -131,7 +131,7 @@ class FamilyPlanner:
         record, plan = snapshot.record, self._registry.find(graph_id)
         if record.status not in WAITING:
             raise ConflictError(
-                f"run {record.run_id} is {record.status}: only one that waits can be migrated. Nothing was "
+                f"run {record.run_id} is {record.status}: only a waiting run can be migrated. Nothing was "
                 "changed."
             )
 
@@ -165,7 +165,7 @@ class FamilyPlanner:
         topology = self._store.topology(record.graph_id, record.fingerprint)
         if topology is None:
             raise ConflictError(
-                f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; such a run "
+                f"the shape of graph {record.graph_id!r} that run {record.run_id} had is gone; the run "
                 "can only be started again from its beginning. Nothing was changed."
             )
         return topology
@@ -220,7 +220,7 @@ def _takes_new_edge(
 def _condition_state(
     plan: CompiledGraph, planner: MigrationPlanner, source: VisitKey
 ) -> GraphState:
-    """Build what a condition reads: the present results, and its own source as it completed."""
+    """Build the state that a condition reads: the present results, and its own source as it completed."""
     snapshot = planner.snapshot
     old_ids = {planner.names.new_id(node): node for node in snapshot.nodes}
 

@@ -1,8 +1,9 @@
 """Plans the migration of one waiting run to another shape of its graph. Pure.
 
-The history of the run is translated to the new shape's node ids and replayed through the run's transitions
-(see `recovery.Replay`): so joins, loops and dead paths need no rules of their own here. A node whose turn it
-is in both shapes continues with what it has; whatever happens to any other is listed in the plan's outcomes.
+The history of the run is translated to the new shape's node ids and replayed through the run's
+transitions (see `recovery.Replay`), so joins, loops and dead paths need no special rules here. A
+node whose turn it is in both shapes continues with its data; the plan's outcomes list what happens
+to any other node.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ DROPPED = "dropped"
 
 @dataclass(frozen=True, slots=True)
 class MigrationRequest:
-    """Request of a person: the new ids of nodes, and the nodes to remove.
+    """A person's request: the new ids of nodes, and the nodes to remove.
 
     Nodes of nested graphs are written "outer/inner".
     """
@@ -72,7 +73,7 @@ class MigrationRequest:
         """Check that each "outer/inner" has an outer node that the graph had.
 
         Raises:
-            NotFoundError: there was no such node.
+            NotFoundError: the outer node didn't exist.
         """
         for name in [*self.renames, *self.drops]:
             outer, inner, _ = name.partition("/")
@@ -86,7 +87,7 @@ class MigrationRequest:
         """Return the request for the graph nested in a node, which may have a new id itself.
 
         Raises:
-            UsageError: a node of it would move to another graph.
+            UsageError: one of its nodes would move to another graph.
         """
         prefix, new_prefix = f"{node}/", f"{new_node}/"
         renames = {
@@ -131,12 +132,12 @@ class NodeNames:
     def __init__(
         self, snapshot: RunSnapshot, old: Topology, new: Topology, request: MigrationRequest
     ) -> None:
-        """`old` is the shape that the run began with."""
+        """Translate from the shape `old`, with which the run began."""
         self._snapshot, self._request = snapshot, request
         self._old, self._new = old, new
 
     def new_id(self, node: str) -> str:
-        """Return a node's id in the new shape; "" for one that is gone. Items follow their map."""
+        """Return a node's id in the new shape; "" if it is gone. Items follow their map."""
         owner = map_of(node)
         if owner:
             new_owner = self.new_id(owner)
@@ -187,7 +188,7 @@ class NodeNames:
                 )
 
     def _check_unique(self) -> None:
-        # A dropped node keeps its old id: what it left behind is stored under that.
+        # A dropped node keeps its old id, under which its data is stored.
         name_counts = Counter(
             node if node in self._request.drops else self.new_id(node)
             for node in self.started()
@@ -225,14 +226,14 @@ class NodeNames:
 
 
 Decide = Callable[[str, int, int], str]
-"""Says if a new edge would have been taken, "1" or "0"; called with node, visit and the edge's index."""
+"""Returns whether a new edge would have been taken, "1" or "0", given node, visit and edge index."""
 
 
 @dataclass
 class MigrationPlanner:
     """Plans the migration of one run. `held` are the nodes held for their own change.
 
-    `documents` are what nodes keep, read only where a node gets a new id.
+    `documents` are the nodes' stored documents, read only if a node gets a new id.
     """
 
     snapshot: RunSnapshot
@@ -250,7 +251,7 @@ class MigrationPlanner:
     kept: dict[str, NodeRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Group the questions by node: items of maps may be many."""
+        """Group the questions by node, because items of maps may be many."""
         self.names = NodeNames(self.snapshot, self.old, self.new, self.request)
         self.questions = grouped(self.snapshot.interrupts, attrgetter("node_id"))
 
@@ -258,12 +259,12 @@ class MigrationPlanner:
         """Plan everything; `parent_node` and `path` are where the run is nested in the new shape.
 
         Raises:
-            NotFoundError: a node that was named does not exist. UsageError: two nodes would have one id.
+            NotFoundError: a named node does not exist. UsageError: two nodes would have one id.
             ConflictError: something can't be migrated; the message says what to do.
         """
         self.names.check()
         past = dict(self._history())
-        # What failed in the past has been handled then: the replay must not stop at it.
+        # Past failures have been handled already: the replay must not stop at them.
         replay = recovery.Replay(replace(self.new, policy=FailurePolicy.CONTINUE), past)
         self._check_reached(past, replay)
         records = self._records(replay.records())
@@ -295,7 +296,7 @@ class MigrationPlanner:
 
     def _history(self) -> Iterator[tuple[VisitKey, SettledVisit]]:
         if BEFORE_GRAPH in self.new.nodes and BEFORE_GRAPH not in self.old.nodes:
-            # The run has begun: the hooks before a run, which are new, count as called.
+            # The run has begun, so new hooks before a run count as called.
             edges = "1" * len(self.new.outgoing[BEFORE_GRAPH])
             yield (BEFORE_GRAPH, 1), SettledVisit(BEFORE_GRAPH, 1, Status.COMPLETED, edges)
         for (node, visit), settled_visit in recovery.history(self.snapshot).items():
@@ -314,14 +315,15 @@ class MigrationPlanner:
                 yield (name, visit), replace(settled_visit, node=name, edges=edges, reads=reads)
 
     def _edges(self, settled_visit: SettledVisit, name: str) -> str:
-        """Return a bit for each of a completed visit's edges in the new shape: "1" for one taken."""
+        """Return a bit for each of a completed visit's edges in the new shape: "1" for a taken edge."""
         old_bits: dict[tuple[str, bool], list[str]] = {}
         for position, edge in enumerate(self.old.outgoing[settled_visit.node]):
             target = (self.names.new_id(edge.target), edge.on_expire)
             old_bits.setdefault(target, []).append(settled_visit.edges[position : position + 1])
         targets = [(edge.target, edge.on_expire) for edge in self.new.outgoing[name]]
         for target, bits in old_bits.items():
-            # Several edges may lead from one node to another; where there are fewer now, one stands for all.
+            # Several edges may lead from one node to another; if fewer are left, one stands for
+            # all.
             if len(bits) > targets.count(target):
                 old_bits[target] = [max(bits)]
         # A node that ended with its question's expiry was not answered: it takes no new edge.
@@ -352,7 +354,7 @@ class MigrationPlanner:
     # -- records -----------------------------------------------------------------------------------
 
     def _records(self, replayed_run: Records) -> Records:
-        # A node that never started brings nothing, and its new id may be that of one that did.
+        # A node that never started brings nothing, and its new id may belong to a node that did.
         old_ids = {
             name: node for node in self.names.started() if (name := self.names.new_id(node))
         }
@@ -380,7 +382,7 @@ class MigrationPlanner:
         return replace(replayed_run, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
 
     def _node(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:
-        """Build the record of a node; `node` is its old id, "" where it is new or was dropped."""
+        """Build the record of a node; `node` is its old id, "" if it is new or was dropped."""
         old_record = self.snapshot.nodes.get(node or name, NodeRecord())
         ready = replayed_node.status is Status.READY
         if node and old_record.status is Status.WAITING:
@@ -395,7 +397,7 @@ class MigrationPlanner:
         )
 
     def _misfit(self, node: str, name: str) -> str:
-        """Return why a waiting node can't use what it has; "" where it can."""
+        """Return why a waiting node can't use its data; "" if it can."""
         old_node, new_node = self.old.nodes[node], self.new.nodes[name]
         if old_node.kind != new_node.kind:
             return f"it was a {old_node.kind} and is a {new_node.kind} now"
@@ -413,13 +415,15 @@ class MigrationPlanner:
         }
         if routes:
             targets = ", ".join(sorted(map(str, routes)))
-            return f"its open question leads to {targets} when it expires, and no edge does"
+            return (
+                f"its open question leads to {targets} when it expires, and no edge leads there"
+            )
         if node in self.request.renames or old_node.version == new_node.version:
             return ""
         return f'its version was "{old_node.version}" and is "{new_node.version}" now'
 
     def _keep(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:
-        """Have a waiting node continue in its visit, with all that it has."""
+        """Have a waiting node continue in its visit, with all its data."""
         record = replace(
             self.continued(node, name, replayed_node.stamp), via=replayed_node.via, edges=""
         )
@@ -476,7 +480,7 @@ class MigrationPlanner:
                 self._close(node, name, STARTS_AGAIN if name else DROPPED)
 
     def _close(self, node: str, name: str, outcome: str, reason: str = "") -> None:
-        """Withdraw what a node waits for, and delete what it kept."""
+        """Withdraw a node's questions and stop its child run, and delete its data."""
         old_record, unused_ids = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
         if old_record.status is Status.WAITING:
             questions = self.visit_questions(node)
@@ -499,7 +503,7 @@ class MigrationPlanner:
             )
 
     def _event(self) -> JSON:
-        """Build the data of the event `run.migrated`; what is empty is left out."""
+        """Build the data of the event `run.migrated`, without empty fields."""
         data = {
             "from": self.old.fingerprint,
             "map": {node: name for node, name in self.request.renames.items() if node != name},
@@ -510,7 +514,7 @@ class MigrationPlanner:
 
 
 def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool:
-    """Say if a map has ended with that item or count, and not in a later round, which is closed."""
+    """Return whether a map has ended with that item or count, and not in a later round, which is closed."""
     return owner.status in FINAL and item_or_count.visit <= owner.visit
 
 
@@ -528,7 +532,7 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
 
 
 def _is_void(question: Interrupt) -> bool:
-    """Say if a question of a renamed node was decided for its old name: by a rule, for that very node."""
+    """Return whether a renamed node's question was decided for its old name, by a rule for that very node."""
     return question.rule is not None and question.status in {
         InterruptStatus.ANSWERED,
         InterruptStatus.EXPIRED,
@@ -536,13 +540,13 @@ def _is_void(question: Interrupt) -> bool:
 
 
 def last_visit(snapshot: RunSnapshot, name: str) -> int:
-    """Return the last visit of which something is stored under an id; a node that starts must come after."""
+    """Return the last visit with data stored under an id; a node that starts must come after it."""
     visits = [question.visit for question in _asked_under(snapshot, name)]
     return max([0, *visits, *(visit for node, visit in snapshot.entries if node == name)])
 
 
 def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
-    """List the questions that a node of that id, or its items, asked in any shape of the graph."""
+    """List the questions that a node with that id, or its items, asked in any shape of the graph."""
     return [
         question
         for question in snapshot.interrupts
@@ -551,13 +555,13 @@ def _asked_under(snapshot: RunSnapshot, name: str) -> list[Interrupt]:
 
 
 def check_questions(planner: MigrationPlanner) -> None:
-    """Check that no renamed node takes over the questions of another one.
+    """Check that no renamed node takes over the questions of another node.
 
-    A question's id names its node and visit: under the same id an answer would reach another question.
-    A node that gets an earlier id back meets its own older questions there.
+    A question's id names its node and visit: under the same id an answer would reach another
+    question. A node that gets an earlier id back meets its own older questions there.
 
     Raises:
-        ConflictError: it would.
+        ConflictError: a node would.
     """
     for node in sorted(planner.names.started()):
         name = planner.names.new_id(node)
@@ -582,13 +586,13 @@ def check_questions(planner: MigrationPlanner) -> None:
 
 
 def _may_ask(planner: MigrationPlanner, node: str) -> bool:
-    """Say if a node may still ask in its present visit: an item that has completed does not."""
+    """Return whether a node may still ask in its present visit: a completed item does not."""
     record = planner.snapshot.nodes.get(node, NodeRecord())
     return not map_of(node) or record.status is not Status.COMPLETED
 
 
 def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
-    """Yield the ids that the questions of a node had before it was renamed, once or more often."""
+    """Yield the ids that a node's questions had before the node was renamed, once or more often."""
     by_id, ids = {question.id: question for question in snapshot.interrupts}, set[str]()
     pending = [question.replaces for question in _asked_under(snapshot, node)]
     while pending:
@@ -602,12 +606,13 @@ def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
 def renamed_questions(
     planner: MigrationPlanner,
 ) -> tuple[list[tuple[str, Interrupt]], list[Interrupt]]:
-    """List the closed questions of renamed nodes that continue, and those that replace open ones.
+    """List the closed questions of renamed nodes that continue, and replacements for open ones.
 
-    An open one is withdrawn under its old id: those who know that id must learn the new one. Withdrawn ones
-    go along, so that what the node asks next takes an id that meant nothing before; so does, as withdrawn,
-    what was decided by a rule: its votes are for the node of the old name, and it is asked again. A node
-    that gets its old name back has its questions under their old ids, with what they asked.
+    An open question is withdrawn under its old id: people who know that id must learn the new one.
+    Withdrawn questions go along, so that the node's next question takes an id that meant nothing
+    before. Questions decided by a rule go along as withdrawn: their votes are for the node's old
+    name, and they are asked again. A node that gets its old name back has its questions under their
+    old ids, with their content.
     """
     new_questions, replacements = [], []
     for node, record in planner.snapshot.nodes.items():
@@ -681,8 +686,9 @@ def _with_first_name(node: str, record: NodeRecord, document: JSON) -> JSON:
 def _with_new_ids(planner: MigrationPlanner, node: str, name: str, document: JSON) -> JSON:
     """Replace the ids and digests of a node's questions, and its own id beside them, in its document.
 
-    Only the executor knows the form of its document, so every text that equals one of them is replaced. No
-    other text does by chance: an id names run, node, visit and question, a digest is a hash of them.
+    Only the executor knows the form of its document, so every text that equals one of them is
+    replaced. No other text equals one by chance: an id names run, node, visit and question, a
+    digest is a hash of them.
     """
     new_texts = {}
     for question in planner.questions.get(node, ()):

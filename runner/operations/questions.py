@@ -1,4 +1,4 @@
-"""Questions with a rule as people see them: the rule in words, the votes so far, and what is hashed."""
+"""Questions with a rule as people see them: the rule in words, the votes so far, and the hashed objects."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ from runner.store.interface import Store
 
 @dataclass(frozen=True, slots=True)
 class VoteView:
-    """One vote: who, what for (a digest), with which weight, and how sure it is who it was.
+    """One vote: its voter, its object (a digest), its weight, and how surely the voter is known.
 
-    `by` is the principal, `level` that of the proof, `at` is in ms. A vote `is_void` where a later edit reset
-    it. `response` is what the message of the vote has: an answer, or whole new arguments.
+    `by` is the principal, `level` the level of the proof, `at` is in ms. A vote `is_void` if a
+    later edit reset it. `response` comes from the vote's message: an answer, or whole new
+    arguments.
     """
 
     by: str
@@ -48,7 +49,7 @@ class VoteView:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One argument that an edit changes; before or after is None where that has no such argument."""
+    """One argument that an edit changes; before or after is None if that version lacks the argument."""
 
     name: str
     before: Any
@@ -57,12 +58,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One version of what a question decides: as it was proposed, or as a person edited or answered it.
+    """One version of a question's action: as it was proposed, or as a person edited or answered it.
 
-    `effect` is its digest, `title` says in a sentence what it does, `decision` is that of its first vote:
-    approve, edit or respond. Votes for it weigh `have` together, in the open stage. `response` has all its
-    arguments, or the answer, None where no vote shows what the digest is of; `changes` are those to the
-    proposed arguments. `voters` are the principals who have voted for it since the last reset.
+    `effect` is its digest, `title` describes its action in a sentence, `decision` is its first
+    vote's decision: approve, edit or respond. Votes for it weigh `have` together, in the open
+    stage. `response` has all its arguments, or the answer; None if no vote shows the content behind
+    the digest. `changes` are its changes to the proposed arguments. `voters` are the principals who
+    have voted for it since the last reset.
     """
 
     effect: str
@@ -77,7 +79,7 @@ class Variant:
 
 @dataclass(frozen=True, slots=True)
 class CommentView:
-    """A comment: the principal who wrote it, when (in ms), and its text."""
+    """A comment: the principal who wrote it, the time (in ms), and its text."""
 
     by: str
     at: int
@@ -86,9 +88,9 @@ class CommentView:
 
 @dataclass(frozen=True, slots=True)
 class Away:
-    """A person (`by`) in whose place another (`to`) may vote, from when until when (ms).
+    """A person (`by`) in whose place another (`to`) may vote, with the first and last time (ms).
 
-    With `only` they may for what that person may decide by these selectors.
+    `only` limits this to questions that the person may decide by these selectors.
     """
 
     by: str
@@ -99,7 +101,7 @@ class Away:
 
 
 def away_view(absence: Absence) -> Away:
-    """Return what everybody may know of an absence."""
+    """Return the public part of an absence."""
     return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
 
 
@@ -107,12 +109,12 @@ def away_view(absence: Absence) -> Away:
 class QuestionView(Question):
     """A question with all that was done to it.
 
-    `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval and of the
-    rejections in the open `stage`, which needs `need`; `variants` has what each approval is for, the proposed
-    one first. `delegated` has by the principal who may vote instead of another that other one, `away` those
-    for whom somebody may vote until they are back. `digests` has the objects that are hashed, by the kind of
-    the digest. All of that is empty for a question without a rule. `comments` are read only where one
-    question is shown.
+    `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval
+    and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
+    versions, the proposed one first. `delegated` maps each principal who may vote instead of
+    another to that other, `away` lists people for whom somebody may vote until they are back.
+    `digests` has the hashed objects, by the kind of the digest. All of that is empty for a question
+    without a rule. `comments` are read only when a single question is shown.
     """
 
     rule_words: str = ""
@@ -131,7 +133,7 @@ class QuestionView(Question):
 
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
-    """Read what was done to a question: nothing is read for one without a rule."""
+    """Read all that was done to a question; without a rule, nothing is read."""
     if interrupt.rule is None:
         return _view(interrupt)
     standing = store.standings([interrupt.id])[0]
@@ -146,7 +148,7 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
 
 
 def with_comments(store: Store, view: QuestionView) -> QuestionView:
-    """Add the comments, which are events of the run and have their retention."""
+    """Add the comments, which are events of the run and have its retention."""
     written = [
         (event.at, cast("dict[str, str]", plain(event.data)))
         for event in all_events(store, view.run_id)
@@ -159,10 +161,11 @@ def with_comments(store: Store, view: QuestionView) -> QuestionView:
 def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
     """Return the decision and the response of a vote for a variant.
 
-    The response is true as it was proposed, else its arguments or, with `respond`, its answer.
+    The response is true for the proposed variant, else its arguments or, with `respond`, its
+    answer.
 
     Raises:
-        UsageError: no vote that counts is for it.
+        UsageError: no valid vote is for it.
     """
     for variant in view.variants:
         if variant.effect == effect and variant.response is not None:
@@ -170,13 +173,13 @@ def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
             is_answer = variant.decision == "respond" and response is not True
             return "respond" if is_answer else "approve", response
     raise UsageError(
-        f"no vote that counts is for {effect!r:.100}, so nothing was done. Read the question again: it may "
+        f"no valid vote is for {effect!r:.100}, so nothing was done. Read the question again: it may "
         "have changed."
     )
 
 
 def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[QuestionView]:
-    """Make the views of a list: how votes stand is read in one request, and only where there is a rule."""
+    """Make the views of a list; the standing of votes is read in one request, and only for rules."""
     interrupts = list(interrupts)
     rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
     standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
@@ -185,7 +188,7 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 
 
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
-    """Read who is away, if that can matter to one of the questions."""
+    """Read the absences, if they can matter to one of the questions."""
     matters = any(
         question.is_open and (question.rule or {}).get("delegate", "none") != "none"
         for question in interrupts
@@ -195,7 +198,7 @@ def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
 
 @dataclass(frozen=True, slots=True)
 class VotedAll:
-    """Questions to decide together, each with all that is decided, or the receipts of the votes on them."""
+    """Questions to decide together, each with the full decided action, or the receipts of the votes."""
 
     questions: Sequence[QuestionView]
     receipts: Sequence[Receipt]
@@ -205,7 +208,7 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
     """Refuse to decide questions together that are not the same question to different runs or items.
 
     Raises:
-        UsageError: there are none, one was never asked, a digest is missing, or graph, node, name or
+        UsageError: no question is given, one was never asked, a digest is missing, or graph, node, name or
             schema differ.
     """
     questions = store.interrupts(ids)
@@ -239,7 +242,7 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
 
 
 def likeness(question: Interrupt, graph: str) -> dict[str, JSON]:
-    """Return what questions have in common that may be decided together; items of a map are one node."""
+    """Return the attributes in which questions decided together must agree; a map's items are one node."""
     return {
         "graph": graph,
         "node": map_of(question.node_id) or question.node_id,
@@ -253,7 +256,7 @@ def likeness(question: Interrupt, graph: str) -> dict[str, JSON]:
 def open_alike(
     store: Store, interrupt_id: str, query: InterruptQuery, limit: int
 ) -> list[Interrupt]:
-    """List open questions that match a query and may be decided together with one, that one among them."""
+    """List open questions that match a query and may be decided together with one, including that one."""
     model = store.interrupts([interrupt_id])[0]
     if model is None:
         raise UsageError(f"no question {interrupt_id!r} was asked.")
@@ -277,7 +280,7 @@ def _graph(store: Store, run_id: str) -> str:
 def _view(
     interrupt: Interrupt, standing: Standing | None = None, absences: Sequence[Absence] = ()
 ) -> QuestionView:
-    """Make the view of a question; one with a rule has how its votes stand."""
+    """Make the view of a question; with a rule it includes the standing of its votes."""
     if standing is None:
         return question_view(QuestionView, interrupt)
     rule, tally = Rule.thawed(interrupt.rule or {}), standing.tally
@@ -319,7 +322,7 @@ def _vote(vote: Mapping[str, Any], standing: Standing) -> VoteView:
 def _variants(
     view: QuestionView, votes: Sequence[VoteView], standing: Standing
 ) -> Iterator[Variant]:
-    """List the versions of a question: as it was proposed, then those with votes that count."""
+    """List the versions of a question: the proposed one, then those with valid votes."""
     proposed = approved(view)
     valid_votes = [vote for vote in votes if vote.effect and not vote.is_void]
     args = (view.action or {}).get("args")
@@ -349,21 +352,21 @@ def _variants(
 
 
 def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
-    """Find responses that have the digest of their votes: nothing else is shown as what was voted for."""
+    """Yield the responses that match the digest of their votes; nothing else is shown as voted for."""
     for vote in votes:
         response = True if vote.response is None else vote.response
         try:
             if effect_of(view, vote.decision, codec.pack(response, "response")) == vote.effect:
                 yield response
         except RunnerError:
-            continue  # no message of this program's: its digest is all that can be shown
+            continue  # not this program's message: only its digest can be shown
 
 
 def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = ()) -> bool:
-    """Return whether arguments make another call, as it is hashed, than a question and its variants show.
+    """Return whether arguments make another call, by its hash, than a question and its variants show.
 
     Raises:
-        UnstorableError: they have values that other languages would read as others.
+        UnstorableError: they have values that other languages would read differently.
     """
     value = codec.pack(arguments, "the arguments")
     effects = {approved(question), *(variant.effect for variant in variants)}
@@ -371,7 +374,7 @@ def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = (
 
 
 def changes(before: Mapping[str, Any] | None, after: Any) -> Iterator[Change]:
-    """Compare two sets of arguments as JSON, for True is not 1."""
+    """Compare two sets of arguments as JSON, because True is not 1."""
     older, newer = dict(before or {}), dict(after) if isinstance(after, Mapping) else {}
     for name in dict.fromkeys([*older, *newer]):
         pair = [

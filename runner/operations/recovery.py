@@ -1,11 +1,11 @@
-"""Retries and removal of ended runs, and forks: new runs that start from what another run has completed.
+"""Retries and removal of ended runs, and forks: new runs that start from another run's completed visits.
 
-Retries and forks are planned on a replay of the run. Its history (the visits that completed or failed, each
-with the edges that it took) is fed in the order of completion to an empty run, by the same transitions that a
-store applies. Visits that are left out stay ready, and what depended on them does not become ready at all: so
-dead paths, loops and joins need no rules of their own here. A map is one visit; its items keep their
-records, and a map that runs again continues with those that have completed. The store applies a plan only
-if the run has not changed since it was read.
+Retries and forks are planned on a replay of the run. Its history (the visits that completed or
+failed, each with the edges that it took) is fed to an empty run in the order of completion, by the
+same transitions that a store applies. Visits that are left out stay ready, and nodes that depended
+on them never become ready, so dead paths, loops and joins need no special rules here. A map is one
+visit; its items keep their records, and a map that runs again continues with its completed items.
+The store applies a plan only if the run has not changed since it was read.
 """
 
 from __future__ import annotations
@@ -58,9 +58,7 @@ BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
 
 @dataclass(frozen=True, slots=True)
 class SettledVisit:
-    """A visit that has ended: its status, a bit for each of its edges, and whose results its
-    conditions read.
-    """
+    """An ended visit: its status, a bit for each of its edges, and the results its conditions read."""
 
     node: str
     visit: int
@@ -91,7 +89,7 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
 
 
 def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
-    """A visit with an error has failed, unless it is still being retried or was undone.
+    """Return whether a visit has failed: it has an error, isn't being retried and was not undone.
 
     In a later round of its loop the node may wait again, or have been skipped.
     """
@@ -110,7 +108,7 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     if status is Status.FAILED:
         return SettledVisit(node, visit, status)
     entry, record = snapshot.entries[key], snapshot.nodes.get(node, NodeRecord())
-    # Outside of loops a node completes once, so that its record has the edges of that visit.
+    # Outside of loops a node completes once, so its record has the edges of that visit.
     edges = entry.get("edges", record.edges)
     reads = tuple((name, number) for name, number in entry.get("reads", ()))
     return SettledVisit(node, visit, status, edges, reads)
@@ -125,7 +123,7 @@ class Replay:
         past: Mapping[VisitKey, SettledVisit],
         left_out: Collection[VisitKey] = (),
     ) -> None:
-        """Play the whole past but for the visits to leave out; limits don't count here."""
+        """Play the whole past except the visits to leave out; limits don't count here."""
         nodes = {name: replace(node, limits=()) for name, node in topology.nodes.items()}
         self._topology = replace(topology, limit=0, timeout_ms=0, nodes=nodes)
         if topology.policy is FailurePolicy.FAIL_FAST:
@@ -183,7 +181,7 @@ class Replay:
                 self._place(action.node, action.visit)
 
     def _place(self, node: str, visit: int) -> None:
-        """A visit that is ready is the next of its node in the history: others were undone."""
+        """Place a ready visit: it is the node's next visit in the history, as others were undone."""
         visits = self._visits.get(node, [])
         index = bisect_left(visits, (node, visit))
         if index < len(visits):
@@ -202,7 +200,7 @@ def _empty_run(topology: Topology) -> MemoryRun:
 def dependents(
     topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey
 ) -> set[VisitKey]:
-    """Find a visit and all visits that were given its output, or decided by it, or by one of these."""
+    """Find a visit and all visits that got its output, or were decided by it, directly or indirectly."""
     keys = {key}
     replay = Replay(topology, past)
     for reader, inputs in replay.inputs.items():
@@ -212,20 +210,20 @@ def dependents(
 
 
 def cancellation(by: str, reason: str) -> str:
-    """Return the reason of a cancelled run, which begins with who asked for it."""
+    """Return the reason of a cancelled run, which begins with the requester of the cancellation."""
     return f"cancelled by {by}" + (f": {reason}" if reason else "")
 
 
 def retry(
     engine: Engine, run_id: str, node: str | None = None, by: Principal | str | None = None
 ) -> list[str]:
-    """Continue an ended run; return the nodes that run again: none where all had completed as it was stopped.
+    """Continue an ended run; return the nodes that run again, none if all completed during the stop.
 
-    `by` is who asks for it.
+    `by` is the person who asks for it.
 
     Raises:
-        NotFoundError: there is no such run or node.
-        UsageError: the node has not failed, the run is part of another run, or `by` is no principal.
+        NotFoundError: the run or the node doesn't exist.
+        UsageError: the node has not failed, the run is part of another run, or `by` isn't a principal.
         ConflictError: the run has not ended, or has completed.
     """
     names, reply = write_retry(engine.store, run_id, node, principal_of(by).key if by else "")
@@ -248,7 +246,7 @@ def write_retry(
 
 
 def plan_retry(store: Store, run_id: str, node: str | None = None) -> list[Rewrite]:
-    """Plan a retry: the run itself, then the child runs that continue with it; raises as `retry`."""
+    """Plan a retry: the run itself, then the child runs that continue with it; raises like `retry`."""
     snapshot = existing(store.read(run_id), run_id)
     record = snapshot.record
     if record.parent:
@@ -263,7 +261,7 @@ def plan_retry(store: Store, run_id: str, node: str | None = None) -> list[Rewri
 
 
 def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[Rewrite]:
-    """Empty when nothing would run again."""
+    """Plan a retry; return nothing if no node would run again."""
     _check_broken(snapshot)
     topology = _topology(store, snapshot)
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
@@ -285,7 +283,7 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
 
 
 def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrite]]:
-    """Plan the retries of the child runs of nodes that run again; such a node waits for its child."""
+    """Plan the retries of the child runs of nodes that run again; such nodes wait for their children."""
     nodes, children = dict(records.nodes), []
     for name, record in records.nodes.items():
         if record.status is not Status.READY or not record.child:
@@ -295,7 +293,7 @@ def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrit
             continue
         rewrites = _plan_retry(store, child, None) if child is not None else []
         children += rewrites
-        # A child that is gone, or has nothing left to do, is of no use: its node starts a new one.
+        # A missing child, or one with nothing left to do, is useless: its node starts a new one.
         nodes[name] = (
             replace(
                 record, status=Status.WAITING, busy=True, attempt=record.attempt - 1, rings=0
@@ -332,7 +330,7 @@ def _check_broken(snapshot: RunSnapshot) -> None:
 def _visits_to_repeat(
     snapshot: RunSnapshot, topology: Topology, node: str | None
 ) -> set[VisitKey]:
-    """List the failed visits that are to run again: all that stand, or one node's."""
+    """List the failed visits to run again: all failed nodes' latest, or one node's."""
     failed_nodes = {
         name
         for name, record in snapshot.nodes.items()
@@ -346,7 +344,7 @@ def _visits_to_repeat(
             )
         if record.status not in BROKEN:
             raise UsageError(
-                f"node {node!r} is {record.status}: only one that failed or was cancelled runs again in the "
+                f"node {node!r} is {record.status}: only a failed or cancelled node runs again in the "
                 "same run; nothing was changed. Fork the run to repeat a node that has completed."
             )
         other_failures = sorted(failed_nodes - {node})
@@ -370,8 +368,8 @@ def running_again(records: Records) -> list[str]:
 def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     """Return the records with which an ended run continues.
 
-    A node that failed or was cancelled keeps its visit: its next attempt has a higher number. One that
-    had ended and must wait once more gets a new visit when its turn comes.
+    A node that failed or was cancelled keeps its visit: its next attempt has a higher number. A
+    node that had ended and must wait once more gets a new visit when its turn comes.
     """
     records = replay.records()
     nodes = {}
@@ -445,7 +443,7 @@ def undone_entries(
 
 @dataclass(frozen=True, slots=True)
 class ForkOptions:
-    """A fork's id, tags and requester, and with `edited` the packed `input` of the node that starts again."""
+    """A fork's id, tags and requester, and if `edited` the packed `input` of the node that starts again."""
 
     run_id: str
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -464,15 +462,15 @@ def fork(
     new_input: Sequence[object] = (),
     requester: Mapping[str, JSON] | None = None,
 ) -> str:
-    """Start a new run in which a visit of a node starts again, the latest unless named; return its id.
+    """Start a new run in which a visit of a node starts again, by default the latest; return its id.
 
     Everything that had completed and does not depend on that visit is kept; the rest starts again.
     `new_input` holds the node's new input, or nothing; for `requester` see `Start`.
 
     Raises:
-        NotFoundError: there is no such run, node or visit.
-        UsageError: the node has not run yet, or a rule excludes who asks for the run, and that is not known.
-        ConflictError: what the run has kept does not lead to the node, or its shape is gone.
+        NotFoundError: the run, the node or the visit doesn't exist.
+        UsageError: the node has not run yet, or a rule excludes the requester, who is unknown.
+        ConflictError: the run's kept results don't lead to the node, or its shape is gone.
     """
     source = engine.store.peek(run_id)
     if source and (plan := engine.registry.find(source.graph_id)):
@@ -489,7 +487,7 @@ def fork(
 def write_fork(
     store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions
 ) -> Reply:
-    """Plan a fork and write it; return the reply with its doorbells. Raises as `fork`."""
+    """Plan a fork and write it; return the reply with its doorbells. Raises like `fork`."""
     for _ in range(TRIES):
         reply = store.do(ForkRun(plan_fork(store, run_id, node, visit, options)))
         if reply.word == "forked":
@@ -498,7 +496,7 @@ def write_fork(
             raise TooManyRuns(reply.detail)
         if reply.word != "moved":
             raise NotFoundError(
-                f"run {run_id} or its graph is gone meanwhile; nothing was started."
+                f"run {run_id} or its graph is gone by now; nothing was started."
             )
     raise ConflictError(f"run {run_id} kept changing while it was to be forked; try again.")
 
@@ -506,7 +504,7 @@ def write_fork(
 def plan_fork(
     store: Store, run_id: str, node: str, visit: int | None, options: ForkOptions
 ) -> Fork:
-    """Plan a fork; raises as `fork`."""
+    """Plan a fork; raises like `fork`."""
     snapshot = existing(store.read(run_id), run_id)
     topology = _topology(store, snapshot)
     record, past = snapshot.record, history(snapshot)
@@ -517,7 +515,7 @@ def plan_fork(
     fork_record = records.nodes.get(node, NodeRecord())
     if fork_record.status is not Status.READY:
         raise ConflictError(
-            f"what run {record.run_id} has kept does not lead to node {node!r}; nothing was started."
+            f"the kept results of run {record.run_id} don't lead to node {node!r}; nothing was started."
         )
     results = _kept_visits(snapshot, replay, past, records)
     tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}
@@ -554,7 +552,7 @@ def _chosen_visit(
     node: str,
     visit: int | None,
 ) -> int:
-    """Find the visit to start again: the one named, or the latest."""
+    """Find the visit to start again: the named one, or the latest."""
     run_id = snapshot.record.run_id
     if node not in topology.nodes or node.endswith("]"):
         raise NotFoundError(
@@ -574,7 +572,7 @@ def _chosen_visit(
 
 
 def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
-    """Take the records of a replay, with the items of maps that are kept."""
+    """Take the records of a replay, with the items of kept maps."""
     records = replay.records()
     nodes = {}
     for name, record in records.nodes.items():
@@ -607,7 +605,7 @@ def _kept_visits(
     past: Mapping[VisitKey, SettledVisit],
     records: Records,
 ) -> dict[VisitKey, int]:
-    """List the visits whose results are kept; places in the order end below those of the new run."""
+    """List the kept visits; their places in the order end below the new run's places."""
     positions = {
         key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)
     }
@@ -625,8 +623,8 @@ def _is_item(key: VisitKey, records: Records) -> bool:
 def _kept_memories(
     snapshot: RunSnapshot, visits: Mapping[VisitKey, int], records: Records
 ) -> list[str]:
-    """List the completed nodes all of whose visits are kept, up to the present one: their memory is of no
-    other visit.
+    """List the completed nodes all of whose visits up to the present are kept: no other visit
+    shaped their memory.
     """
     partly = {key[0] for key in snapshot.entries if key not in visits}
     partly |= {
@@ -643,10 +641,10 @@ def _kept_memories(
 
 
 def remove(store: Store, run_id: str) -> None:
-    """Remove a run that has ended, and the runs nested in it.
+    """Remove an ended run, and the runs nested in it.
 
     Raises:
-        NotFoundError: there is no such run. UsageError: it is nested in another run.
+        NotFoundError: the run doesn't exist. UsageError: it is nested in another run.
         ConflictError: it has not ended, or its `on_end` task is still to be called.
     """
     outcome = store.do(RemoveRun(run_id)).word

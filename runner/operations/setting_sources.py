@@ -1,4 +1,4 @@
-"""Where settings come from, and names there that are no settings."""
+"""The sources of settings, and names there that aren't settings."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PREFIX = "RUNNER_"
 
 
 def unknown_settings() -> list[str]:
-    """List the names that look like settings and are not, with what was probably meant."""
+    """List the names that look like settings and are not, with the probably intended name."""
     setting_names = [*Settings.model_fields, *(f"{name}_file" for name in SECRETS)]
     variables = [f"{PREFIX}{name.upper()}" for name in setting_names]
     problems = []
@@ -30,7 +30,7 @@ def unknown_settings() -> list[str]:
 
 
 def sources() -> dict[str, Mapping[str, Any]]:
-    """Return the names and values of each source but the flags, the strongest first."""
+    """Return the names and values of each source except the flags, the strongest first."""
     return {
         "environment": _prefixed(os.environ),
         ".env": _dotenv(),

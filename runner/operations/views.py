@@ -1,4 +1,4 @@
-"""Views of commands and pages: records with packed data made plain, and with what follows from them.
+"""Views of commands and pages: records with packed data made plain, and with derived values.
 
 Tables, trees, lines and JSON are forms of these views. Times are ms of the store's clock.
 """
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying", "node.held"}
 """Events after which a node has a status that lasts."""
 
-CHANGED = "its graph is not what it was when the run began; `runner runs migrate` moves the run"
+CHANGED = "its graph has changed since the run began; `runner runs migrate` moves the run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class WorkerView(Worker):
 class NodeView:
     """A node's latest visit; `since` is when it got its status, `execution_ms` how long its code ran.
 
-    A map has `total` items, of which those that have begun are in `items`. `run` is the child run of a
-    node that is a graph. `waits_for` is the id of another node's question, whose answer it waits for.
+    A map has `total` items, and `items` holds those that have begun. `run` is the child run of a
+    node that is a graph. `waits_for` is the id of another node's question, whose answer it waits
+    for.
     """
 
     id: str
@@ -82,15 +83,14 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class RunView(RunHead):
-    """A run with its nodes: in the order of the graph where this program has it, otherwise as they began.
+    """A run with its nodes, in the graph's order if this program has it, otherwise as they began.
 
-    `output` is that of a completed run's last node, or those of its last nodes by id; never of an archived
-    run.
-    `interrupts` are the open ones, `decided` the closed ones, and `size` is in bytes, all including child
-    runs; an `archived` run, which the store does not have any more, has `decided` alone of them. `spent` is
-    what agents have spent of budgets per run, in the outermost run; a cost is in millionths. `frozen` says
-    what keeps its nodes from running, if anything does. `requester` is the principal who asked for it,
-    `on_behalf_of` for whom.
+    `output` is a completed run's last node's output, or its last nodes' outputs by id; an archived
+    run has none. `interrupts` are the open questions, `decided` the closed ones, and `size` is in
+    bytes, all including child runs; an `archived` run, which the store no longer has, only has
+    `decided`. `spent` is the agents' spending of budgets per run, in the outermost run; a cost is
+    in millionths. `frozen` says why its nodes may not run, if they are frozen. `requester` is the
+    principal who asked for it, `on_behalf_of` the principals for whom.
     """
 
     task: Any
@@ -147,7 +147,7 @@ def read_run(store: Store, run_id: str) -> RunView:
     """Read a run with its child runs.
 
     Raises:
-        NotFoundError: there is no such run.
+        NotFoundError: the run doesn't exist.
     """
     snapshot, requester = existing(store.read(run_id), run_id), store.requester(run_id) or {}
     all_of_run = all_events(store, run_id)
@@ -190,20 +190,20 @@ def _frozen(store: Store, graph: str, events: Mapping[str, Sequence[Event]]) -> 
 
 
 def _frozen_node(events: Sequence[Event]) -> object:
-    """Return what a node has met that is frozen, since it was started last; None where it has not."""
+    """Return the reason of the freeze that a node met since its last start; None if it met none."""
     wait = _latest(events, "node.started", "node.frozen")
     return wait.data.get("reason") if wait is not None and isinstance(wait.data, dict) else None
 
 
 def _latest(events: Sequence[Event], *kinds: str) -> Event | None:
-    """Return the last event whose kind begins so."""
+    """Return the last event whose kind begins with one of `kinds`."""
     return next((event for event in reversed(events) if event.kind.startswith(kinds)), None)
 
 
 def _reasons_held(
     nodes: Iterable[NodeView], events: Mapping[str, Sequence[Event]]
 ) -> Iterator[str]:
-    """Say which nodes are held, and why."""
+    """Describe which nodes are held, and why."""
     for node in with_items(nodes):
         if node.status == Status.HELD:
             hold = _latest(events.get(node.id, ()), "node.held")
@@ -213,7 +213,7 @@ def _reasons_held(
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """The nodes of some queues: those that are ready, those that run, and both."""
+    """The nodes of some queues: ready ones, executing ones, and both."""
 
     ready: int
     executing: int
@@ -230,9 +230,9 @@ def read_workers(shared: Shared) -> list[WorkerView]:
 
 
 def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
-    """Count the nodes of queues, for autoscalers; what runs is as of the workers' last heartbeats.
+    """Count the nodes of queues, for autoscalers; executing nodes are as of the workers' last heartbeats.
 
-    Workers that stop are left out: an autoscaler has them counted out already.
+    Stopping workers are left out, because an autoscaler no longer counts them.
 
     Raises:
         UsageError: the queues are not on the store's server.
@@ -240,7 +240,7 @@ def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
     if not shared.settings.broker_is_store:
         raise UsageError(
             "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
-            "what the broker says of them."
+            "the broker's own counts."
         )
     ready = shared.count_queued(set(queues))
     names = [shared.settings.node_queue(queue) for queue in set(queues)]
@@ -254,7 +254,7 @@ def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
 
 
 def spendings(spent: Mapping[str, Sum]) -> Iterator[tuple[str, str]]:
-    """Describe what agents have spent: counter, and the amount, of the bound if there is one."""
+    """Describe the agents' spending: the counter, and the amount with its bound, if any."""
     for counter, total in spent.items():
         scale = MICROS if counter == "cost" else 1
         of = f" of {(total.bound + total.raised) / scale:,.9g}" if total.bound else ""
@@ -270,7 +270,7 @@ def with_items(nodes: Iterable[NodeView]) -> Iterator[NodeView]:
 
 def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str]) -> list[str]:
     """Order nodes as the graph does, `record` being its name and fingerprint; else as they began."""
-    # Where this program has the graph, nodes that have not begun are shown as well.
+    # If this program has the graph, nodes that have not begun are shown as well.
     graph, fingerprint = record
     plan = registry.find(graph)
     if plan is not None and plan.topology.fingerprint == fingerprint:
@@ -315,7 +315,7 @@ def _node(
 
 @dataclass(frozen=True, slots=True)
 class _Keys:
-    """The values of a run by which limits count; not those of the items of a map."""
+    """The values of a run by which limits count; not for the items of a map."""
 
     store: Store
     snapshot: RunSnapshot
@@ -335,7 +335,7 @@ class _Keys:
 
 
 def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Event]) -> str:
-    """Say for which limits a ready node waits, and until when they are paused; "" where it does not."""
+    """Describe the limits that a ready node waits for, and when their pause ends; "" if it doesn't wait."""
     latest = _latest(events, "node.")
     record = snapshot.record
     topology = store.topology(record.graph_id, record.fingerprint)
@@ -354,7 +354,7 @@ def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Ev
 
 
 def _awaited_question(store: Store, snapshot: RunSnapshot, record: NodeRecord) -> str:
-    """Find the open question about a budget that another visit asks for this node, too."""
+    """Find the open question about a budget that another visit asks on behalf of this node, too."""
     if not record.awaits or record.status is not Status.WAITING:
         return ""
     run_id, visit, node = record.awaits.split(" ", 2)

@@ -158,5 +158,5 @@ def test_in_process_there_is_no_worker_to_send_it():
 def test_what_is_no_task_is_refused():
     """Only a name or a Celery task can be one."""
     for wrong in ("", 3, len):
-        with pytest.raises(DefinitionError, match="is no Celery task"):
+        with pytest.raises(DefinitionError, match="isn't a Celery task"):
             CeleryTask(wrong)

@@ -134,9 +134,9 @@ def test_a_worker_polls_many_queues_at_a_time():
 @pytest.mark.parametrize(
     ("priorities", "says"),
     [
-        ({"runner/at once": {5}}, "'runner_at once' on SQS, which is no name there"),
+        ({"runner/at once": {5}}, "'runner_at once' on SQS, which isn't a valid name there"),
         ({f"runner/{'q' * 74}": {5}}, "at most 80"),
-        ({"runner/q.fifo": {5}}, "which is no name there"),
+        ({"runner/q.fifo": {5}}, "which isn't a valid name there"),
         ({"runner/a.b": {5}, "runner/a-b": {5}}, "as 'runner/a-b' is"),
         ({"runner/a": {5, 0}}, "priorities, which SQS does not have"),
     ],

@@ -146,7 +146,7 @@ def test_a_worker_outlives_every_kind_of_malformed_message_on_its_queue(site):
 
     wait_until(lambda: taken(site), "all of it was taken", seconds=SLOW)
     still_works(site)
-    assert site.dead_letter("")["reason"].startswith(b"it is no message of Celery: ")
+    assert site.dead_letter("")["reason"].startswith(b"it isn't a Celery message: ")
     letters = [fields[b"body"] for _, fields in site.redis.xrange("runner:dead")]
     assert {b"rubbish", b"\xff\xfe", b"5", b"null", b"{}"} <= set(letters)
     assert len(letters) >= 15

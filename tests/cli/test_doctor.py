@@ -344,7 +344,7 @@ def test_a_broker_that_is_away_is_named_without_its_password():
 @pytest.mark.parametrize(
     ("url", "problem", "detail"),
     [
-        ("sqs://", "", "only workers ask"),
+        ("sqs://", "", "only workers use"),
         ("sqs://127.0.0.1:1", "can't be reached", "can be reached"),
         ("amqp://127.0.0.1:1", "can't be reached", "can be reached"),
     ],

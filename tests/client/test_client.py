@@ -171,12 +171,12 @@ def test_a_run_takes_answers_to_its_own_questions_only():
     (stranger, _) = (each.id for each in other.interrupts())
 
     with pytest.raises(
-        ResponseError, match=f"is of run .*, not of run {one.id}.* nothing was applied"
+        ResponseError, match=f"belongs to run .*, not to run {one.id}.* nothing was applied"
     ):
         one.respond(answers((own[0], "yes"), (own[1], "yes"), (stranger, "yes")))
     assert [each.id for each in one.interrupts()] == own
     inside = client.run(next(each.run_id for each in one.interrupts() if each.run_id != one.id))
-    with pytest.raises(ResponseError, match="is of run"):
+    with pytest.raises(ResponseError, match="belongs to run"):
         inside.respond(answers(*((each, "yes") for each in own)))
     assert {
         receipt.status for receipt in one.respond(answers(*((each, "yes") for each in own)))

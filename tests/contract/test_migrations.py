@@ -411,7 +411,7 @@ def test_only_a_run_that_waits_is_moved(opened):
     run = Deployed(opened, graph())
     run.deploy(graph())
     run.answer_old()
-    with pytest.raises(ConflictError, match="is executing: only one that waits"):
+    with pytest.raises(ConflictError, match="is executing: only a waiting run"):
         run.migrate()
     run.finish()
     with pytest.raises(ConflictError, match="is completed"):

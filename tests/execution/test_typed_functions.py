@@ -261,7 +261,7 @@ def test_a_result_that_does_not_fit_fails_the_node():
     result = single(wrong)("much").results["a"]
 
     assert result.status is Status.FAILED
-    assert "node 'a' ran, but what it returned does not fit" in str(result.result)
+    assert "node 'a' ran, but its result does not fit" in str(result.result)
     assert "amount: Input should be a valid number, got 'much'" in str(result.result)
 
 
@@ -383,9 +383,9 @@ def foreign_result(order: Order) -> Foreign: ...
         (unknown_result, "the annotation 'Decimal' of 'return' can't be looked up"),
         (
             foreign_input,
-            "of 'order' is no type whose JSON can be checked; .* JSON types. Unable to generate",
+            "of 'order' isn't a type whose JSON can be checked; .* JSON types. Unable to generate",
         ),
-        (foreign_result, "of 'return' is no type whose JSON can be checked"),
+        (foreign_result, "of 'return' isn't a type whose JSON can be checked"),
     ],
 )
 def test_types_that_cannot_work_are_refused_when_the_node_is_added(function, says):
