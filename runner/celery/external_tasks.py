@@ -93,7 +93,10 @@ class CeleryTask:
         )
         where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
         where["queue"] = _queue_of_node(app)
-        return ExternalTask(reference, lambda: self._send(app, where, args, kwargs))
+        description = f"task {self.name} on queue {self.queue(app)}"
+        return ExternalTask(
+            reference, lambda: self._send(app, where, args, kwargs), description
+        )
 
     def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:
         if self._args is None and self._kwargs is None:
@@ -103,19 +106,32 @@ class CeleryTask:
         kwargs = self._kwargs(context) if callable(self._kwargs) else self._kwargs
         return list(args or ()), dict(kwargs or {})
 
+    def queue(self, app: Celery) -> str:
+        """Return the name of the queue on which an app of a worker sends the task."""
+        queue_name, sender = self._named_queue(app), self._sender(app)
+        options = {} if isinstance(self._task, str) else self._task._get_exec_options()  # noqa: SLF001 - no public way to a task's own queue
+        queue_name = queue_name or options.get("queue")
+        route = sender.amqp.router.route({"queue": queue_name} if queue_name else {}, self.name)
+        queue = route.get("queue")
+        return str(getattr(queue, "name", queue))
+
+    def _sender(self, app: Celery) -> Celery:
+        return app if isinstance(self._task, str) else self._task.app
+
+    def _named_queue(self, app: Celery) -> str | None:
+        # A name that this app doesn't know is another app's task: our default queue is not where it is.
+        is_foreign = (
+            isinstance(self._task, str)
+            and self.name not in app.tasks
+            and app.conf.task_default_queue == settings_of(app).messages_queue
+        )
+        return self._queue or (CELERY_QUEUE if is_foreign else None)
+
     def _send(
         self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         is_name = isinstance(self._task, str)
-        sender = app if is_name else self._task.app
-        # A name that this app doesn't know is another app's task, so our default queue would be
-        # wrong.
-        foreign = (
-            is_name
-            and self.name not in app.tasks
-            and app.conf.task_default_queue == settings_of(app).messages_queue
-        )
-        queue = self._queue or (CELERY_QUEUE if foreign else None)
+        sender, queue = self._sender(app), self._named_queue(app)
         options: dict[str, Any] = {
             "task_id": where["reference"],
             "link": callback(app, "runner.report", where),

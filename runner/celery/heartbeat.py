@@ -25,7 +25,7 @@ from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import connection_of
 from runner.celery.inline_continuation import forbid_continuing, take_unused
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
-from runner.celery.queues import queues_of
+from runner.celery.queues import queues_of, tasks_of
 from runner.celery.shutdown import Shutdown, stopping
 from runner.celery.startup import Publisher
 from runner.celery.threads import ENDS_WITHIN, WorkerThread
@@ -213,6 +213,7 @@ class Heartbeat(WorkerThread):
                     for name in queues_of(registry)
                     if worker.concurrency
                 ],
+                tasks=tasks_of(worker.app, registry),
                 graphs={
                     name: registry.get(name).topology.fingerprint for name in registry.names()
                 },

@@ -17,6 +17,7 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from runner.celery.config import CONNECT, is_amqp, is_redis, settings_of
+from runner.celery.external_tasks import CeleryTask
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, UsageError
 
@@ -31,6 +32,17 @@ def queues_of(registry: Registry, *, shared: bool = False) -> list[str]:
     plans = [plan for name in registry.names() for plan in registry.family(name)]
     shapes = [plan.topology for plan in plans if plan.topology.fairness or not shared]
     return sorted({node.queue for shape in shapes for node in shape.nodes.values()})
+
+
+def tasks_of(app: Celery, registry: Registry) -> dict[str, str]:
+    """Return the Celery tasks that nodes send, each with the queue on which this app sends it."""
+    return {
+        spec.executor.name: spec.executor.queue(app)
+        for name in registry.names()
+        for plan in registry.family(name)
+        for spec in plan.definition.nodes.values()
+        if isinstance(spec.executor, CeleryTask)
+    }
 
 
 def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:

@@ -109,9 +109,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
         for question in questions.get(node.id, ()):
             branch.add(_question(question, now))
         if node.waits_for:
-            branch.add(
-                Text(f"waits for the answer to {node.waits_for}", "dim", overflow="fold")
-            )
+            answer = "" if node.waits_for.startswith("task ") else "the answer to "
+            branch.add(Text(f"waits for {answer}{node.waits_for}", "dim", overflow="fold"))
         if node.run is not None:
             _add_nodes(branch, node.run, now, 0)
         _add_items(branch, node, questions, now)

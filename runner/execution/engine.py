@@ -633,7 +633,7 @@ class Engine:
 
     def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
         """Make a node wait for an external task and send that; `timeout` counts in seconds from then on."""
-        reply = self.do(HandOver(token, outcome.reference)).word
+        reply = self.do(HandOver(token, outcome.reference, outcome.description)).word
         if reply != "handed":
             return reply
         try:

@@ -79,6 +79,7 @@ class Facts:
     unknown_settings: Sequence[str] = field(default_factory=tuple)
     graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
+    foreign_queues: AbstractSet[str] = field(default_factory=set)
     unreadable: Sequence[str] = field(default_factory=tuple)
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -181,6 +182,7 @@ def read_facts(settings: Settings) -> Facts:
         unreadable=shared.unreadable_queues(
             {queue for worker in workers for queue in worker.queues}
         ),
+        foreign_queues=_foreign_queues(settings, workers),
         sweep_interval=settings.sweep_interval,
         broker=""
         if settings.broker_is_store or not settings.broker_url
@@ -280,6 +282,30 @@ def _broker_problem(url: str) -> str:
     except OSError as error:
         return f"{without_password(url)} can't be reached ({error})"
     return ""
+
+
+def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> set[str]:
+    """Ask the Celery workers on the broker for their queues, if nodes send tasks to queues of other apps.
+
+    If they can't be asked, the queues count as served.
+    """
+    task_queues = {queue for worker in workers for queue in worker.tasks.values()}
+    if task_queues.issubset(queue for worker in workers for queue in worker.queues):
+        return set()
+    if settings.broker.startswith("sqs:"):
+        return task_queues
+    from kombu import Connection  # noqa: PLC0415 - takes long, and few graphs need it
+    from kombu.pidbox import Mailbox  # noqa: PLC0415
+
+    connection = Connection(settings.broker, connect_timeout=BROKER_TIMEOUT)
+    try:
+        mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)
+        replies = mailbox.multi_call("active_queues", timeout=BROKER_TIMEOUT)
+    except connection.connection_errors:
+        return task_queues
+    finally:
+        connection.release()
+    return {queue["name"] for reply in replies for queues in reply.values() for queue in queues}
 
 
 def _is_open_to_network(url: str) -> bool:
@@ -623,6 +649,15 @@ def _queues(facts: Facts) -> Iterator[Check]:
             f"no worker can read {_names(facts.unreadable)}: the key of that name isn't a list"
         )
         fix = "Give the queue another name, or delete the key if nothing needs it."
+    unserved_tasks = {
+        f"{task!r} on {queue!r}"
+        for worker in facts.alive
+        for task, queue in worker.tasks.items()
+        if queue not in served_queues | facts.foreign_queues
+    }
+    if unserved_tasks and not problem:
+        problem = f"nodes send tasks to queues that no Celery worker serves: {', '.join(sorted(unserved_tasks))}"
+        fix = "Start a worker of the app that has the task, with -Q and that queue."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
 

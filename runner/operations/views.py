@@ -63,7 +63,7 @@ class NodeView:
 
     A map has `total` items, and `items` holds those that have begun. `run` is the child run of a
     node that is a graph. `waits_for` is the id of another node's question, whose answer it waits
-    for.
+    for, or names the Celery task that it has sent: "task shop.charge on queue shop".
     """
 
     id: str
@@ -306,7 +306,8 @@ def _node(
         progress=_limited(store, snapshot, name, of_visit)
         if record.status is Status.READY
         else _progress(of_visit),
-        waits_for=_awaited_question(store, snapshot, record),
+        waits_for=_external_task(record, of_visit)
+        or _awaited_question(store, snapshot, record),
         run=read_run(store, record.child) if record.child else None,
         total=snapshot.maps[name].total if items else 0,
         items=tuple(_node(store, snapshot, item, events) for item in items),
@@ -351,6 +352,13 @@ def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Ev
             why = f": {pause.reason}" if pause.reason else ""
             return f"{owner}the limit {limit.name!r} is paused {end}{why}"
     return f"waits for the limit {' or '.join(repr(limit.name) for limit in limits)}"
+
+
+def _external_task(record: NodeRecord, events: Sequence[Event]) -> str:
+    if not record.handed or record.status is not Status.WAITING:
+        return ""
+    sent = _latest(events, "node.")
+    return sent.detail if sent and sent.kind == "node.waiting" else ""
 
 
 def _awaited_question(store: Store, snapshot: RunSnapshot, record: NodeRecord) -> str:

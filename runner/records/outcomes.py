@@ -90,6 +90,8 @@ class ExternalTask:
 
     reference: str
     send: Callable[[], None]
+    description: str = ""
+    """The task for whoever asks what the node waits for, such as "task shop.charge on queue shop"."""
 
 
 Outcome = Succeeded | Failed | Interrupted | Delegated | Expanded | ExternalTask

@@ -23,8 +23,9 @@ class Worker:
 
     `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
     `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
-    `wants` are the queues of its graphs, `queues` those that it serves. `accepts` are the content
-    types of messages that it reads; `visibility` is in seconds, 0 where the broker has no such thing.
+    `wants` are the queues of its graphs, `tasks` the Celery tasks that their nodes send, each with its queue,
+    and `queues` the ones that it serves. `accepts` are the content types of messages that it reads;
+    `visibility` is in seconds, 0 if the broker has no such thing.
     `executing` has how many nodes of each queue run on it, `longest` for how many seconds the first of them.
     """
 
@@ -37,6 +38,7 @@ class Worker:
     longest: float = 0.0
     queues: list[str] = field(default_factory=list)
     wants: list[str] = field(default_factory=list)
+    tasks: dict[str, str] = field(default_factory=dict)
     graphs: dict[str, str] = field(default_factory=dict)
     accepts: list[str] = field(default_factory=list)
     events: bool = True

@@ -98,7 +98,13 @@ def child_changed(changes: Changes, node: str, child: str, status: Status) -> Tr
 
 
 def hand_over(
-    changes: Changes, node: str, visit: int, fence: int, reference: str
+    changes: Changes,
+    node: str,
+    visit: int,
+    fence: int,
+    reference: str,
+    *,
+    description: str = "",
 ) -> TransitionResult:
     """Make a running node wait for an external task, which is sent next: "handed", or "ready" once reported.
 
@@ -126,6 +132,8 @@ def hand_over(
         return close(changes, "ready")
     changes.put(node, waiting)
     changes.add(SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms))
+    if description and record.handed != reference:
+        changes.add(AddEvent(EventKind.NODE_WAITING, node, visit, description))
     return close(changes, "handed")
 
 

@@ -631,9 +631,16 @@ class HandOver(VisitRequest):
 
     verb = "hand"
     reference: str
+    description: str = ""
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        return visit(transaction, self.token, scheduler.hand_over, self.reference)
+        return visit(
+            transaction,
+            self.token,
+            scheduler.hand_over,
+            self.reference,
+            description=self.description,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from decimal import Decimal
 
 import pytest
@@ -10,6 +11,10 @@ import pytest
 from runner import GraphBuilder, Status
 from runner.celery import CeleryTask
 from runner.errors import DefinitionError
+from runner.operations.doctor import FAIL, PASS, examine, read_facts
+from runner.operations.views import read_run
+from runner.settings import Settings
+from runner.store.redis.store import RedisStore
 from tests.celery.workers import BOOT, MARGIN, RECOVERY
 from tests.waiting import wait_until
 
@@ -60,6 +65,34 @@ def test_a_node_that_waits_for_a_task_holds_no_worker(shop_site):
     assert [run.wait(60).results["note"].output["order"]["id"] for run in runs] == list(
         range(6)
     )
+
+
+def queues_check(site):
+    facts = read_facts(Settings(redis_url=site.url))
+    return next(check for check in examine(facts) if check.name == "queues")
+
+
+def charge_node(site, run):
+    with closing(RedisStore(site.url)) as store:
+        return next(node for node in read_run(store, run.id).nodes if node.id == "charge")
+
+
+@pytest.mark.slow
+def test_a_task_on_a_queue_that_nobody_serves_is_named(shop_site):
+    """The run says what it waits for, doctor which queue is not served; with a worker there both end."""
+    run = shop_site.client.start("charging", 7)
+    wait_until(lambda: shop_site.redis.llen("celery") == 1, "the task is sent")
+    charge = charge_node(shop_site, run)
+    missing = queues_check(shop_site)
+    open_shop(shop_site)
+    run.wait(60)
+    served = queues_check(shop_site)
+    charged = charge_node(shop_site, run)
+
+    assert charge.waits_for == "task shop.charge on queue celery"
+    assert (missing.result, served.result) == (FAIL, PASS)
+    assert "'shop.charge' on 'celery'" in missing.detail
+    assert charged.waits_for == ""
 
 
 @pytest.mark.slow
