@@ -656,7 +656,8 @@ def _queues(facts: Facts) -> Iterator[Check]:
         if queue not in served_queues | facts.foreign_queues
     }
     if unserved_tasks and not problem:
-        problem = f"nodes send tasks to queues that no Celery worker serves: {', '.join(sorted(unserved_tasks))}"
+        names = ", ".join(sorted(unserved_tasks))
+        problem = f"nodes send tasks to queues that no Celery worker serves: {names}"
         fix = "Start a worker of the app that has the task, with -Q and that queue."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
