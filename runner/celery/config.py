@@ -181,7 +181,6 @@ def _transport(settings: Settings) -> dict[str, Any]:
         return dict(SQS)
     return {
         "broker_transport_options": dict(RABBITMQ_OPTIONS),
-        "task_default_queue_type": "quorum",
         **_tls(broker_url),
     }
 

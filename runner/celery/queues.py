@@ -57,8 +57,13 @@ def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:
 
 
 def declared(app: Celery, name: str) -> Queue:
-    """Return a queue as all our processes declare it; on RabbitMQ it survives the loss of a server."""
-    kind = {"x-queue-type": "quorum"} if is_amqp(app.conf.broker_url) else None
+    """Return a queue as all our processes declare it; on RabbitMQ nodes' queues survive the loss of a server.
+
+    The queue of messages is one that a Celery client without settings declares in the same way when it sends
+    one: RabbitMQ refuses a second declaration that differs.
+    """
+    is_quorum = is_amqp(app.conf.broker_url) and name != settings_of(app).messages_queue
+    kind = {"x-queue-type": "quorum"} if is_quorum else None
     return Queue(name, routing_key=name, queue_arguments=kind)
 
 

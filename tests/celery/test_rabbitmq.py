@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 
 import amqp
@@ -85,6 +87,40 @@ def test_graphs_run_over_rabbitmq(site, rabbit, graph):
     ready(site, rabbit)
 
     assert site.client.start(graph, "go").wait(60).status is Status.COMPLETED
+
+
+PLAIN = """
+import sys
+from celery import Celery
+
+app = Celery(broker=sys.argv[1])
+kwargs = {"graph": "chain", "task": "go", "idempotency_key": sys.argv[2]}
+app.send_task("runner.start", kwargs=kwargs, queue="runner", serializer="json")
+assert "runner" not in sys.modules
+"""
+
+
+def completed(site):
+    return list(site.client.runs(status=Status.COMPLETED, graph="chain", limit=100))
+
+
+def test_a_celery_client_without_settings_starts_runs(site, rabbit, channel):
+    """Before a worker has declared the queue and afterwards, by the call that the messages page shows."""
+    for worker in site.workers:
+        worker.kill()
+    channel.queue_delete("runner")
+
+    def send(key):
+        command = [sys.executable, "-c", PLAIN, rabbit.url, key]
+        sent = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert sent.returncode == 0, sent.stderr
+
+    before = len(completed(site))
+    send("first")
+    ready(site, rabbit)
+    send("second")
+
+    wait_until(lambda: len(completed(site)) == before + 2, "both runs have ended")
 
 
 def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
