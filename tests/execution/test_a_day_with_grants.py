@@ -131,7 +131,7 @@ def told(without: Till, with_grants: Till) -> str:
     return (
         f"A day of {sum(AMOUNTS.values())} refunds ({bands}, which need two people; one in twenty in CHF) "
         f"asks {without.questions} questions without grants. With a grant of refunds up to 50 EUR, for "
-        f"{USES} calls and {SUM} EUR, made again whenever such a one was asked about, it asks "
+        f"{USES} calls and {SUM} EUR, made again whenever such a refund was asked about, it asks "
         f"{with_grants.questions}: {len(with_grants.grants)} grants were made, and people voted "
         f"{with_grants.votes} times instead of {without.votes}, votes for grants included."
     )
