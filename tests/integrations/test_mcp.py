@@ -397,7 +397,7 @@ def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
 
     assert (before, running) == (Status.EXECUTING, "working")
     status, text = told(run)
-    assert (status, "not ended in time" in text) == ("error", True)
+    assert (status, "end in time" in text) == ("error", True)
     assert json.loads(file.read_text())["status"] == "cancelled"
 
 
