@@ -177,7 +177,7 @@ class Effects:
             return self.callback_failed(command, error)
 
     def callback_failed(self, command: FireHook, error: BaseException) -> CallbackFailed:
-        """Return the event that ends the invocation in a callback's error."""
+        """Return the event that ends the invocation with a callback's error."""
         return CallbackFailed(command.event, command.key, self.record(error))
 
     def record(self, error: BaseException) -> ErrorRecord:

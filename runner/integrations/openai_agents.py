@@ -297,7 +297,7 @@ class _OpenAIExecution:
 
     async def _restored_state(self, agent: Agent[Any], context: Any) -> Any:
         try:
-            # A copy: the SDK changes what it reads.
+            # Copy the document, because the SDK changes it.
             document = json.loads(json.dumps(self._past.state))
             return await RunState.from_json(agent, document, context_override=context)
         except (UserError, TypeError, ValueError, KeyError) as error:

@@ -224,7 +224,7 @@ class ApprovalUsed:
 
 @dataclass(frozen=True, slots=True)
 class CallbackFailed:
-    """A callback raised, or a tool's question was refused: the invocation ends in this error."""
+    """A callback raised, or a tool's question was refused: the invocation ends with this error."""
 
     event: str
     key: str

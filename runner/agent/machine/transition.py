@@ -88,7 +88,7 @@ class Transition:
         self.fire_invocation_hook("after_invocation", self.state.passes)
 
     def fail(self, error: ErrorRecord) -> None:
-        """End the invocation in an error; its progress is kept for another attempt."""
+        """End the invocation with an error; its progress is kept for another attempt."""
         self.put(failure=self.state.failure or error)
         if self.state.stage is PassStage.RUNNING:
             self.put(stage=PassStage.FAILING)

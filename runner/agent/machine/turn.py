@@ -121,7 +121,7 @@ def _reply(transition: Transition) -> ModelReply:
 
 
 def after_model_fired(transition: Transition, event: HookFired) -> None:
-    """Use the reply, repeat the call, or end in its error."""
+    """Use the reply, repeat the call, or end with its error."""
     state, reply = transition.state, _reply(transition)
     if event.changes.get("retry"):
         _repeat(transition)
