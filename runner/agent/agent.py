@@ -1,7 +1,7 @@
-"""The agent as users make it: called directly, as a node of a graph, or as a tool of another agent.
+"""The agent that users create: called directly, as a node of a graph, or as another agent's tool.
 
-As a node it is a template: an execution works on copies and never changes the object. Called
-directly it keeps its conversation and its state, and waits for answers where it stopped.
+As a node it is a template: each execution works on copies and never changes the object. Called
+directly, it keeps its conversation and state, and waits for answers at the point where it stopped.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ SessionId = str | Callable[[Mapping[str, Any]], str | None]
 class Agent:
     """A model with tools, hooks and a memory.
 
-    `limits` bounds one invocation: turns, output_tokens and total_tokens (also as `max_turns` and
-    `max_tokens`). `conversation_window` is the number of messages the model sees at most.
-    A model that refuses for its rate limit is called `model_attempts` times, after `model_delay`
-    seconds and then twice as long each time; `tool_attempts` bounds retries of a tool call.
-    `session_id` names a conversation that a node of this agent goes on with in every run on the same
-    store: a text, or a function of the invocation state (None: no session). Model providers get it too. It
-    is a conversation of the outermost graph alone, unless `shared_session` makes it one of all graphs.
-    `budgets` bound what it may spend, across runs too, and are checked before each call; with them or with
+    `limits` bounds one invocation by turns, output_tokens and total_tokens (`max_turns` and
+    `max_tokens` set the first and the last). The model sees at most `conversation_window` messages.
+    A rate-limited model is called up to `model_attempts` times; the first wait is `model_delay`
+    seconds, and each further wait is twice as long. `tool_attempts` bounds a tool call's attempts.
+    `session_id` names a conversation that a node of this agent continues in every run on the same
+    store: a string, or a function of the invocation state (None: no session). Model providers get
+    it too. The conversation belongs to the outermost graph; `shared_session` opens it to all.
+    `budgets` limit spending, also across runs, and are checked before each call; with them or with
     a `price`, `usage` also has modelCalls, toolCalls and costMicros (millionths).
     """
 
@@ -134,10 +134,10 @@ class Agent:
         return self._config
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:
-        """Make a tool of this agent; its interrupts are carried up to the agent that calls it.
+        """Make this agent a tool; its interrupts are passed up to the agent that calls it.
 
         Raises:
-            DefinitionError: its class overrides a method that a tool does not call.
+            DefinitionError: the agent overrides a method that a tool does not call.
         """
         tool_name = name or re.sub(r"[^a-zA-Z0-9_-]", "_", self.name)[:64]
         refuse_overrides(self)
@@ -147,7 +147,7 @@ class Agent:
         )
 
     def show(self, messages: list[dict[str, Any]]) -> None:
-        """Show the messages of a run in process; the next run begins with those of before."""
+        """Show the messages of an in-process run; the next run starts from the earlier messages."""
         if self.messages is not self._shown_messages:
             self._first_messages = self.messages
         self.messages = self._shown_messages = messages
@@ -159,7 +159,7 @@ class Agent:
     # -- as a node --------------------------------------------------------------------------------
 
     def execute(self, visit: Visit) -> Outcome:
-        """Run one execution of the node until it is done, failed or waits for a person.
+        """Run one execution of the node until it is done, fails or waits for a person.
 
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
@@ -192,7 +192,7 @@ class Agent:
     async def _begin(
         self, visit: Visit, session_id: str | None
     ) -> tuple[AgentState, list[JSON], int]:
-        """Return the state to go on from, the conversation, and how much of that is stored."""
+        """Return the state to continue from, the conversation, and how many messages are stored."""
         own_messages, own_state = self._own_messages(), self.state.document()
         messages = own_messages if visit.document is None else list(visit.messages)
         stored_count = 0 if visit.document is None else len(messages)
@@ -200,7 +200,7 @@ class Agent:
         past = past_state(visit.document, own_state, len(messages))
         if past.visit == number:
             return past, messages, stored_count
-        # Large values are decoded now: not on the loop that all nodes share.
+        # Large values are decoded here, off the loop that all nodes share.
         blocks = await async_loop.in_thread(lambda: input_blocks(visit.task, visit.inputs))
         prompt = as_messages(blocks)
         if session_id is None:
@@ -212,7 +212,7 @@ class Agent:
         return state, [*own_messages, *session.messages], 0
 
     def abandon(self, document: dict[str, JSON]) -> None:
-        """End what tools have begun elsewhere for calls of a stored state that does not continue."""
+        """End work that tools began elsewhere for calls of a stored state that won't continue."""
         async_loop.run(abandon_calls(self._config.tools, document))
 
     # -- called directly --------------------------------------------------------------------------
@@ -225,13 +225,13 @@ class Agent:
         limits: Mapping[str, int] | None = None,
         structured_output_model: type[pydantic.BaseModel] | None = None,
     ) -> AgentResult:
-        """Run the agent on a text, content blocks or messages; while it waits, on answers.
+        """Run the agent on a text, content blocks or messages, or on the answers it waits for.
 
-        `limits` and `structured_output_model` are for this invocation and replace the agent's own; they
-        hold until it is done, also in the calls that bring its answers.
+        `limits` and `structured_output_model` replace the agent's own until this invocation is
+        done, also in the calls that bring its answers.
 
         Raises:
-            ResponseError: it waits for answers and these can't be used; nothing was applied.
+            ResponseError: the agent waits for answers and these can't be used; nothing was applied.
             DefinitionError: a limit or the model can't be used.
             UsageError: the prompt can't be used, or the agent is running already.
         """
@@ -252,7 +252,7 @@ class Agent:
         limits: Mapping[str, int] | None = None,
         structured_output_model: type[pydantic.BaseModel] | None = None,
     ) -> AgentResult:
-        """Do the same on the caller's loop."""
+        """Run the agent as a plain call does, on the caller's loop."""
         config = self._config.for_call(limits, structured_output_model)
         return await self._direct_calls.invoke(prompt, dict(invocation_state or {}), config)
 
@@ -264,9 +264,10 @@ class Agent:
         limits: Mapping[str, int] | None = None,
         structured_output_model: type[pydantic.BaseModel] | None = None,
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Do the same and yield stream events as they come; the last one is `{"result": AgentResult}`.
+        """Run the agent and yield its stream events; the last is `{"result": AgentResult}`.
 
-        Closing the stream early ends the invocation; after `await stream.aclose()` the agent is free.
+        Closing the stream early ends the invocation; after `await stream.aclose()` the agent can
+        be called again.
         """
         events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         config = self._config.for_call(limits, structured_output_model)
@@ -285,7 +286,7 @@ class Agent:
             await asyncio.wait([task])
 
     def cancel(self) -> None:
-        """End the direct call that runs now before its next model or tool call; from any thread."""
+        """Stop the current direct call before its next model or tool call, from any thread."""
         self._direct_calls.cancel()
 
 
@@ -293,9 +294,10 @@ restorers[Agent.kind] = AgentResult.from_document
 
 
 def refuse_overrides(agent: Agent) -> None:
-    """Refuse an agent whose own code around an invocation would be skipped.
+    """Refuse an agent whose overridden invocation methods would be skipped.
 
-    A node and a tool run in steps that survive a crash, so they don't call the methods for direct calls.
+    Nodes and tools run in steps that survive a crash, so they don't call the methods for direct
+    calls.
 
     Raises:
         DefinitionError: a method for direct calls is overridden.
@@ -314,7 +316,7 @@ def _session_of(
     """Return the session of a run.
 
     Raises:
-        UsageError: its name is no text.
+        UsageError: the name isn't a non-empty string.
     """
     name = session_id(invocation_state) if callable(session_id) else session_id
     if name is not None and (not isinstance(name, str) or not name):
@@ -325,7 +327,7 @@ def _session_of(
 def _outcome(ending: Ending) -> Outcome:
     usage = dict(ending.state.usage)
     if ending.kind == "interrupt":
-        # What stands for the question of another visit has that visit as its reason.
+        # A placeholder for another visit's question has that visit as its reason.
         reasons = [wait.reason for wait in waits(ending.state) if wait.id.startswith(AWAITED)]
         awaits = next(filter(None, reasons), "")
         return Interrupted(open_questions(ending.state), ending.saved, usage, awaits=awaits)
@@ -344,9 +346,9 @@ def _outcome(ending: Ending) -> Outcome:
 
 
 class DirectCalls:
-    """Memory of an agent between direct calls: its stored document, as a node's would be.
+    """Memory of an agent between direct calls: a stored document like a node's.
 
-    An invocation that waits goes on with the config that it began with.
+    An invocation that waits continues with the config it began with.
     """
 
     def __init__(self, agent: Agent, run_id: str) -> None:
@@ -369,7 +371,7 @@ class DirectCalls:
         config: AgentConfig,
         emit: Emit | None = None,
     ) -> AgentResult:
-        """Run one invocation with `config`, or go on with the one that waits.
+        """Run one invocation with `config`, or resume the one that waits.
 
         Raises:
             ResponseError: the agent waits for answers and these can't be used; nothing was applied.
@@ -414,7 +416,7 @@ class DirectCalls:
             ending = await drive.run()
             await checkpointer.save(ending.saved)
         finally:
-            # Without an ending, the last checkpoint is what a process that died here would find.
+            # Without an ending, keep the last checkpoint, as after the death of a process.
             self._remember(checkpointer)
         if ending.error is not None:
             raise ending.error
@@ -436,11 +438,11 @@ class DirectCalls:
 
 
 def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:
-    """Check a set of answers as one; an answer to an answered question changes nothing."""
+    """Check the answers together; an answer to an already answered question changes nothing."""
     answers = answers_from(prompt)
     if state.stage is PassStage.DONE:
         raise ResponseError(
-            f"agent {name!r} waits for no answers: it has no open question. Send it a new input."
+            f"agent {name!r} waits for no answers: it has no open question. Send it new input."
         )
     unknown = [
         answer.interrupt_id for answer in answers if answer.interrupt_id not in state.questions

@@ -1,12 +1,13 @@
 """Limits of an agent's spending, and the check before each call of its model and its tools.
 
-An invocation's own sum is in the agent's stored state; those of a run and of a tag are in the store, where
-every worker adds to them. Before a call its count and its known price are reserved, in one request that adds
-nothing where a bound is reached; after a model's reply its tokens are added. So the number of calls never
-goes over a budget, and tokens and costs go over it by the model calls that run at that moment, at most.
+An invocation's own sum is in the agent's stored state; the sums of runs and tags are in the store,
+where every worker adds to them. Before a call, one request reserves its count and known price, and
+adds nothing if that exceeds a bound; a model's tokens are added after its reply. So the number of
+calls never exceeds a budget; tokens and costs exceed it at most by the model calls then running.
 
-Of a sum one question is open at a time. The call that comes over it first asks; others of its visit wait
-for that answer, and so do other visits, which the store lists: the one that asked has them go on.
+Each sum has at most one open question. The first call that exceeds the bound asks; the visit's
+other calls wait for that answer, and so do other visits, which the store lists: the visit that
+asked wakes them.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ SCHEMA = {
         {"const": STOP},
     ]
 }
-"""The answers to the question of a budget that is used up."""
+"""The schema of answers to the question about a used-up budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Price:
-    """Prices of an agent's calls, in any currency: per million tokens, and `calls` per call of a tool.
+    """Prices of an agent's calls, in any currency: per million tokens, and `calls` per tool call.
 
     Example: `Price(input=3, output=15, calls={"search": 0.01})`.
     """
@@ -75,7 +76,7 @@ class Price:
         """Check the numbers.
 
         Raises:
-            DefinitionError: one is negative or no number.
+            DefinitionError: one is negative, infinite or not a number.
         """
         for number in (
             self.input,
@@ -90,7 +91,7 @@ class Price:
                 raise DefinitionError(f"a price must be a number from 0, not {number!r:.40}.")
 
     def of_reply(self, usage: Mapping[str, int]) -> int:
-        """Return what a model's reply costs, in millionths, rounded up."""
+        """Return the cost of a model's reply, in millionths, rounded up."""
         counts = (
             ("inputTokens", self.input),
             ("outputTokens", self.output),
@@ -100,24 +101,25 @@ class Price:
         return _rounded_up(sum(usage.get(name, 0) * price for name, price in counts))
 
     def of_call(self, tool: str) -> int:
-        """Return what a call of a tool costs, in millionths."""
+        """Return the cost of a tool call, in millionths."""
         return _rounded_up(self.calls.get(tool, 0.0) * MICROS)
 
 
 def _rounded_up(micros: float) -> int:
-    """Round up what is more than an error of floating point above a whole number."""
+    """Round up, unless only a floating-point error puts the number above a whole number."""
     return math.ceil(round(micros, 6))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """Limits of spending `per` "invocation", "run" or "tag:<name>"; what is None has no limit.
+    """Limits of spending `per` "invocation", "run" or "tag:<name>"; None means no limit.
 
-    A run's sum is of all its agents with a budget per run, also in runs inside it. A tag's sum is that of
-    all runs with the same value of the tag, in windows of so many seconds, counted from 1970. `tokens` are
-    input and output together, `cost` is in the currency of the agent's prices. Where a call would go over
-    it, the call is not made: `over` "fail" fails the node, "ask" asks `assignees` to raise the budget or to
-    stop, or by a `rule` those whom it names, by votes; the question may expire as one of `interrupt()`.
+    A run's sum covers all its agents with a budget per run, also in runs inside it. A tag's sum
+    covers all runs with the same tag value, in windows of `window` seconds counted from 1970.
+    `tokens` are input and output together; `cost` is in the currency of the agent's prices. A call
+    that would exceed the budget isn't made: with `over="fail"` the node fails; with "ask",
+    `assignees` are asked to raise the budget or to stop, or the people a `rule` names vote on it.
+    The question may expire like an `interrupt()` question.
     """
 
     per: str = "invocation"
@@ -135,7 +137,7 @@ class Budget:
         """Check the parts.
 
         Raises:
-            DefinitionError: a part has no meaning, or nothing is limited.
+            DefinitionError: a part is invalid, or nothing is limited.
         """
         tag = self.per.removeprefix("tag:")
         if self.per not in {"invocation", "run"} and (tag == self.per or not tag):
@@ -164,7 +166,7 @@ class Budget:
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits by counter; a cost in millionths."""
+        """The limits by counter; the cost is in millionths."""
         return {
             name: round(limit * MICROS) if name == "cost" else limit
             for name, limit in self._declared.items()
@@ -181,12 +183,12 @@ def checked_budgets(
     """Check the budgets of an agent.
 
     Raises:
-        DefinitionError: one is none, or a cost is limited and there is no price.
+        DefinitionError: a budget or the price has the wrong type, or a cost limit has no price.
     """
     for budget in budgets:
         if not isinstance(budget, Budget):
             raise DefinitionError(
-                f"agent {agent!r} has {budget!r:.80} as a budget, which is no Budget."
+                f"agent {agent!r} has {budget!r:.80} as a budget, which isn't a Budget."
             )
         if budget.cost is not None and price is None:
             raise DefinitionError(
@@ -194,14 +196,14 @@ def checked_budgets(
             )
     if price is not None and not isinstance(price, Price):
         raise DefinitionError(
-            f"agent {agent!r} has {price!r:.80} as its price, which is no Price."
+            f"agent {agent!r} has {price!r:.80} as its price, which isn't a Price."
         )
     return tuple(budgets)
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One limit of one budget, of an agent."""
+    """One limit of one of an agent's budgets."""
 
     agent: str
     budget: Budget
@@ -210,7 +212,7 @@ class Bound:
 
     @property
     def question(self) -> str:
-        """The name of the question that asks to raise it: that of a sum in the store has no agent in it."""
+        """The name of the question about raising it; only an invocation's names the agent."""
         per = self.budget.per
         return (
             f"{QUESTION}{f'{self.agent}.' if per == 'invocation' else ''}{per}.{self.counter}"
@@ -218,13 +220,13 @@ class Bound:
 
     @property
     def rule(self) -> Rule | None:
-        """The rule of that question, which shows no call: it is answered, or rejected."""
+        """The rule of that question, which shows no call: it can only be answered or rejected."""
         rule = self.budget.rule
         return rule and replace(rule, decisions=("respond", "reject"))
 
 
 class Meter:
-    """Counts what one execution of an agent spends, for itself and for the agents above it."""
+    """Counts the spending of one agent's execution, for itself and for the agents above it."""
 
     def __init__(
         self,
@@ -236,7 +238,7 @@ class Meter:
         state: Callable[[], AgentState],
         above: Meter | None = None,
     ) -> None:
-        """`state` reads the present state of the agent, `above` is the meter of the agent that calls it."""
+        """Start from the agent's current `state`; `above` is the calling agent's meter."""
         self._checkpointer, self.state, self.above = checkpointer, state, above
         self.price: Price | None = price or (above.price if above else None)
         self.lock: asyncio.Lock = above.lock if above else asyncio.Lock()
@@ -252,7 +254,7 @@ class Meter:
         ]
         usage = state().usage
         self.used = {counter: usage.get(name, 0) for counter, name in USAGE.items()}
-        # Calls that have begun in an earlier execution are in `usage` once they end.
+        # Calls that began in an earlier execution are added to `usage` only when they end.
         self.used["tool_calls"] += sum(
             call.stage is CallStage.RUNNING for call in state().calls
         )
@@ -261,12 +263,12 @@ class Meter:
         self.asked: dict[str, tuple[Meter, str]] = above.asked if above else {}
         self.closed: set[str] = above.closed if above else set()
 
-    # -- what a call is counted as ----------------------------------------------------------------
+    # -- counting calls ---------------------------------------------------------------------------
 
     async def replied(self, usage: Mapping[str, int]) -> dict[str, int]:
-        """Add a model's reply to all sums, and return its usage with what a budget counts.
+        """Add a model's reply to all sums, and return its usage with the budget counters.
 
-        A count below 0, which some providers send, gives nothing back; others send no total.
+        Some providers send counts below 0, which are read as 0; others send no total.
         """
         usage = {name: max(0, count) for name, count in usage.items()}
         both = usage.get("inputTokens", 0) + usage.get("outputTokens", 0)
@@ -283,7 +285,7 @@ class Meter:
         return {**usage, USAGE["model_calls"]: 1, **cost_usage}
 
     def ended(self, tool: str) -> dict[str, int]:
-        """Return what the usage of a tool call has beside that of an agent in it."""
+        """Return a tool call's own usage, without the usage of an agent inside it."""
         cost = self.price.of_call(tool) if self.price else 0
         return {USAGE["tool_calls"]: 1, **({USAGE["cost"]: cost} if cost else {})}
 
@@ -301,7 +303,7 @@ class Meter:
     # -- before a call ----------------------------------------------------------------------------
 
     def guard(self, command: FireHook) -> hooks.Callback | None:
-        """Return the callback that comes after all others before a call, or None for another event."""
+        """Return the last callback to run before a call, or None for another event."""
         guards: dict[str, hooks.Callback] = {
             "before_model_call": self._before_model,
             "before_tool_call": self._before_tool,
@@ -322,11 +324,11 @@ class Meter:
         """Count a call before it begins.
 
         Raises:
-            BudgetExceeded: it would go over a budget; nothing is counted.
-            InterruptRaised: the same, and a person is asked.
+            BudgetExceeded: it would exceed a budget; nothing is counted.
+            InterruptRaised: it would exceed a budget and a person is asked; nothing is counted.
         """
         if event.asker is not None and event.asker.asked:
-            return  # it does not begin in this pass
+            return  # the call doesn't begin in this pass
         async with self.lock:
             over, asker = self._over_own(amounts), ""
             if over is None:
@@ -347,7 +349,7 @@ class Meter:
         return None
 
     async def _reserve_shared(self, amounts: dict[str, int]) -> tuple[Bound | None, str]:
-        """Return the bound that a call would go over, and the visit that asks to raise that already."""
+        """Return the bound that a call would exceed, and the visit already asking to raise it."""
         reserved_tags: list[Tagged | None] = []
         for tag, every in (await self._sums()).items():
             bounds = [bound for bound in every if _is_for(bound, amounts)]
@@ -370,7 +372,7 @@ class Meter:
             self.closed |= raises.keys()
             if over and lowest[over].budget.over == "ask":
                 asker = await self._checkpointer.open_raise(tag, over)
-                # It may have been raised just now, before this call was among those that wait.
+                # It may have been raised just before this call joined the waiting ones.
                 over = await self._spend(tag, amounts, limits) if asker[:1] != "!" else over
             if over:
                 for reserved_tag in reserved_tags:
@@ -382,7 +384,7 @@ class Meter:
         return None, ""
 
     async def _sums(self) -> dict[Tagged | None, list[Bound]]:
-        """Return the bounds of every sum in the store; None is that of the run."""
+        """Return the bounds of every sum in the store; None is the run's sum."""
         sums: dict[Tagged | None, list[Bound]] = {}
         for bound in self.shared:
             if bound.budget.per == "run":
@@ -391,7 +393,7 @@ class Meter:
             if self._tags is None:
                 self._tags = await self._checkpointer.tags()
             tag = bound.budget.per.removeprefix("tag:")
-            if tag in self._tags:  # a run without the tag has no such budget
+            if tag in self._tags:  # the budget doesn't apply to a run without the tag
                 tag_sum = Tagged(
                     tag, self._tags[tag], max(1, round(bound.budget.window * 1000))
                 )
@@ -412,11 +414,11 @@ class Meter:
     # -- over a budget ----------------------------------------------------------------------------
 
     def _raises(self, bound: Bound) -> list[tuple[str, int]]:
-        """Return what people have added to a bound in this invocation, by question.
+        """Return the amounts that people have added to a bound in this invocation, by question.
 
         Raises:
-            BudgetExceeded: it was decided to stop.
-            ApprovalMismatch: the votes don't come to what is stored.
+            BudgetExceeded: the decision was to stop.
+            ApprovalMismatch: the stored decision doesn't match the votes.
         """
         raises = {}
         for question in self._questions(bound):
@@ -424,7 +426,7 @@ class Meter:
                 continue
             rule = bound.rule and bound.rule.frozen()
             if question.reason["agent"] != bound.agent and question.rule != rule:
-                continue  # another agent of this visit has asked others
+                continue  # another agent of this visit asked other people
             response = self._answer(question, bound)
             amount = response.get("raise_by") if isinstance(response, dict) else None
             if not isinstance(amount, (int, float)):
@@ -436,14 +438,14 @@ class Meter:
         return list(raises.items())
 
     def _questions(self, bound: Bound) -> Iterator[Interrupt]:
-        """Yield the questions of this invocation about raising a bound, answered or not."""
+        """Yield this invocation's questions about raising a bound, answered or not."""
         for meter in self._chain():
             for question in meter.state().questions.values():
                 if question.name.partition("#")[0] == bound.question:
                     yield question
 
     def _answer(self, question: Interrupt, bound: Bound) -> Any:
-        """Return the answer to the question of a bound; by a rule its votes are counted again, once."""
+        """Return the answer to a bound's question; with a rule, count its votes again, once."""
         judge = self._checkpointer.address.judge
         if bound.rule is None or judge is None:
             return codec.plain(codec.unpack(question.response))
@@ -496,7 +498,7 @@ class Meter:
                 self.asked[bound.question] = self, question.id
 
     def _is_asked(self, bound: Bound) -> bool:
-        """Return whether a call of this visit has asked to raise a bound, and waits for the answer."""
+        """Return whether a call of this visit waits for an answer about raising a bound."""
         if any(
             not (question.id.startswith(AWAITED) or is_answered(question))
             for question in self._questions(bound)
@@ -506,7 +508,7 @@ class Meter:
         return bool(question_id) and question_id not in meter.state().questions
 
     async def _spent(self, bound: Bound) -> tuple[Tagged | None, int, int]:
-        """Return the sum of a bound, what is spent of it, and by what people have raised the bound."""
+        """Return a bound's sum, the amount spent, and the amount by which people have raised it."""
         for meter in self._chain():
             if bound in meter.own:
                 raise_sum = sum(amount for _, amount in self._raises(bound))
@@ -519,7 +521,7 @@ class Meter:
 
 
 def _is_for(bound: Bound, amounts: Mapping[str, int]) -> bool:
-    """Return whether a bound can stop a call: tool calls stop no model, and tokens stop no tool."""
+    """Return whether a bound applies: tool-call limits don't stop models, or token limits tools."""
     return bound.counter in amounts or (
         "model_calls" in amounts and bound.counter in {"tokens", "cost"}
     )

@@ -1,7 +1,7 @@
-"""Where an execution of an agent stores its checkpoints and publishes its questions.
+"""Storage for an agent execution's checkpoints and questions.
 
-Three kinds: a node's visit (its methods block, so they run on threads), a direct call (kept in
-memory), and a tool call of another agent (kept inside that agent's own document, `subagent.py`).
+Three kinds exist: a node's visit (its methods block, so they run on threads), a direct call (kept
+in memory), and another agent's tool call (kept inside that agent's document, `subagent.py`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 
 
 class Checkpointer(Protocol):
-    """Storage for an execution; methods raise LeaseLost when the work now belongs to another worker."""
+    """Storage for an execution; methods raise LeaseLost once another worker has taken it over."""
 
     address: Address
     answers: Mapping[str, Interrupt]
@@ -39,28 +39,28 @@ class Checkpointer(Protocol):
         """Store a checkpoint and publish questions."""
 
     async def use(self, use: Use, checkpoint: Saved) -> None:
-        """Store a checkpoint, and that a decision is used."""
+        """Store a checkpoint, and record that a decision is used."""
 
     async def check(self) -> None:
         """Raise when this work must stop."""
 
     def check_now(self) -> None:
-        """The same, for code on a thread of its own."""
+        """Raise when this work must stop, for code on another thread."""
 
     async def check_effect(self, tool: str) -> None:
-        """Raise EffectsFrozen where the call of a tool is frozen."""
+        """Raise EffectsFrozen if calls of the tool are frozen."""
 
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        """Add to the sum of the run or of a tag, as `Store.spend`."""
+        """Add to the sum of the run or of a tag, like `Store.spend`."""
 
     async def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        """Ask to raise a bound of a sum, as `Visit.open_raise`."""
+        """Ask to raise a bound of a sum, like `Visit.open_raise`."""
 
     async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        """Have those go on that wait for it, as `Visit.close_raise`."""
+        """Wake the calls that wait for a raise, like `Visit.close_raise`."""
 
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
-        """Read such a sum."""
+        """Read the sum of the run or of a tag, by counter."""
 
     async def tags(self) -> dict[str, str]:
         """Return the tags of the run."""
@@ -91,7 +91,7 @@ class VisitCheckpointer:
 
 
 class DirectCheckpointer:
-    """Keeps the last checkpoint of a direct call in memory; no other worker can take its work over."""
+    """Keeps a direct call's last checkpoint in memory; no other worker can take over its work."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class DirectCheckpointer:
         messages: list[JSON],
         sums: dict[str, str],
     ) -> None:
-        """`sums` is what the agent's direct calls have spent: they count as one run, without tags."""
+        """Start with the agent's `sums`: its direct calls count as one run without tags."""
         self._sums = sums
         self.address = address
         self.answers = answers
@@ -120,30 +120,30 @@ class DirectCheckpointer:
         await self.save(checkpoint)
 
     async def use(self, use: Use, checkpoint: Saved) -> None:
-        """Store a checkpoint: a direct call has no question with a rule."""
+        """Store a checkpoint; questions of direct calls have no rule, so no decision is used."""
         del use
         await self.save(checkpoint)
 
     async def check(self) -> None:
-        """Nothing stops a direct call from outside but its cancel signal."""
+        """Do nothing: from outside, only its cancel signal stops a direct call."""
 
     async def check_effect(self, tool: str) -> None:
         await async_loop.in_thread(freezes.check_tool, tool)
 
     def check_now(self) -> None:
-        """As `check`."""
+        """Do nothing, like `check`."""
 
     async def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        del tag  # there are no tags
+        del tag  # direct calls have no tags
         return budgets.add(self._sums, spending)
 
     async def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        """Ask: no other call can wait for this one."""
+        """Return "" so that this call asks: no other visit shares its sum."""
         del tag, counter
         return ""
 
     async def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        """No caller waits."""
+        """Do nothing: no other visit waits."""
 
     async def spent(self, tag: Tagged | None) -> dict[str, Sum]:
         del tag

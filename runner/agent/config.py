@@ -1,4 +1,4 @@
-"""Configuration of an agent: all of it, apart from anything that changes while it runs."""
+"""An agent's whole configuration, which doesn't change while the agent runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.hooks import HookRegistry
 
 @dataclass(frozen=True, slots=True)
 class AgentConfig:
-    """Model, tools, hooks, limits and budgets; many executions share one, and none changes it."""
+    """Model, tools, hooks, limits and budgets; executions share it and never change it."""
 
     name: str
     model: Model
@@ -35,10 +35,10 @@ class AgentConfig:
     def for_call(
         self, limits: Mapping[str, int] | None, output_model: type[pydantic.BaseModel] | None
     ) -> AgentConfig:
-        """Return what one call runs with: its own limits and output model before the agent's.
+        """Return the config of one call, whose limits and output model override the agent's.
 
         Raises:
-            DefinitionError: a limit can't be used, or a tool has the name of the output model.
+            DefinitionError: a limit can't be used, or a tool has the output model's name.
         """
         definition = replace(self.definition, **checked_limits(limits or {}))
         if output_model is None:
@@ -59,7 +59,7 @@ def checked_model(model: object, name: str) -> Model:
     """Check the model of an agent.
 
     Raises:
-        DefinitionError: it has no `stream` method.
+        DefinitionError: the model has no `stream` method.
     """
     if not isinstance(model, Model):
         raise DefinitionError(
@@ -69,10 +69,10 @@ def checked_model(model: object, name: str) -> Model:
 
 
 def is_sequential(executor: str) -> bool:
-    """Read the name of a tool executor.
+    """Return whether a tool executor's name means sequential calls.
 
     Raises:
-        DefinitionError: there is no such executor.
+        DefinitionError: no executor has this name.
     """
     if executor not in ("concurrent", "sequential"):
         raise DefinitionError(
@@ -82,7 +82,7 @@ def is_sequential(executor: str) -> bool:
 
 
 def checked_limits(limits: Mapping[str, int | None]) -> dict[str, Any]:
-    """Return the limits of an invocation as fields of its definition.
+    """Return an invocation's limits as fields of its definition.
 
     Raises:
         DefinitionError: one is unknown or below 1.

@@ -1,4 +1,4 @@
-"""Views of an agent for users: its state, the context of a tool, which may ask a person, and the result."""
+"""Views of an agent for users: its state, the tool context with its `interrupt`, and the result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.records.interrupts import Interrupt, InterruptOptions, usual_dropped
 
 
 class UserState:
-    """The state of an agent: JSON values by name, kept across pauses and visits."""
+    """An agent's state: JSON values by name, kept across pauses and visits."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._values: dict[str, JSON] = {}
@@ -22,7 +22,7 @@ class UserState:
             self.set(key, value)
 
     def get(self, key: str | None = None) -> Any:
-        """Return a copy of one value, None where there is none; without a key, all of them."""
+        """Return a copy of one value, or None if it isn't set; without a key, a copy of all."""
         if key is None:
             return codec.unpack(self._values)
         return codec.unpack(self._values.get(key))
@@ -36,7 +36,7 @@ class UserState:
         self._values = {**self._values, str(key): codec.pack(value, f"agent state {key!r}")}
 
     def delete(self, key: str) -> None:
-        """Delete a value, if it is there."""
+        """Delete a value, if it is set."""
         self._values = {name: value for name, value in self._values.items() if name != key}
 
     def document(self) -> dict[str, JSON]:
@@ -50,7 +50,7 @@ class UserState:
 
 
 class AgentView:
-    """View of a running agent; `messages` is a copy, `state` may be changed."""
+    """View of a running agent; `messages` is a copy, while `state` may be changed."""
 
     def __init__(
         self,
@@ -72,10 +72,11 @@ class AgentView:
 
 
 class ToolContext:
-    """Context of a tool's call. `attempt` counts retries, not resumes.
+    """Context of a tool call. `attempt` counts retries, not resumes.
 
-    `idempotency_key` is the same text at every start of this attempt, after a crash and after an
-    answer: give it to services that take one. As in a node, it follows from the idempotency key of the start.
+    `idempotency_key` is the same string at every start of this attempt, also after a crash or an
+    answer: pass it to services that take one. As in a node, it is derived from the idempotency key
+    that the run was started with.
     """
 
     def __init__(
@@ -103,25 +104,25 @@ class ToolContext:
 
     @property
     def cancel_signal(self) -> threading.Event:
-        """Set when this work is no longer wanted; give it to calls that can be stopped."""
+        """The event set when this work is no longer wanted; pass it to calls that can stop."""
         return self.agent.cancel_signal
 
     @property
     def cancelled(self) -> bool:
-        """Return whether this work is no longer wanted: cancelled, or taken over by another worker."""
+        """Return whether this work was cancelled or taken over by another worker."""
         return self.agent.cancel_signal.is_set()
 
     def check(self) -> None:
-        """Stop here when the lease was lost or the run was cancelled; call it in long loops.
+        """Stop here if the lease was lost or the run was cancelled; call it in long loops.
 
         Raises:
-            LeaseLost: another worker goes on. RunStopped: the run was cancelled.
+            LeaseLost: another worker continues. RunStopped: the run was cancelled.
         """
         if self._check is not None:
             self._check()
 
     def progress(self, fraction: float, note: str = "") -> None:
-        """Report to those who watch the run how far this call is: `fraction` goes from 0 to 1."""
+        """Report this call's progress to people watching the run; `fraction` goes from 0 to 1."""
         if self._report_progress is not None:
             self._report_progress(float(fraction), str(note))
 
@@ -133,14 +134,14 @@ class ToolContext:
         response: object = None,
         **options: Unpack[InterruptOptions],
     ) -> Any:
-        """Ask a person: the first call leaves the tool, after the answer the tool runs again from its top.
+        """Ask a person: the first call leaves the tool, which reruns from its top after the answer.
 
-        `response` is an answer given in advance. The options are those of `NodeContext.interrupt`:
+        `response` is an answer given in advance. The options are as in `NodeContext.interrupt`:
         response_schema, assignees, expires_in, on_expire, remind_every and remind_after.
 
         Raises:
             UsageError: the question can't be asked as it is; this ends the invocation.
-            InterruptExpired: there was no answer in time.
+            InterruptExpired: no answer came in time.
         """
         return self._asker.ask(name, reason, response, **options)
 
@@ -150,8 +151,8 @@ class AgentResult:
     """Result of an agent's invocation.
 
     `stop_reason` is end_turn, tool_use, interrupt, cancelled, limit_turns, limit_total_tokens,
-    limit_output_tokens or the model's own. `usage` counts tokens of this invocation, `state` is the
-    agent's state, `interrupts` are the open questions.
+    limit_output_tokens or the model's own. `usage` counts this invocation's tokens, `state` is the
+    agent's state, and `interrupts` are the open questions.
     """
 
     stop_reason: str
@@ -179,7 +180,7 @@ class AgentResult:
         return "\n".join(_texts(self.message))
 
     def to_document(self) -> dict[str, JSON]:
-        """Return the packed form that is stored."""
+        """Return the packed form for storage."""
         return {
             "type": "agent_result",
             "stop_reason": self.stop_reason,
@@ -192,7 +193,7 @@ class AgentResult:
 
     @classmethod
     def from_document(cls, document: Mapping[str, JSON]) -> AgentResult:
-        """Restore a result; a structured output is its model again where that class is imported."""
+        """Restore a result; structured output becomes its model again if that class is imported."""
         return cls(
             stop_reason=document["stop_reason"],
             message=codec.unpack(document["message"]),

@@ -1,7 +1,7 @@
-"""An agent's conversation: how input becomes messages, and what of the past an invocation begins with.
+"""An agent's conversation: reading input as messages, and the past that an invocation begins with.
 
-Pure. In a session an invocation begins with what completed invocations have left and adds its own
-exchange when its node completes; two that overlap both add theirs, see docs/decisions/0006-sessions.md.
+Pure. In a session an invocation begins with the messages of completed invocations and adds its own
+when its node completes; overlapping ones both add theirs, see docs/decisions/0006-sessions.md.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ UNFINISHED = "The call was not finished: the invocation that made it ended befor
 
 
 def as_messages(prompt: Any) -> list[JSON]:
-    """Read a text, content blocks or whole messages as packed messages; None is no message.
+    """Read a text, content blocks or whole messages as packed messages; None gives an empty list.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: the prompt is none of these.
     """
     if prompt is None:
         return []
@@ -63,7 +63,7 @@ def _is_message(item: Any) -> bool:
 
 
 def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
-    """Replace the text of a message; results of tools keep their places, because every call needs one."""
+    """Replace a message's text; tool results keep their places, because every call needs one."""
     blocks = [block for block in message["content"] if "toolResult" in block]
     if not blocks:
         return [{"text": text}]
@@ -78,7 +78,7 @@ def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
 def past_state(
     document: dict[str, JSON] | None, user_state: dict[str, JSON], length: int
 ) -> AgentState:
-    """Return the stored state, or that of an agent without a past; `length` counts its messages.
+    """Return the stored state, or the state of an agent without a past, with `length` messages.
 
     Raises:
         CorruptDocument: the stored document can't be read.
@@ -89,10 +89,10 @@ def past_state(
 
 
 def begin(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
-    """Begin a new invocation; calls that the last one left open get a result, as every call must."""
+    """Begin a new invocation; calls left open by the last one get a result, as every call must."""
     missing_results = _unfinished_results(past)
     if missing_results and prompt and prompt[0]["role"] == "user":
-        # Providers refuse two messages of the user in a row.
+        # Providers refuse two user messages in a row.
         message = {
             "role": "user",
             "content": [*missing_results[0]["content"], *prompt[0]["content"]],
@@ -104,7 +104,7 @@ def begin(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
 def begin_in_session(
     past: AgentState, visit: int, prompt: list[JSON], session_id: str, session: Session
 ) -> AgentState:
-    """Begin an invocation in a session; the state and length of `past` are those the agent was made with."""
+    """Begin an invocation in a session; `past` has the agent's original state and length."""
     user_state = {**past.user_state, **session.state}
     length = past.length + len(session.messages)
     past = replace(past, user_state=user_state, length=length, window=0, calls=[])
@@ -114,7 +114,7 @@ def begin_in_session(
 
 
 def _unfinished_results(state: AgentState) -> list[JSON]:
-    """Return the message with the results of calls that an invocation left open, if there are any."""
+    """Return the message with results for the calls that an invocation left open, if any."""
     results = [call.result or error_result(call.id, UNFINISHED) for call in state.calls]
     return (
         [{"role": "user", "content": [{"toolResult": result} for result in results]}]
@@ -127,7 +127,7 @@ def _unfinished_results(state: AgentState) -> list[JSON]:
 
 
 def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembered | None]:
-    """Return what a completed invocation leaves in its node, and in its session if it has one."""
+    """Return the checkpoint that a completed invocation leaves, and its addition to the session."""
     start = state.session
     if start is None:
         return checkpoint, None
@@ -138,7 +138,7 @@ def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembere
         or codec.dump_json(start.user_state[k]) != codec.dump_json(v)
     }
     deletions = [key for key in start.user_state if key not in state.user_state]
-    # Calls that the invocation left open get their results here: the next one can't know of them.
+    # Calls left open get their results here, because the next invocation can't know of them.
     closed_checkpoint = replace(
         checkpoint, messages=[*checkpoint.messages, *_unfinished_results(state)]
     )

@@ -1,9 +1,8 @@
-"""Carries out what the agent's machine commands, for one visit of a node.
+"""Carries out the commands of the agent's machine, for one visit of a node.
 
-One task at a time steps the machine; model, tools and callbacks run beside it and report through
-a queue. A checkpoint that must come first is awaited before anything after it begins; others are
-written when the queue is empty, so that results which come in together share one. Nothing
-sync runs on the loop.
+One task steps the machine; model, tools and callbacks run beside it and report through a queue.
+A blocking checkpoint is awaited before anything after it begins; others are written when the
+queue is empty, so that results that arrive together share one. No sync code runs on the loop.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from runner.records.interrupts import Interrupt
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """End of an execution: done, interrupt or failed, with all that is stored."""
+    """End of an execution: done, interrupt or failed, with the checkpoint to store."""
 
     kind: str
     state: AgentState
@@ -61,7 +60,7 @@ class Ending:
 
 
 class Drive:
-    """One execution of an agent. `emit` gets stream events, `cancel` stops it before its next call."""
+    """One execution of an agent. `emit` gets stream events; `cancel` stops it before a new call."""
 
     def __init__(
         self,
@@ -75,9 +74,9 @@ class Drive:
         emit: Emit | None = None,
         above: Meter | None = None,
     ) -> None:
-        """Start from a state and its conversation, of which the first `stored_count` messages are stored.
+        """Start from a state and its conversation; the first `stored_count` messages are stored.
 
-        `above` counts what the agent spends that calls this one.
+        `above` is the meter of the agent that calls this one.
         """
         self.state, self.messages = state, list(messages)
         self._config, self._checkpointer, self._stored = config, checkpointer, stored_count
@@ -109,11 +108,11 @@ class Drive:
         self._finish: Finish | None = None
 
     async def run(self) -> Ending:
-        """Go on until the agent is done, failed or waits.
+        """Run until the agent is done, fails or waits.
 
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
-            RetryAfter: a tool or the model asked to wait; what ran beside it has ended, and is stored.
+            RetryAfter: a tool or the model asked to wait; the calls beside it ended and are stored.
         """
         delays: list[RetryAfter] = []
         try:
@@ -144,7 +143,7 @@ class Drive:
         return self._ending(self._finish)
 
     async def _post(self, event: MachineEvent) -> None:
-        """Report an event from inside a tool call; return when the machine has taken it."""
+        """Report an event from inside a tool call; return once the machine has taken it."""
         if self._closed:
             raise asyncio.CancelledError
         acknowledgement = asyncio.get_running_loop().create_future()
@@ -159,7 +158,7 @@ class Drive:
                 report.taken.cancel()
         running = [task for task in self._tasks if not task.done()]
         if running:
-            # Tools that run on threads can't be ended, but they can see the signal.
+            # Tools on threads can't be stopped, but they can see the signal.
             self._cancel.set()
             for task in running:
                 task.cancel()
@@ -170,18 +169,18 @@ class Drive:
         error = self._hook_events.exception(failure)
         result = self._result()
         if finish.kind == "interrupt":
-            # Also where AfterInvocation asks about an invocation that has its own reason already.
+            # AfterInvocation may have asked although the invocation already has a stop reason.
             result.stop_reason = "interrupt"
         return Ending(finish.kind, self.state, result, self._saved(), error)
 
     # -- the machine ------------------------------------------------------------------------------
 
     async def _take(self, event: MachineEvent) -> None:
-        """Step the machine with an event, and with those that its commands have at once."""
+        """Step the machine with an event, and with events that its commands return at once."""
         events = deque([event])
         while events and self._finish is None:
             event = events.popleft()
-            # A reply that came in whole is kept; whatever would begin after it isn't.
+            # A complete reply is kept, but nothing begins after it.
             late = self._cancel.is_set() and not self.state.cancelled
             if late and not isinstance(event, (Started, ModelReplied)):
                 events.appendleft(event)
@@ -194,7 +193,7 @@ class Drive:
                     events.append(result)
 
     async def _perform(self, command: Command) -> MachineEvent | None:
-        """Carry a command out, or begin it; return its event where that is known at once."""
+        """Carry out a command or begin it; return its event if that is known at once."""
         match command:
             case AppendMessage():
                 self.messages.append(command.message)
@@ -231,7 +230,7 @@ class Drive:
             return self._hook_events.without_callbacks(command, self.state)
         try:
             event = self._hook_events.event(command, self.state, self.messages)
-        except Exception as error:  # noqa: BLE001 - a state that no event can be made of ends the invocation
+        except Exception as error:  # noqa: BLE001 - a state that fits no event ends the invocation
             return self._effects.callback_failed(command, error)
         self._begin(self._effects.run_callbacks(command, event, callbacks, self.state))
         return None
@@ -266,7 +265,7 @@ class Drive:
         await self._checkpointer.use(use, checkpoint)
         self._stored = checkpoint.keep + len(checkpoint.messages)
 
-    # -- what runs beside the machine -------------------------------------------------------------
+    # -- effects beside the machine ---------------------------------------------------------------
 
     def _begin(self, effect: Coroutine[Any, Any, MachineEvent]) -> None:
         task = asyncio.get_running_loop().create_task(self._report(effect))
@@ -302,7 +301,7 @@ class Drive:
 
 @dataclass(frozen=True, slots=True)
 class _Crashed:
-    """Something beside the machine ended in an error that isn't the agent's."""
+    """An effect beside the machine ended in an error that isn't the agent's."""
 
     error: BaseException
 

@@ -97,11 +97,11 @@ CANCEL_CHECK_INTERVAL = 0.1  # seconds, while waiting for a throttled model
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Carries out the commands of one execution; each effect gets the state as it was at its command.
+    """Carries out the commands of one execution; each effect gets the state at its command.
 
-    `emit` takes stream events; `post` reports an event from inside a tool call and returns when the
-    machine has taken it. `meter` counts for budgets. `callback_lock` keeps sync callbacks of concurrent tool
-    calls from overlapping.
+    `emit` takes stream events; `post` reports an event from inside a tool call and returns once the
+    machine has taken it. `meter` counts for budgets. `callback_lock` keeps the sync callbacks of
+    concurrent tool calls from overlapping.
     """
 
     config: AgentConfig
@@ -115,7 +115,7 @@ class Effects:
     conversation: ProviderMessages = field(default_factory=ProviderMessages)
 
     async def wait(self, seconds: float) -> MachineEvent:
-        """Sleep, in steps that notice a cancelled invocation."""
+        """Sleep, checking regularly for a cancelled invocation."""
         self.emit({"event_loop_throttled_delay": seconds})
         remaining = seconds
         while remaining > 0 and not self.view.cancel_signal.is_set():
@@ -177,11 +177,11 @@ class Effects:
             return self.callback_failed(command, error)
 
     def callback_failed(self, command: FireHook, error: BaseException) -> CallbackFailed:
-        """End the invocation in the error of a hook event."""
+        """Return the event that ends the invocation with a callback's error."""
         return CallbackFailed(command.event, command.key, self.record(error))
 
     def record(self, error: BaseException) -> ErrorRecord:
-        """Return the record of an exception; hook events of this execution show the exception itself."""
+        """Return an exception's record; this execution's hook events show the exception itself."""
         record = failures.record(error)
         self.hook_events.remember(record, error)
         return record
@@ -308,7 +308,7 @@ def _delta_text(chunk: Mapping[str, Any]) -> str | None:
 
 
 def window_start(cuts: Sequence[int], length: int, start: int, size: int | None) -> int:
-    """Return where the window begins: as late as `size` messages require, never before `start`."""
+    """Return the start of the window: as late as `size` messages require, never before `start`."""
     if size is None or length - start <= size:
         return start
     fitting = bisect_left(cuts, length - size)
@@ -316,7 +316,7 @@ def window_start(cuts: Sequence[int], length: int, start: int, size: int | None)
 
 
 def next_cut(cuts: Sequence[int], length: int, start: int) -> int | None:
-    """Return where a smaller window can begin, about half way; None when it can't be made smaller."""
+    """Return the start of a window about half the size; None if it can't be made smaller."""
     later = cuts[bisect_right(cuts, start) :]
     middle = bisect_left(later, (start + length) // 2)
     return later[min(middle, len(later) - 1)] if later else None
@@ -331,10 +331,10 @@ class SubagentEvent(dict[str, Any]):
 
 @runtime_checkable
 class StatefulTool(Protocol):
-    """A tool that runs itself, because it keeps state or may ask several questions."""
+    """A tool that runs itself because it keeps state or may ask several questions."""
 
     async def run_in(self, execution: ToolExecution) -> ToolOutcome:
-        """Run it to its end, or to its questions."""
+        """Run the tool to its end, or to its questions."""
 
 
 class ToolExecution:
@@ -367,7 +367,7 @@ class ToolExecution:
         return f"{self.checkpointer.idempotency_key}/{call_name(self.id, self.command.attempt)}"
 
     def stream(self, data: Any) -> None:
-        """Emit what the tool yields while it works."""
+        """Emit an item that the tool yielded while it works."""
         self.emit(
             {
                 "type": "tool_stream",
@@ -376,7 +376,7 @@ class ToolExecution:
         )
 
     async def run(self) -> ToolOutcome:
-        """Run the tool; what it raises becomes its result.
+        """Run the tool; an exception becomes its result.
 
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
@@ -401,7 +401,7 @@ class ToolExecution:
         return outcome
 
     def _invalid(self) -> ToolOutcome | None:
-        """Return the error of a call whose arguments the model wrote so that they can't be used."""
+        """Return the error of a call if the arguments written by the model can't be used."""
         if INVALID not in self.command.use:
             return None
         error = UsageError(
@@ -412,11 +412,11 @@ class ToolExecution:
     # Calls that people approve
 
     async def _gate(self) -> ToolOutcome | None:
-        """Ask whether the call may begin, if its tool or a hook has a rule; None if it may, and now does.
+        """Ask for approval, if the tool or a hook has a rule; return None if the call may begin.
 
-        All hooks have run. What people are shown are the arguments as the tool gets them: what does not fit
-        the tool is an error for the model. What was approved is compared with what is about to be called,
-        and then nothing comes in between: the arguments are copies that no other code has.
+        All hooks have run. People are shown the arguments as the tool gets them; arguments that
+        don't fit the tool are an error for the model. The approved call is compared with the one
+        about to begin; nothing can change after that, as no other code holds these copies.
         """
         gate = policies.checked(
             getattr(self.tool, "approval", None), f"tool {self.tool.tool_name!r}"
@@ -437,7 +437,7 @@ class ToolExecution:
         return None if gate is None else await self._ask(gate)
 
     async def _ask(self, gate: Rule | Policy) -> ToolOutcome | None:
-        """Ask by the rule of the tool, or go on by what was decided."""
+        """Ask by the tool's rule, or follow the decision."""
         source, address = self.address.judge, self.address
         where = (address.run_id, address.node_id, address.visit)
         context = CallContext(self.tool.tool_name, *where, source)
@@ -466,7 +466,7 @@ class ToolExecution:
         return await self._decided(state.question, state.approval)
 
     async def _decided(self, question: Interrupt, approval: Approval) -> ToolOutcome | None:
-        """Return the outcome of a call that was decided without making it; None if it begins now."""
+        """Return the outcome of a decided call that isn't made; None if the call begins now."""
         match approval.decision:
             case "reject":
                 rejection = approval.response["rejected"]
@@ -482,12 +482,12 @@ class ToolExecution:
         return None
 
     def _begin(self, effect: str) -> None:
-        """Let the call begin that was approved.
+        """Let the approved call begin.
 
         Raises:
-            ApprovalMismatch: it is another one by now.
+            ApprovalMismatch: the call is no longer the approved one.
         """
-        # A stream of events or a tool of the same reply may hold the use that was shown, and change it.
+        # A reader of stream events or a tool of the same reply may hold the shown use and edit it.
         self._take_over(self.command.use["input"])
         if self.action(self.command.use["input"]).digest() != effect:
             raise ApprovalMismatch(
@@ -496,7 +496,7 @@ class ToolExecution:
             )
 
     def _asked_by_hooks(self) -> list[Interrupt]:
-        """List the questions about this call that hooks asked by a rule, and that were answered."""
+        """List the answered questions about this call that hooks asked by a rule."""
         scope = f"{self.address.within}before_tool_call:{self.id}"
         return [
             question
@@ -506,28 +506,28 @@ class ToolExecution:
             and (question.status is InterruptStatus.ANSWERED or default_answer(question))
         ]
 
-    # A call as the gate asks about it: see `GatedCall`.
+    # The call as the gate sees it: see `GatedCall`.
 
     @property
     def address(self) -> Address:
-        """Where the call begins."""
+        """The address of the visit that makes the call."""
         return self.checkpointer.address
 
     @property
     def answers(self) -> Mapping[str, Interrupt]:
-        """The questions of this visit that were answered."""
+        """The questions of this visit."""
         return self.questions
 
     def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
         """Build the question about this call.
 
         Raises:
-            UsageError: an agent that is called directly can't ask it, or the rule can't be used here.
+            UsageError: the agent was called directly, or the rule can't be used here.
         """
         if self.address.judge is None:
             raise UsageError(
                 f"tool {self.tool.tool_name!r} has a rule, so votes decide its calls, in a run of a graph: "
-                "an agent that is called directly can't ask them."
+                "an agent that is called directly can't ask for votes."
             )
         return numbered_question(
             self.address,
@@ -542,7 +542,7 @@ class ToolExecution:
         )
 
     def earlier(self, step: int) -> Iterator[Interrupt]:
-        """List the questions that were asked about this call."""
+        """Return the questions already asked about this call."""
         scope_and_number = (self.address.within + self._scope(step), self.command.attempt)
         return (
             question
@@ -559,14 +559,15 @@ class ToolExecution:
         return self.idempotency_key
 
     def policy_arguments(self, args: Any) -> Mapping[str, Any]:
-        """Return the arguments as the function gets them, of any other tool as JSON data."""
+        """Return the arguments as a function's own types, or as JSON data for any other tool."""
         return typed_arguments(self.tool, args)
 
     def edited(self, approval: Approval) -> JSON:
-        """Return the arguments of an edit, which must say all that the tool gets.
+        """Return the arguments of an edit, which must contain everything the tool gets.
 
         Raises:
-            ValidationError, EditRefused: they don't fit the tool, or it would be called with others.
+            ValidationError: they don't fit the tool.
+            EditRefused: they don't fit the tool, or it would be called with other arguments.
         """
         try:
             whole = whole_arguments(self.tool, approval.response)
@@ -588,13 +589,13 @@ class ToolExecution:
         self.command = replace(self.command, use={**self.command.use, "input": tool_input})
 
     async def _use(self, question: Interrupt, approval: Approval) -> None:
-        """Store that the approval is used, with the checkpoint from which this call begins."""
+        """Store the use of the approval, with the checkpoint from which this call begins."""
         self._begun = Use(question.id, approval.effect, self.idempotency_key)
         if (question.used or {}).get("key") != self.idempotency_key:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self) -> None:
-        """Refuse a call that was asked about and is now to another tool, which no one is asked about."""
+        """Refuse a call that people were asked about if its tool is now one without approval."""
         for question in self.earlier(0):
             if question.rule is not None:
                 raise ApprovalMismatch(
@@ -621,7 +622,7 @@ class ToolExecution:
             outcome = self.failed(error, time.monotonic() - start)
         if asker.mismatch is not None:
             raise asker.mismatch
-        # A question counts even where the tool swallowed its exception, and so does a refused one.
+        # A question counts even if the tool swallowed its exception, and so does a refused one.
         if asker.refused is not None:
             return CallbackFailed("tool", self.id, self.effects.record(asker.refused))
         return ToolAsked(self.id, asker.asked) if asker.asked else outcome
@@ -633,7 +634,7 @@ class ToolExecution:
         return ToolEnded(self.id, error_result(self.id, text), record, duration)
 
     def returned(self, value: Any, duration: float) -> ToolEnded:
-        """Make what the tool returned the result of the call."""
+        """Make the tool's return value the result of the call."""
         result = {**result_of(value, self.tool.tool_name), "toolUseId": self.id}
         output_value = None
         if isinstance(self.tool, StructuredOutputTool):
@@ -676,7 +677,7 @@ class ToolExecution:
         return result
 
     def _progress_reporter(self) -> Callable[[float, str], object]:
-        """Sync tools run on threads, and events go out on the loop."""
+        """Return a function that emits progress on the loop, as sync tools run on threads."""
         loop, use = asyncio.get_running_loop(), self.command.use
 
         def report(fraction: float, note: str) -> None:
@@ -691,7 +692,7 @@ class ToolExecution:
         return report
 
     async def _last(self, stream: AsyncIterable[Any]) -> Any:
-        """Read a stream: the last thing it yields is the result."""
+        """Read a stream and return its last item, the result."""
         last_item: Any = None
         async for last_item in stream:
             self.stream(last_item)
@@ -703,7 +704,7 @@ class ToolExecution:
 
 @dataclass(frozen=True, slots=True)
 class ObservedCall:
-    """A call that begins: names only, never data. `name` is the model's class, or the tool."""
+    """A call about to begin: names only, never data. `name` is the model's class or the tool."""
 
     kind: Literal["model", "tool"]
     agent: str
@@ -712,9 +713,9 @@ class ObservedCall:
 
 @dataclass(slots=True)
 class CallEnd:
-    """End of a call: the name of its error, "interrupt" where a tool asked a person, or "".
+    """End of a call: the name of its error, "interrupt" if a tool asked a person, or "".
 
-    `usage` counts the tokens of a model call.
+    `usage` counts a model call's tokens.
     """
 
     error: str = ""
@@ -722,14 +723,14 @@ class CallEnd:
 
 
 CallObserver = Callable[[ObservedCall], AbstractContextManager[Callable[[CallEnd], object]]]
-"""Enters before a call; what it returns is called with the end; leaves afterwards, also after an error."""
+"""Enters before a call; its value is called with the end; exits afterwards, also after an error."""
 
 call_observers: list[CallObserver] = []
 
 
 @contextmanager
 def observed_call(call: ObservedCall) -> Iterator[CallEnd]:
-    """Have every observer see a call; the caller fills in how it ended."""
+    """Show a call to every observer; the caller fills in its end."""
     end = CallEnd()
     contexts = []
     for observer in call_observers:

@@ -1,8 +1,8 @@
-"""Builds hook events from the stored state, and reads back what callbacks changed.
+"""Builds hook events from the stored state, and reads back the changes made by callbacks.
 
-An event is built from the state for every pass, so a replay starts from what was before the
-first callback ran. Live objects (an exception, a tool that a callback put in place) are shown while
-the process has them, otherwise what was stored of them.
+Every pass builds an event from the state, so a replay starts from the state before the first
+callback ran. Live objects (an exception, a tool selected by a callback) are shown while the process
+has them; afterwards their stored form is shown.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EVENT_TYPES: dict[str, type[hooks.AgentEvent]] = {
 
 
 class HookEvents:
-    """The hook events of one execution, with the live objects that can't be stored."""
+    """The hook events of one execution, and the live objects that can't be stored."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class HookEvents:
         return live or failures.restore(record)
 
     def tool_for(self, key: str, attempt: int, name: str) -> AgentTool:
-        """Return the tool that runs: the one that a callback selected, or the agent's own."""
+        """Return the tool to run: the one selected by a callback, or the agent's own."""
         tool: AgentTool = self._selected_tools.get((key, attempt)) or self._config.tools[name]
         return tool
 
@@ -87,7 +87,7 @@ class HookEvents:
     def event(
         self, command: FireHook, state: AgentState, messages: list[JSON]
     ) -> hooks.AgentEvent:
-        """Build an event; what it shows are copies that callbacks may change."""
+        """Build an event from copies that callbacks may change."""
         event = EVENT_TYPES[command.event](
             **self._fields(command, state, messages),
             agent=self._view,
@@ -107,12 +107,12 @@ class HookEvents:
         return event
 
     def _call_of(self, event: Any) -> Action | None:
-        """Return the call that an event is about, as its tool gets it: a rule's question is bound to it.
+        """Return the event's call as its tool gets it; a rule's question is bound to that call.
 
-        A call that does not fit the tool is cancelled, with the reason for the model, and nobody is asked.
+        A call that doesn't fit the tool is cancelled, with a reason for the model; nobody is asked.
 
         Raises:
-            InterruptRaised: it was cancelled.
+            InterruptRaised: the call was cancelled.
         """
         tool, use = event.selected_tool, event.tool_use
         if tool is None:
@@ -177,7 +177,7 @@ class HookEvents:
     # -- event to changes -------------------------------------------------------------------------
 
     def without_callbacks(self, command: FireHook, state: AgentState) -> HookFired:
-        """Return what an event without callbacks comes to: every default, and a call's own tool."""
+        """Return the outcome of an event without callbacks: all defaults, and a call's own tool."""
         if command.event != "before_tool_call":
             return HookFired(command.event, command.key)
         name = _call(state, command).use.get("name")
@@ -189,7 +189,7 @@ class HookEvents:
     def changes(
         self, command: FireHook, event: hooks.AgentEvent, state: AgentState
     ) -> dict[str, JSON]:
-        """Return what callbacks decided, checked and packed.
+        """Return the changes made by callbacks, checked and packed.
 
         Raises:
             UsageError: an attribute has a value that can't be used.
@@ -217,7 +217,7 @@ class HookEvents:
     ) -> dict[str, JSON]:
         tool = event.selected_tool
         if tool is not None and not isinstance(tool, AgentTool):
-            raise UsageError(f"a callback selected {tool!r}, which is no tool.")
+            raise UsageError(f"a callback selected {tool!r}, which isn't a tool.")
         use = codec.pack({**event.tool_use, "toolUseId": command.key}, "tool_use")
         name = None if tool is None else tool.tool_name
         is_registered = tool is not None and self._config.tools.get(tool.tool_name) is tool

@@ -1,8 +1,8 @@
-"""Writes what an agent streams into the events of its run, for those who watch it.
+"""Writes an agent's stream events into the events of its run, for people watching the run.
 
-Each event is a write to the store, beside the agent's work. Text is written in pieces of a quarter of a
-second, and a reply that is complete before the first piece is due is not written at all: the node's
-output holds it. Of a tool the end is written, and its start only when it runs for longer than that.
+Each event is a write to the store, beside the agent's work. Text is written every quarter of a
+second; a reply that is complete before the first piece is due isn't written, because the node's
+output holds it. A tool's end is always written, its start only if it runs for longer than that.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RunEventWriter:
         self._starts: dict[str, asyncio.TimerHandle] = {}
 
     def emit(self, event: dict[str, Any]) -> None:
-        """Handle a stream event; most are not for those who watch a run."""
+        """Handle a stream event; most aren't meant for people watching the run."""
         if "event" in event and "messageStart" in event["event"]:
             self._text, self._any_written, self._since = [], False, time.monotonic()
         elif "data" in event:
@@ -50,7 +50,7 @@ class RunEventWriter:
             self._tool_event(event, "", "")
 
     def _tool_event(self, event: dict[str, Any], names: str, ids: str) -> None:
-        """Write an event of a tool; `names` and `ids` are those of the subagents around it."""
+        """Write a tool's event; `names` and `ids` belong to the subagents around it."""
         use = (
             event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
         )
@@ -85,13 +85,13 @@ class RunEventWriter:
             self._task = asyncio.get_running_loop().create_task(self._serve())
 
     async def _serve(self) -> None:
-        # An outage of the store costs those who watch some events; that is no reason to fail the node.
+        # A store outage loses some events for watchers, but mustn't fail the node.
         with suppress(RunnerError):
             while (item := await self._queue.get()) is not None:
                 await async_loop.in_thread(self._visit.emit, *item)
 
     async def end(self) -> None:
-        """Return when every event was written."""
+        """Write the remaining events and return when all are written."""
         for start in self._starts.values():
             start.cancel()
         if self._task is not None:

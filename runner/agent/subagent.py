@@ -1,4 +1,4 @@
-"""An agent as a tool of another agent: its state lives inside the caller's, its questions go up."""
+"""An agent as another agent's tool: the caller's state holds its state and gets its questions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from runner.records.interrupts import Interrupt
 
 
 class SubagentTool:
-    """A tool that gives its input to an agent. Each call begins with the agent's own first messages."""
+    """A tool that passes its input to an agent. Every call starts from its first messages."""
 
     tool_type = "agent"
 
@@ -58,7 +58,7 @@ class SubagentTool:
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Refuse: an agent runs as a tool of an agent of this library only.
+        """Refuse: an agent can only be a tool of this library's agents.
 
         Raises:
             UsageError: always.
@@ -67,7 +67,7 @@ class SubagentTool:
         raise UsageError(f"agent {self.tool_name} can serve as a tool of runner.Agent only.")
 
     async def run_in(self, execution: ToolExecution) -> ToolOutcome:
-        """Run the agent, or go on with it where it stopped."""
+        """Run the agent, or resume it where it stopped."""
         past = execution.command.subagent
         messages = self._messages if past is None else past.messages
         stored_count = 0 if past is None else len(messages)
@@ -120,10 +120,10 @@ def _prompt(tool_input: Any) -> list[JSON]:
 
 
 class SubagentCheckpointer:
-    """Stores through the agent that called this one."""
+    """Stores through the calling agent."""
 
     def __init__(self, execution: ToolExecution, messages: list[JSON]) -> None:
-        """Store inside the tool call of the caller, which has stored these messages."""
+        """Store inside the caller's tool call; the caller has already stored these messages."""
         caller, call = (
             execution.checkpointer,
             call_name(execution.id, execution.command.attempt),
@@ -153,7 +153,7 @@ class SubagentCheckpointer:
 
 
 async def abandon_calls(tools: Mapping[str, Any], document: dict[str, JSON]) -> None:
-    """End what tools of an agent, and of agents that are its tools, have begun elsewhere."""
+    """End work that an agent's tools, and the tools of its subagents, have begun elsewhere."""
     for call in past_state(document, {}, 0).calls:
         tool: Any = tools.get(call.selection.tool or "") if call.selection else None
         if call.result is not None or call.subagent is None:

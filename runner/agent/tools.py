@@ -1,6 +1,6 @@
-"""Tools: functions that a model may call, and any object of the shape of Strands' AgentTool.
+"""Tools: functions that a model may call, and any object shaped like Strands' AgentTool.
 
-A function's parameters become a JSON Schema, its docstring the words that the model reads.
+A function's parameters become a JSON Schema, and its docstring becomes the text for the model.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ Returned = TypeVar("Returned")
 
 @runtime_checkable
 class AgentTool(Protocol):
-    """A tool: it has a name and a spec, and its stream ends with the result."""
+    """A tool with a name and a spec, whose stream ends with the result."""
 
     @property
     def tool_name(self) -> str:
-        """The name the model calls it by."""
+        """The name by which the model calls it."""
 
     @property
     def tool_spec(self) -> dict[str, Any]:
@@ -66,14 +66,14 @@ class AgentTool(Protocol):
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Run the tool; the last thing it yields is the result."""
+        """Run the tool; the last item it yields is the result."""
 
 
 def check_tool_schema(name: str, schema: Mapping[str, Any]) -> None:
-    """Check how many paths the input schema of a tool has.
+    """Check the number of paths in a tool's input schema.
 
     Raises:
-        DefinitionError: it has too many, or refers to something outside itself.
+        DefinitionError: the schema has too many paths, or refers to something outside itself.
     """
     try:
         validation.check_paths(schema, f"the input schema of tool {name!r}")
@@ -82,7 +82,7 @@ def check_tool_schema(name: str, schema: Mapping[str, Any]) -> None:
 
 
 class FunctionTool(Generic[Parameters, Returned]):
-    """A function that a model may call, and that all other code still calls as before."""
+    """A function that a model may call and that other code still calls as before."""
 
     tool_type = "function"
 
@@ -96,7 +96,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         schema: Mapping[str, Any] | None = None,
         approval: Rule | ApprovalPolicy | None = None,
     ) -> None:
-        """Read the function's signature and docstring. With `approval` people approve calls: see `tool`.
+        """Read the function's signature and docstring. For `approval`, see `tool`.
 
         Raises:
             DefinitionError: the name or a parameter can't be given to a model.
@@ -154,7 +154,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         """Check the input and run the function; a sync one runs on a thread.
 
         Raises:
-            pydantic.ValidationError: the input doesn't fit.
+            pydantic.ValidationError: the input doesn't fit the schema.
         """
         arguments = self._signature.arguments(_object(tool_input))
         if self._context:
@@ -171,7 +171,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         """Run the function where an AgentTool is expected, and yield its result.
 
         Raises:
-            DefinitionError: it needs a context and `tool_context` isn't given.
+            DefinitionError: the function needs a context and `tool_context` isn't given.
         """
         context = kwargs.get(CONTEXT_PARAMETER)
         if self._context and not isinstance(context, ToolContext):
@@ -183,16 +183,16 @@ class FunctionTool(Generic[Parameters, Returned]):
         yield {"toolUseId": tool_use.get("toolUseId"), **result_of(value, self.tool_name)}
 
     def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments as the types that the function declares.
+        """Return the arguments as the types declared by the function.
 
         Raises:
-            pydantic.ValidationError: they don't fit.
+            pydantic.ValidationError: they don't fit the schema.
         """
         return self._signature.arguments(tool_input)
 
     @property
     def whole_schema(self) -> dict[str, Any]:
-        """The schema that the whole arguments of a call fit: see `whole_arguments`."""
+        """The schema of a call's whole arguments: see `whole_arguments`."""
         signature_schema = self._signature.whole_schema
         return (
             _closed(_input_schema(self), signature_schema)
@@ -214,7 +214,7 @@ class FunctionTool(Generic[Parameters, Returned]):
 
 
 def whole_schema(tool: AgentTool) -> dict[str, Any]:
-    """Return the schema of a call's whole arguments, with every default in and no unknown name."""
+    """Return the schema of a call's whole arguments, with all defaults and no unknown names."""
     if isinstance(tool, FunctionTool):
         return tool.whole_schema
     return _closed(_input_schema(tool), {})
@@ -226,11 +226,11 @@ def _input_schema(tool: Any) -> dict[str, Any]:
 
 
 def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
-    """Return the arguments with which a tool is called, validated: what people are shown is what it gets.
+    """Return a call's validated arguments, so that people are shown exactly what the tool gets.
 
     Raises:
-        pydantic.ValidationError: they don't fit the function. UsageError: they don't fit the schema, have a
-        name that it does not have, or can't be shown.
+        pydantic.ValidationError: they don't fit the function. UsageError: they don't fit the
+        schema, have a name that isn't in it, or can't be shown.
     """
     arguments, schema = _object(tool_input), whole_schema(tool)
     whole = (
@@ -248,7 +248,7 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
 
 
 def typed_arguments(tool: AgentTool, whole: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return whole arguments as the types that a function declares; of any other tool as they are."""
+    """Return whole arguments as the types declared by a function; other tools' are unchanged."""
     return {**whole, **tool.arguments(whole)} if isinstance(tool, FunctionTool) else whole
 
 
@@ -283,7 +283,7 @@ def _part(schema: Any) -> Mapping[str, Any]:
 
 
 def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schema that has been given, with the parameters that a function has besides, and closed."""
+    """Return a given schema that includes the function's other parameters and is closed."""
     if "properties" not in schema:
         return dict(schema)
     closed_schema = {
@@ -302,7 +302,7 @@ def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> d
 
 
 class ToolDecorator(Protocol):
-    """Decorator that `tool(...)` with options returns; the function keeps its signature."""
+    """Decorator returned by `tool(...)` with options; the function keeps its signature."""
 
     def __call__(
         self, function: Callable[Parameters, Returned], /
@@ -347,12 +347,13 @@ def tool(
     inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - as above
     approval: Rule | ApprovalPolicy | None = None,
 ) -> Any:
-    """Make a function a tool that agents can be given; it stays callable as before.
+    """Make a function a tool for agents; it stays callable as before.
 
     The input schema comes from type hints and the docstring, unless `inputSchema` is given. With
-    `context=True` the function gets a ToolContext as `tool_context`; a string names the parameter. With
-    `approval` people are asked before a call, and shown the exact call: by that rule, or by the one that a
-    function of the call's validated arguments, and of a `CallContext`, returns; None if it needs no approval.
+    `context=True` the function gets a ToolContext as `tool_context`; a string names the parameter.
+    With `approval` people are asked before each call and shown the exact call. It is a rule, or a
+    function that takes the call's validated arguments and a `CallContext` and returns a rule, or
+    None if the call needs no approval.
 
     Raises:
         DefinitionError: the function or its name can't be given to a model.
@@ -367,7 +368,7 @@ def tool(
 
 
 class StructuredOutputTool:
-    """The tool that a model calls with the structured output; to call it ends the invocation."""
+    """The tool that a model calls with the structured output; the call ends the invocation."""
 
     tool_type = "structured_output"
 
@@ -395,10 +396,10 @@ class StructuredOutputTool:
 
 
 def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
-    """Collect tools by name; an object with `as_tool()` (an agent) becomes one.
+    """Collect tools by name; an object with `as_tool()` (an agent) becomes a tool.
 
     Raises:
-        DefinitionError: something is no tool, or two have the same name.
+        DefinitionError: an item isn't a tool, or two have the same name.
     """
     by_name: dict[str, AgentTool] = {}
     for item in tools:
@@ -420,16 +421,16 @@ def spec_of(tool: AgentTool) -> dict[str, Any]:
     return spec
 
 
-# -- what a tool returns -----------------------------------------------------------------------------
+# -- results of tools --------------------------------------------------------------------------------
 
 
 def result_of(value: Any, name: str) -> dict[str, Any]:
-    """Turn what a tool returned into a packed result without its id.
+    """Turn a tool's return value into a packed result without its id.
 
     A dict with status and content, or a list of content blocks, is used as it is.
 
     Raises:
-        UnstorableError: it can't be stored.
+        UnstorableError: the value can't be stored.
     """
     field = f"the result of tool {name}"
     if isinstance(value, pydantic.BaseModel):
@@ -470,17 +471,17 @@ def _is_content(value: Any) -> bool:
 
 
 def replaced_result(value: Any, name: str) -> dict[str, JSON]:
-    """Check a result that a callback put in the place of a tool's.
+    """Check a callback's replacement for a tool's result.
 
     Raises:
-        UsageError: it has not the shape of a tool result.
+        UsageError: it doesn't have the shape of a tool result.
     """
     if not is_result(value):
         raise UsageError(f"a callback gave tool {name} a result without status and content.")
     return result_of(value, name)
 
 
-# -- what a model reads of a function ----------------------------------------------------------------
+# -- a function's description for a model ------------------------------------------------------------
 
 SECTIONS = re.compile(
     r"^\s*(#?\s*(Args|Arguments|Parameters|Params|Returns|Raises|Yields|Examples?|Notes?)\s*:|:\w+)",
@@ -492,7 +493,7 @@ SPHINX = re.compile(r"^\s*:param\s+(?:[^:]*\s)?(?P<name>\w+)\s*:\s*(?P<text>.*)$
 
 
 class _WithoutTitles(GenerateJsonSchema):
-    """Titles would repeat the names to the model, at the price of tokens."""
+    """Schemas without titles, which would only repeat names and cost tokens."""
 
     def field_title_should_be_set(self, schema: Any) -> bool:
         del schema
@@ -500,24 +501,24 @@ class _WithoutTitles(GenerateJsonSchema):
 
 
 class _Whole(_WithoutTitles):
-    """Of whole arguments: nothing is left to a default. A key that a TypedDict need not have has none."""
+    """Schemas of whole arguments: every field is required except a TypedDict's optional keys."""
 
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: FBT001 - the signature of pydantic
         return field["type"] != "typed-dict-field" or super().field_is_required(field, total)
 
 
 class Signature:
-    """Parameters that a function takes from a model: `schema` describes it, `arguments` checks it."""
+    """Parameters that a model passes to a function: `schema` describes, `arguments` checks them."""
 
     def __init__(
         self, function: Callable[..., Any], skip: Iterable[str] = (), *, is_open: bool = False
     ) -> None:
         """Read the function; parameters in `skip` are filled in by the runner.
 
-        A name that is no parameter is refused, unless `is_open`: then another schema says which there are.
+        Names that aren't parameters are refused, unless `is_open`: then another schema checks them.
 
         Raises:
-            DefinitionError: a parameter can't be named in a call.
+            DefinitionError: a parameter can't be passed by name, or has no schema.
         """
         self._skip = frozenset(skip)
         self._extra: Literal["ignore", "forbid"] = "ignore" if is_open else "forbid"
@@ -536,7 +537,7 @@ class Signature:
                     f"{function.__qualname__}: a model passes arguments by name, and {parameter} does "
                     "not take one; use a plain parameter."
                 )
-            # Fields have names of their own, because a parameter may be called `schema` or `_x`.
+            # Fields get generated names, because a parameter may be called `schema` or `_x`.
             field = f"p{len(fields)}"
             self._names[field] = name
             fields[field] = self._field(name, hints.get(name, Any), parameter)
@@ -549,8 +550,8 @@ class Signature:
             ) from error
 
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
-        # What a model does not pass, the context and the result, may have types that exist for type
-        # checkers only.
+        # Types of the context and the result, which a model doesn't pass, may exist only for type
+        # checkers.
         annotations = getattr(function, "__annotations__", {})
         hints = {
             key: hint
@@ -572,7 +573,7 @@ class Signature:
         text = next(
             (extra for extra in extras if isinstance(extra, str)), self._descriptions.get(name)
         )
-        # Of several Fields the last one wins in pydantic, so what the user declares goes before this.
+        # In pydantic the last of several Fields wins, so the user's come after this one.
         field_info = pydantic.Field(alias=name, description=text)
         annotation: Any = Annotated[plain, field_info, *extras]
         return (
@@ -587,7 +588,7 @@ class Signature:
 
     @functools.cached_property
     def whole_schema(self) -> dict[str, Any]:
-        """The schema of arguments in which nothing is left out and nothing is unknown, at any depth."""
+        """The schema of complete arguments without unknown names, at any depth."""
         schema = self._schema(_Whole)
         _close(schema)
         return schema
@@ -599,7 +600,7 @@ class Signature:
         return schema
 
     def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
-        """Check an input and return the arguments, as the types that the function declares.
+        """Check an input and return the arguments as the types declared by the function.
 
         Raises:
             pydantic.ValidationError: the input doesn't fit the schema.
@@ -612,8 +613,8 @@ class Signature:
 
         Raises:
             pydantic.ValidationError: the input doesn't fit the schema.
-            UsageError: it has an unknown name in an object, what the function gets can't be written as JSON
-                that reads as the same again, or a default is another one each time.
+            UsageError: an object in it has an unknown name, the arguments can't be written as JSON
+                that reads back as the same value, or a default differs each time.
         """
         validated_input = self.model.model_validate(tool_input)
         whole: dict[str, JSON] = _as_json(
@@ -634,7 +635,7 @@ class Signature:
 
 
 def _dropped(value: Any, whole: Any) -> Iterator[str]:
-    """Yield the names that were given and that validation has left out."""
+    """Yield the names in the input that validation left out."""
     if isinstance(value, Mapping) and isinstance(whole, Mapping):
         yield from value.keys() - whole.keys()
         for name in value.keys() & whole.keys():
@@ -657,7 +658,7 @@ def _as_json(value: Any) -> JSON:
 
 
 def _close(schema: Any) -> None:
-    """Refuse unknown names wherever a schema that pydantic has written names properties."""
+    """Refuse unknown names in every object with properties in a schema written by pydantic."""
     if not isinstance(schema, dict):
         return
     if "properties" in schema:
@@ -679,7 +680,7 @@ def description_of(docstring: str) -> str:
 
 
 def _parameter_descriptions(docstring: str) -> dict[str, str]:
-    """Read the description of each parameter, in Google's or Sphinx' style."""
+    """Read each parameter's description, in Google or Sphinx style."""
     lines = docstring.splitlines()
     start = next((i + 1 for i, line in enumerate(lines) if GOOGLE.match(line)), None)
     if start is not None:

@@ -1,1 +1,1 @@
-"""Doors: other protocols by which runs are started and questions answered; an extra each."""
+"""Doors: other protocols to start runs and answer questions; each is an extra."""

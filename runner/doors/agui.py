@@ -1,8 +1,8 @@
-"""The AG-UI agent: a graph is an agent of AG-UI clients, a run its work, open questions its interrupts.
+"""The AG-UI agent: to AG-UI clients, graphs are agents, runs their work, open questions interrupts.
 
-It stores nothing but three tags of a run: the thread, and the message and the client's run that began it,
-hashed with the caller. The id of an interrupt has the question's id and the digest that was shown, as an
-elicitation's has in `mcp`. What a client has been sent already is in what it sends: its messages and state.
+It stores only three tags of a run: the thread, and the message and client run that began it, hashed
+with the caller. An interrupt's id contains the question's id and the shown digest, like an
+elicitation's key in `mcp`. The client's own messages and state show what it has received.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ with needs_extra("agui", "the AG-UI agent"):
     from ag_ui.encoder import EventEncoder
 
 THREAD, MESSAGE, CLIENT_RUN = "agui.thread", "agui.message", "agui.run"
-"""Tags of a run: its thread, and the message and the run of the client that began it."""
+"""Tags of a run: its thread, and the message and client run that began it."""
 
 USAGE = ("inputTokens", "outputTokens", "totalTokens")
 
 
 class Refusal(Exception):
-    """An input that is refused, with a code for programs."""
+    """A refusal of an input, with a code for programs."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -72,7 +72,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ShownRun:
-    """A run as its caller sees it: the interrupts for them, and notes on other open questions."""
+    """A run as its caller sees it: the caller's interrupts, and notes on other open questions."""
 
     view: RunView
     interrupts: dict[str, QuestionView]
@@ -80,7 +80,7 @@ class ShownRun:
 
 
 class AgentStream:
-    """One request: it starts a run or answers its questions, and writes events until it waits or ends."""
+    """One request that starts a run or answers its questions, and writes events until it stops."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class AgentStream:
         self._usage: Mapping[str, int] = {}
 
     async def lines(self) -> AsyncGenerator[str]:
-        """Write the events of the stream, the first one RUN_STARTED, the last one how it ended."""
+        """Yield the events of the stream, from RUN_STARTED to the outcome."""
         encode = EventEncoder().encode
         yield encode(
             core.RunStartedEvent(
@@ -119,21 +119,21 @@ class AgentStream:
                 async for event in events:
                     yield encode(event) if event else ": nothing new\n\n"
         except Refusal as refusal:
-            with suppress(RunnerError):  # the refusal is the last event in any case
+            with suppress(RunnerError):  # the refusal is always the last event
                 if self._run.id:
                     yield encode(self._state(await run_in_threadpool(self._shown)))
             yield encode(core.RunErrorEvent(message=str(refusal), code=refusal.code))
-        except Exception as error:  # noqa: BLE001 - the status of the response is sent: any error is an event
+        except Exception as error:  # noqa: BLE001 - the status is sent already; errors are events
             problem = problem_of(error)
             yield encode(core.RunErrorEvent(message=problem.detail, code=str(problem.status)))
 
     # Begin
 
     def _begin(self) -> ShownRun:
-        """Start a run, answer the questions of the thread's run, or attach to it; return how it stood.
+        """Start a run, answer the questions of the thread's run, or attach to it; return its state.
 
         Raises:
-            Refusal: the input does not allow any of that. RunnerError, Problem: as the API.
+            Refusal: the input allows none of these. RunnerError, Problem: as in the API.
         """
         begun = self._newest(CLIENT_RUN, self._client_run)
         message = begun.tags.get(MESSAGE) if begun else self._message
@@ -141,8 +141,8 @@ class AgentStream:
         if (is_used and self._body.resume) or self._message not in {"", message}:
             raise Refusal(
                 "run_id_used",
-                f"The run {self._body.run_id:.100} of this thread was another one. Nothing was started or "
-                "answered. Send this with a new `runId`.",
+                f"The run id {self._body.run_id:.100} was already used in this thread. Nothing was "
+                "started or answered. Send this with a new `runId`.",
             )
         newest = self._newest(THREAD, self._thread)
         self._run.id = newest.run_id if newest else ""
@@ -154,7 +154,7 @@ class AgentStream:
         return shown_run
 
     def _newest(self, tag: str, value: str) -> RunSummary | None:
-        """Return the newest run with a tag that its caller has asked for: tags are any starter's."""
+        """Return this caller's newest run with a tag, as anyone may start runs with any tags."""
         caller, cursor = self._person.principal.key, cast("str | None", "")
         while cursor is not None:
             page = self._services.client.runs(
@@ -166,7 +166,7 @@ class AgentStream:
         return None
 
     def _proceed(self) -> ShownRun | None:
-        """Answer the questions of the thread's run, or follow it; None where a message begins another one."""
+        """Answer the thread's run's questions, or follow it; None if a message begins a new run."""
         snapshot = self._run.snapshot(self._run.id)
         self._run.reached = snapshot.events
         shown_run = self._shown()
@@ -176,8 +176,8 @@ class AgentStream:
         elif shown_run.interrupts:
             raise Refusal(
                 "interrupts_pending",
-                f"Run {self._run.id} waits for {len(shown_run.interrupts)} answers of yours, and the input "
-                "has no `resume`. Nothing was started. Resume each of those that the state has.",
+                f"Run {self._run.id} waits for {len(shown_run.interrupts)} answers from you, and the input "
+                "has no `resume`. Nothing was started. Resume each interrupt in the state.",
             )
         elif self._message not in {"", snapshot.tags.get(MESSAGE)}:
             if snapshot.record.status in FINAL:
@@ -185,7 +185,7 @@ class AgentStream:
             raise Refusal(
                 "run_open",
                 f"Run {self._run.id} of this thread has not ended: it is {snapshot.record.status.shown}. "
-                "Nothing was started. Send the message when it has, or begin another thread.",
+                "Nothing was started. Send the message once it has ended, or begin another thread.",
             )
         return shown_run
 
@@ -193,9 +193,7 @@ class AgentStream:
         if self._body.resume:
             raise Refusal("unknown", "This thread has no run, so there is nothing to resume.")
         if not self._user:
-            raise Refusal(
-                "no_message", "There is no message of a user, so nothing was started."
-            )
+            raise Refusal("no_message", "There is no user message, so nothing was started.")
         run = start_for(
             self._services,
             self._person,
@@ -213,13 +211,13 @@ class AgentStream:
         if requester.get("principal") != self._person.principal.key:
             raise Refusal(
                 "key_used",
-                "Another's run has the idempotency key of this message. Nothing was started. Send the "
+                "Someone else's run has this message's idempotency key. Nothing was started. Send the "
                 "message with another id.",
             )
         self._run.id, self._run.reached, self._usage = run.id, 0, {}
 
     def _task(self) -> Any:
-        """Return `task` of the forwarded properties, else the text of the last message of the user."""
+        """Return `task` from the forwarded properties, else the text of the last user message."""
         properties = self._body.forwarded_props
         if isinstance(properties, dict) and "task" in properties:
             return properties["task"]
@@ -228,14 +226,14 @@ class AgentStream:
             return content
         texts = [part.text for part in content if isinstance(part, core.TextPart)]
         if len(texts) < len(content):
-            detail = "The message has media; graphs take texts. Nothing was started."
+            detail = "The message has media; graphs take only text. Nothing was started."
             raise Refusal("unsupported_content", detail)
         return "\n".join(texts)
 
     # Answers
 
     def _resume(self, shown_run: ShownRun) -> None:
-        """Count the answers: none of them where one can't be read, or one is missing."""
+        """Count the answers, or none of them if one can't be read or is missing."""
         entries = {entry.interrupt_id: entry for entry in self._body.resume or ()}
         if len(entries) > MOST_ASKED:
             detail = f"`resume` has over {MOST_ASKED} interrupts. Nothing was answered."
@@ -260,7 +258,7 @@ class AgentStream:
                 raise Refusal(
                     "forbidden", "This needs a role that may decide. Nothing was answered."
                 )
-            # The same answer again gets its first receipt.
+            # A repeated answer gets its first receipt.
             key = _hash(self._thread, question.id, json.dumps(entry.payload, sort_keys=True))
             decision, fault = decision_of(question, digest, entry.payload, f"agui:{key}")
             if decision is None:
@@ -281,7 +279,7 @@ class AgentStream:
         return question is not None and agrees(question, decision)
 
     def _question(self, question_id: str) -> QuestionView | None:
-        """Read a question of this run; None for one of another run, of which the answer is ignored."""
+        """Read a question of this run; None for another run's question, whose answer is ignored."""
         address = address_of(question_id)
         record = self._services.store.peek(address.run_id) if address else None
         if record is None or self._run.id not in {record.run_id, record.root}:
@@ -289,10 +287,10 @@ class AgentStream:
         (interrupt,) = self._services.store.interrupts([question_id])
         return read_question(self._services.store, interrupt) if interrupt else None
 
-    # What happens
+    # Events
 
     async def _follow(self) -> AsyncGenerator[core.BaseEvent | None]:
-        """Write the events of the run until only people can go on; None where nothing is new."""
+        """Yield the run's events until it ends or waits for people; None if nothing is new."""
         run, end = self._services.client.run(self._run.id), list[core.BaseEvent]()
         with self._services.hub.subscribed({self._run.id: self._run.reached}) as subscriber:
             while not end:
@@ -308,10 +306,10 @@ class AgentStream:
         for event in end:
             yield event
 
-    # How it stands
+    # State
 
     def _shown(self) -> ShownRun:
-        """Read the run, and which of its open questions its caller may decide."""
+        """Read the run, and determine the open questions that its caller may decide."""
         view, person = read_run(self._services.store, self._run.id), self._person
         interrupts, notes = dict[str, QuestionView](), list[dict[str, Any]]()
         for question, may_decide in open_questions(self._services, person, view):
@@ -327,7 +325,7 @@ class AgentStream:
         return ShownRun(seen_by(person, view), interrupts, notes)
 
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
-        """Return the state: that of the application, and the run's in `runner`."""
+        """Return the application's state, with the run's state in `runner`."""
         view, app_state = shown_run.view, self._body.state
         self._run.nodes = {
             node.id: {"status": node.status, "visit": node.visit}
@@ -346,7 +344,7 @@ class AgentStream:
         return core.StateSnapshotEvent(snapshot=snapshot)
 
     def _end(self) -> list[core.BaseEvent]:
-        """Return the last events; none where the run executes again."""
+        """Return the last events; none if the run is executing again."""
         shown_run = self._shown()
         view, status = shown_run.view, Status(shown_run.view.status)
         if status is Status.EXECUTING:
@@ -378,12 +376,12 @@ class AgentStream:
         return [*written, end]
 
     def _usage_since(self, view: RunView) -> list[core.TokenUsage] | None:
-        """Return what models have used since the request began."""
+        """Return the tokens that models have used since the request began."""
         usage = {name: view.usage.get(name, 0) - self._usage.get(name, 0) for name in USAGE}
         return [core.TokenUsage.model_validate(usage)] if any(usage.values()) else None
 
     def _interrupt(self, name: str, question: QuestionView) -> core.Interrupt:
-        """Return a question as its interrupt: with the schema of the answer, or a link to its page."""
+        """Return a question as an interrupt with the answer's schema, or a link to its page."""
         page, form = page_of(self._address, question.id), None
         text = f"{page_message(question)} {page}"
         use = question.scope.rpartition(":")[2]
@@ -430,7 +428,7 @@ async def _receive(subscriber: Subscriber) -> list[Event]:
         heard.append(subscriber.queue.get_nowait())
     if None in heard:
         raise Problem(
-            503, "The client reads too slowly. The run goes on; send the message again."
+            503, "The client reads too slowly. The run continues; send the message again."
         )
     return [item[1] for item in heard if item is not None]
 
@@ -440,7 +438,7 @@ def _hash(*texts: str) -> str:
 
 
 def _interrupts_of(state: Any, run_id: str) -> set[str] | None:
-    """Return the interrupts that a client was sent, by the state that it sends back; None without that."""
+    """Return the interrupts in the state that a client sends back, or None if it has none."""
     runner = _shown_to(state)
     names = runner.get("interrupts") if runner.get("run_id") == run_id else None
     return (
@@ -449,13 +447,13 @@ def _interrupts_of(state: Any, run_id: str) -> set[str] | None:
 
 
 def _shown_to(state: Any) -> dict[str, Any]:
-    """Return what a client was sent of a run, by the state that it sends back."""
+    """Return the run's part of the state that a client sends back."""
     runner = state.get("runner") if isinstance(state, dict) else None
     return runner if isinstance(runner, dict) else {}
 
 
 def capabilities(graph: str) -> core.AgentCapabilities:
-    """Return what the agent that is a graph declares."""
+    """Return the capabilities that a graph declares as an agent."""
     package = "celery-graph-runner"
     return core.AgentCapabilities(
         identity=core.IdentityCapabilities(name=graph, type=package, version=version(package)),

@@ -1,4 +1,4 @@
-"""Questions as AG-UI has them: approvals with edits, and answers of any form."""
+"""Questions in AG-UI's form: approvals with edits, and answers of any form."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def schema(question: QuestionView) -> dict[str, Any]:
         _, whole, dialect = addressed({**answer, **definitions})
         answer, definitions = dict(whole), {}
     if question.action is not None and "edit" in decisions:
-        text = "All arguments of the call, instead of those that are proposed."
+        text = "All arguments of the call, instead of the proposed ones."
         properties["editedArgs"] = {"type": "object", **answer, "description": text}
     elif question.action is None and question.response_schema is not None:
         properties["response"] = answer
@@ -48,7 +48,7 @@ def schema(question: QuestionView) -> dict[str, Any]:
 def decision_of(
     question: QuestionView, digest: str, payload: Any, key: str
 ) -> tuple[Decision | None, str]:
-    """Return what a payload decides; None, and why, where it does not fit the schema."""
+    """Return a payload's decision; None and the reason if it doesn't fit the schema."""
     is_free = question.rule is None and question.response_schema is None
     path, fault = violation(schema(question), payload)
     if fault and not is_free:
@@ -71,7 +71,7 @@ def decision_of(
 
 
 def agrees(question: Interrupt, decision: Decision) -> bool:
-    """Say if a question was decided with the same."""
+    """Return whether a question was closed with the same decision."""
     if question.is_open:
         return False
     if question.rule is None:

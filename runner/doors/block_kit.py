@@ -1,4 +1,4 @@
-"""Texts and flat forms in Slack's Block Kit, and what people have entered there."""
+"""Texts and flat forms in Slack's Block Kit, and people's input in them."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ MOST_INPUT = 3000
 MOST_LABEL = 2000
 MOST_CHOICES = 100
 MOST_CHOICE = 75
-"""Slack's limits: characters of texts, inputs and labels, choices of a menu, characters of a choice."""
+"""Slack's limits: characters of texts, inputs and labels, choices in a menu, characters of each."""
 
 ESCAPES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
-"""The characters with which Slack marks links and mentions; one becomes five at most."""
+"""The characters with which Slack marks links and mentions; each becomes at most five."""
 
 
 def escaped(text: str, most: int | None = None) -> str:
-    """Escape a text, which is cut where it could be longer than `most` characters then."""
+    """Escape a text, first cutting it so that the result has at most `most` characters."""
     return text[: most and most // 5].translate(ESCAPES)
 
 
 def plain(text: str, most: int | None = None) -> dict[str, Any]:
-    """Make a text in which nothing is formatted, linked or a mention."""
+    """Make a text without formatting, links or mentions."""
     return {"type": "plain_text", "text": escaped(text, most), "emoji": False}
 
 
@@ -44,7 +44,7 @@ def fits(form: Mapping[str, Any]) -> bool:
 
 
 def inputs(form: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Make the input of each field; its block is its number."""
+    """Make each field's input; its block id is its number."""
     for number, (name, field) in enumerate(form["properties"].items()):
         hint = {"hint": plain(field["description"])} if field.get("description") else {}
         yield {
@@ -58,7 +58,7 @@ def inputs(form: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def content_of(form: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
-    """Read what was entered into the inputs of a form; what is empty is left out.
+    """Read the values entered into a form's inputs, leaving out empty ones.
 
     Raises:
         ValueError, LookupError or TypeError: an input has a value that its field can't have.
@@ -75,7 +75,7 @@ def _label(name: str, field: Mapping[str, Any]) -> str:
 
 
 def _choices(field: Mapping[str, Any]) -> Sequence[str] | None:
-    """Return the texts of a field that is a menu; None for another one."""
+    """Return the texts of a menu field; None for any other field."""
     if field["type"] == "boolean":
         return ("Yes", "No")
     choices: Sequence[str] | None = field.get("items", field).get("enum")

@@ -1,4 +1,4 @@
-"""Questions as MCP's elicitations: forms, or links to their pages, as far as a client can show them."""
+"""Questions as MCP elicitations: forms or links to their pages, whichever a client can show."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with needs_extra("mcp", "the MCP server"):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, at which address they open pages, and which elicitations their client can show."""
+    """A caller, the address where they open pages, and the elicitations their client can show."""
 
     person: Person
     address: str
@@ -30,19 +30,19 @@ class Caller:
     links: bool = False
 
     def page(self, question_id: str) -> str:
-        """Return the address of a question's page; "" where none is known."""
+        """Return the address of a question's page, or "" if no address is known."""
         return page_of(self.address, question_id)
 
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """A question as a client is asked it: in a form, or by a link to its page."""
+    """A question to a client, as a form or a link to its page."""
 
     question: QuestionView
     request: dict[str, Any]
 
     def decision(self, response: types.ElicitResult) -> Decision | Receipt | None:
-        """Return what a person has decided, None where they have not, or why it can't be read."""
+        """Return a person's decision, None if they made none, or the receipt of an unusable one."""
         if self.request["mode"] == "url" or response.action == "cancel":
             return None
         if response.action == "accept":
@@ -53,12 +53,12 @@ class Elicitation:
 
 
 def request_of(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Wrap the parameters of an elicitation as the request that a client gets."""
+    """Wrap an elicitation's parameters in a request for a client."""
     return {"method": "elicitation/create", "params": params}
 
 
 def elicitation_of(caller: Caller, question: QuestionView) -> Elicitation | None:
-    """Return how a client is asked a question: in a form, by a link; None where it can show neither."""
+    """Return a question as a form or a link for a client; None if it can show neither."""
     form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
     if form is not None and caller.forms:
         text += f"\n\nMore: {page}" if page else ""

@@ -1,4 +1,4 @@
-"""Questions as flat forms, for clients that show a text and fields without any structure inside."""
+"""Questions as flat forms, for clients that show a text and fields without inner structure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FLAT: dict[str, set[str]] = {
     "boolean": set(),
     "array": {"minItems", "maxItems", "items"},
 }
-"""Types of fields, and what their schemas may say beside `COMMON`."""
+"""Types of fields, and the keywords that their schemas may have beside `COMMON`."""
 
 FORMATS = {"email", "uri", "date", "date-time"}
 
@@ -40,9 +40,9 @@ OBJECT = {
 
 
 def form(question: QuestionView) -> dict[str, Any] | None:
-    """Return the schema of a form that asks all of a question; None for one that needs its page.
+    """Return the schema of a form for a whole question; None for a question that needs its page.
 
-    So does a schema with characters that would not be seen: its values can't be shown as escapes.
+    A schema with invisible characters needs the page, too: its values can't be shown as escapes.
     """
     if needs_page(question):
         return None
@@ -76,7 +76,7 @@ def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
-    """Return the schema of a field; None where it says more than a flat form can."""
+    """Return the schema of a field, or None if it says more than a flat form can."""
     schema = {
         name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}
     }
@@ -97,9 +97,9 @@ def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
 
 
 def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision | Receipt:
-    """Return what a person has decided by the form of a question, or the receipt of what does not fit it.
+    """Return a person's decision by a question's form, or the receipt of content that doesn't fit.
 
-    A field that the form does not have, as an argument of the call, is refused: it would be left out.
+    A field that the form doesn't have, such as a call's argument, is refused: it would be left out.
     """
     decision = Decision(question.id, None, None, None, question.digest)
     whole = answer_field(question.response_schema)

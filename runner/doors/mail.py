@@ -1,9 +1,9 @@
-"""The mail door: each person who may decide a question is sent one message, with a link that decides once.
+"""The mail door: everyone who may decide a question gets one message, with a link to decide once.
 
-The link has the question, the digest of what was shown and the person's address, under a key of this
-installation. Opening it shows the question and changes nothing, also where a scanner of links opens it;
-the form on its page decides. A thread of one server process at a time follows the notices and sends the
-messages. All that is stored is who was sent one, and whose link has decided.
+The link contains the question, the shown digest and the person's address, signed with this
+installation's key. Opening it shows the question and changes nothing, even if a link scanner opens
+it; the form on its page decides. A thread in one server process at a time follows the notices and
+sends the messages. Only the people who got a message, and whose link has decided, are stored.
 """
 
 from __future__ import annotations
@@ -85,32 +85,32 @@ NEEDED = ("mail_server", "mail_from", "server_secret", "server_url", "directory"
 PATH, MAILTO = "/doors/mail", "mailto"
 
 BELOW = f"{PATH}/{{rest:path}}"
-"""Paths with a slash more: a redirect would leave the link in the server's log."""
+"""Paths with an extra slash: a redirect would leave the link in the server's log."""
 
 LINK_AGE = 7 * DAY
-"""Seconds for which a link can decide, at most."""
+"""Maximum seconds for which a link can decide."""
 
 MOST_TRIES = 10
-"""Attempts at a message that the mail server neither takes nor refuses for good."""
+"""Attempts to send a message that the mail server neither accepts nor refuses permanently."""
 
 MOST_PEOPLE = 100
-"""People who are sent a message about one question at most."""
+"""Maximum number of people who get a message about one question."""
 
 MOST_SUBJECT = 150
-"""Characters of the subject of a message."""
+"""Characters of a message's subject."""
 
 ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
-"""An address as it stands in a header: nothing in it begins another address, a comment or a line."""
+"""An address for a header: nothing in it begins another address, a comment or a line."""
 
 UNSUBSCRIBE = re.compile(r"|(mailto:|https://)[!-;=?-~]{1,900}")
-"""An address of the header List-Unsubscribe, or none."""
+"""An address for the header List-Unsubscribe, or an empty text."""
 
 
 @dataclass(frozen=True, slots=True)
 class MailedQuestion:
-    """Who was sent a message about a question, and whose link has decided, by hashes of their addresses.
+    """The people who got a message about a question, and whose link decided, as hashed addresses.
 
-    `id` is the question's.
+    `id` is the question's id.
     """
 
     id: str
@@ -122,12 +122,12 @@ class MailedQuestion:
     limit: ClassVar = 100_000
 
     def due_at(self, now: int) -> None:
-        """Return None: it has no timer."""
+        """Return None, because it has no timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The content of a link: the digest is of what was shown, `expires_at` is in ms."""
+    """The content of a link, with the shown digest; `expires_at` is in ms."""
 
     question: str
     digest: str
@@ -136,10 +136,10 @@ class Link:
 
 
 class MailDoor:
-    """The messages of one installation, and what their links do."""
+    """The messages of one installation, and the actions of their links."""
 
     def __init__(self, services: Services) -> None:
-        """Nothing is connected yet.
+        """Check the settings, without connecting.
 
         Raises:
             UsageError: a setting is missing, or can't be used.
@@ -148,11 +148,11 @@ class MailDoor:
         check_settings(settings, NEEDED, "the mail door", "docs/how-to/email.md")
         if not _is_address(settings.mail_from):
             raise UsageError(
-                f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} is no bare address."
+                f"RUNNER_MAIL_FROM={settings.mail_from!r:.200} isn't a bare address."
             )
         if not UNSUBSCRIBE.fullmatch(settings.mail_unsubscribe):
             raise UsageError(
-                f"RUNNER_MAIL_UNSUBSCRIBE={settings.mail_unsubscribe!r:.200} is no mailto: or https: address."
+                f"RUNNER_MAIL_UNSUBSCRIBE={settings.mail_unsubscribe!r:.200} isn't a mailto: or https: URL."
             )
         self._server = MailServer(settings)
         self._services, self._mailed = services, services.documents(MailedQuestion)
@@ -162,7 +162,7 @@ class MailDoor:
     # Links
 
     def seal(self, link: Link) -> str:
-        """Write a link as text that only this installation can have written."""
+        """Return a link as a text that only this installation can have written."""
         text = base64.urlsafe_b64encode(json.dumps(astuple(link)).encode()).decode().rstrip("=")
         return f"{text}.{self._mac(text)}"
 
@@ -172,14 +172,14 @@ class MailDoor:
     def _unseal(self, token: str) -> Link:
         text, _, mac = token.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
-            raise Problem(403, "The link is not one of this server. Open the whole link.")
+            raise Problem(403, "The link is not from this server. Open the whole link.")
         return Link(*json.loads(base64.urlsafe_b64decode(f"{text}==")))
 
     def _open(self, token: str) -> tuple[Link, QuestionView, Person]:
-        """Return what a link is for: its question, which is open, and the person who may decide it.
+        """Return a link's content, its open question, and the person who may decide it.
 
         Raises:
-            Problem: it can't decide any more, or never could.
+            Problem: the link can no longer decide, or never could.
         """
         link = self._unseal(token)
         interrupt = self._services.client.interrupt(link.question)
@@ -191,7 +191,7 @@ class MailDoor:
             raise Problem(410, "The link is too old. Open the question from your inbox.")
         if link.digest != question.digest or flat_forms.form(question) is None:
             detail = (
-                "The question is not as it was when the link was sent. Open it from your inbox."
+                "The question has changed since the link was sent. Open it from your inbox."
             )
             raise Problem(409, detail)
         if _hash(link.address) in self._read(link.question).used:
@@ -212,7 +212,7 @@ class MailDoor:
         token: str,
         sent: Mapping[str, str] | None,
     ) -> HTMLResponse:
-        """Show the question of a link, after deciding it where its form was `sent`; `viewer` is logged in.
+        """Show a link's question, after deciding it if its form was `sent`; `viewer` is logged in.
 
         Raises:
             Problem: the link can't decide.
@@ -248,7 +248,7 @@ class MailDoor:
         form: Mapping[str, Any],
         texts: Mapping[str, str],
     ) -> Receipt | dict[str, str]:
-        """Count a decision; return its receipt, or what is wrong with the fields of the form."""
+        """Count a decision; return its receipt, or the problems with the form's fields."""
         content, problems = answer_of(form, texts)
         if problems:
             return problems
@@ -282,11 +282,11 @@ class MailDoor:
     # Messages
 
     def handle(self, question_id: str, hold: Callable[[], bool]) -> bool:
-        """Send what is to be sent about a question; False if it is to be tried again.
+        """Send the messages due about a question; return False to try again later.
 
         Raises:
-            Unavailable: the mail server is away. RunnerError: the store or the directory is, or a setting
-                can't be used.
+            Unavailable: the mail server is unavailable. RunnerError: the store or the directory is
+                unavailable, or a setting can't be used.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
         stored = self._read(question_id)
@@ -298,7 +298,7 @@ class MailDoor:
         addresses = addresses_of(_selectors(question), self._settings.directory)
         if len(addresses) > MOST_PEOPLE:
             log.warning(
-                "mail.cut: %d people may decide %s; %d are sent a message.",
+                "mail.cut: %d people may decide %s; %d get a message.",
                 len(addresses),
                 question_id,
                 MOST_PEOPLE,
@@ -308,7 +308,7 @@ class MailDoor:
             if _hash(address) in stored.sent:
                 continue
             if not _is_address(address):
-                log.error("mail.refused: %.200r is no address.", address)
+                log.error("mail.refused: %.200r isn't an address.", address)
                 continue
             try:
                 self._decider(address, question)
@@ -336,17 +336,17 @@ class MailDoor:
         except NotFoundError:
             try:
                 self._mailed.add(change(MailedQuestion(question_id)))
-            except ConflictError:  # another process has added it meanwhile
+            except ConflictError:  # another process has just added it
                 self._mailed.change(question_id, change)
 
     def _is_over(self, address: str, question: QuestionView) -> bool:
-        """Send a message; False if it is to be tried again."""
+        """Send a message; return False to try again later."""
         name = f"{question.id} {_hash(address)}"
         problem, is_refused = self._server.send(self._message(address, question), address)
         self._tries[name] += 1
         if problem and not is_refused and self._tries[name] < MOST_TRIES:
             log.warning(
-                "mail.delayed: %s. The message about %s is tried again.", problem, question.id
+                "mail.delayed: %s. The message about %s is retried.", problem, question.id
             )
             return False
         if problem:
@@ -355,7 +355,7 @@ class MailDoor:
         return True
 
     def _message(self, address: str, question: QuestionView) -> EmailMessage:
-        """Write the message about a question to a person: all of it, and a link."""
+        """Write the message about a question to a person: the whole question, and a link."""
         text, subject = message(question), " ".join(shown(question.title).split())
         opens = page_of(self._settings.server_url, question.id)
         if flat_forms.form(question) is None:
@@ -367,22 +367,22 @@ class MailDoor:
             verb, link = "Decide", self._settings.page(f"{PATH}?t={token}")
             end = time_text(expires_at)[:16].replace("T", " ")
             note = (
-                f"The link is yours alone: who has it decides in your name, once, until {end} UTC. "
-                f"After a login: {opens}"
+                "Keep the link to yourself: anyone who has it can decide in your name, once, until "
+                f"{end} UTC. After a login: {opens}"
             )
         if len(text) > MOST_SHOWN:
             text = page_message(question)
         mail = EmailMessage()
-        # An encoded word is decoded when it is set, so line ends in it would begin headers, or the body.
+        # Setting an encoded word decodes it, so line ends in it would begin headers or the body.
         mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
         mail["From"], mail["To"] = self._settings.mail_from, address
         mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
         if self._settings.mail_unsubscribe:
             mail["List-Unsubscribe"] = f"<{self._settings.mail_unsubscribe}>"
         domain = self._settings.mail_from.rpartition("@")[2]
-        # The same at each attempt: mail programs show what came twice once.
+        # The id is the same at each attempt, so that mail programs show duplicates once.
         mail["Message-ID"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"
-        # Quoted: no line of it reads as the link, or as one of this program.
+        # The text is quoted, so that no line looks like the link or this program's words.
         mail.set_content(f"{verb}: {link}\n\n{note}\n\n{indent(text, '> ', lambda _: True)}\n")
         html = (
             f'<p><a href="{escape(link)}">{verb}</a></p><p>{escape(note)}</p>'
@@ -406,7 +406,7 @@ def _with_sent(mailed: MailedQuestion, who: str) -> MailedQuestion:
 
 
 def _selectors(question: QuestionView) -> list[str]:
-    """Name all who might decide a question, now or at a later stage."""
+    """Return selectors for everyone who might decide a question, now or at a later stage."""
     if question.rule is None:
         return [f"user:{name}" for name in question.assignees] or ["anyone"]
     rule = Rule.thawed(question.rule)
@@ -428,13 +428,13 @@ def _selectors(question: QuestionView) -> list[str]:
 
 
 class LinkRoute(APIRoute):
-    """A route that takes the token out of the request's address, which the server writes to its log.
+    """A route that removes the token from the request's address, which the server logs.
 
-    Browsers repeat the address in no request of the page, such as for its styles: proxies log that, too.
+    Browsers don't repeat the address in the page's requests, as for its styles, which proxies log.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, also one that is refused before it gets to the door."""
+        """Answer a request, even one refused before it reaches the door."""
         scope["link_token"] = QueryParams(scope["query_string"]).get("t", "")
         scope["query_string"] = b""
 

@@ -1,4 +1,4 @@
-"""The mail server that the mail door hands its messages to."""
+"""The mail server to which the mail door hands its messages."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from runner.errors import UsageError
 from runner.settings import Settings
 
 TIMEOUT, LONGEST = 15.0, 30.0
-"""Seconds that a reply of the mail server may take, and a message: together less than its door's lock."""
+"""Maximum seconds for a server's reply, and for a message: together less than the door's lock."""
 
 
 class MailServer:
-    """The server of RUNNER_MAIL_SERVER, with a connection for each message."""
+    """The server in RUNNER_MAIL_SERVER, with a connection for each message."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is connected yet.
+        """Check the server's address, without connecting.
 
         Raises:
-            UsageError: its address can't be used.
+            UsageError: the address can't be used.
         """
         self._sender = settings.mail_from
         self._url = urlsplit(settings.mail_server)
@@ -35,13 +35,13 @@ class MailServer:
         except ValueError:
             is_usable = False
         if not (is_usable and self._url.hostname):
-            raise UsageError("RUNNER_MAIL_SERVER must be such as smtp://mail.example.com:587.")
+            raise UsageError("RUNNER_MAIL_SERVER must be like smtp://mail.example.com:587.")
 
     def send(self, mail: EmailMessage, address: str) -> tuple[str, bool]:
-        """Hand a message to the mail server; return why it did not take it, or "", and if that is for good.
+        """Send a message; return the reason for a refusal, or "", and whether it is permanent.
 
         Raises:
-            Unavailable: it is away, or takes no messages from here.
+            Unavailable: the server can't be reached, or doesn't accept messages from here.
         """
         try:
             server = self._connect()
@@ -69,7 +69,7 @@ class MailServer:
             server.starttls(context=_tls())
         if self._url.username:
             if not isinstance(server.sock, ssl.SSLSocket):
-                raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so it is sent no password.")
+                raise Unavailable("RUNNER_MAIL_SERVER has no TLS, so no password is sent.")
             server.login(unquote(self._url.username), unquote(self._url.password or ""))
 
     def _deliver(
@@ -95,5 +95,5 @@ def _tls() -> ssl.SSLContext:
 
 
 def _cut(server: smtplib.SMTP) -> None:
-    with suppress(OSError, AttributeError):  # it has ended meanwhile
-        server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # None once it has ended
+    with suppress(OSError, AttributeError):  # the connection may have ended meanwhile
+        server.sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr] # None after the end

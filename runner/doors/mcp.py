@@ -1,8 +1,9 @@
-"""The MCP server: graphs are tools of MCP clients, runs are their tasks, open questions are elicitations.
+"""The MCP server: to MCP clients, graphs are tools, runs are tasks, open questions elicitations.
 
-It stores nothing. The id of a task is that of its run. The key of an elicitation has the question's id and
-the digest that was shown, so an answer by any process counts for exactly that. Routes of the API do the work,
-with their permissions: who calls is what `auth` says of the request, over stdio the user of the process.
+It stores nothing. A task's id is its run's id. An elicitation's key contains the question's id and
+the shown digest, so that an answer through any process counts for exactly that. Routes of the API
+do the work, with their permissions. `auth` finds the caller from the request; over stdio it is the
+user of the process.
 """
 
 from __future__ import annotations
@@ -77,22 +78,22 @@ NAME = "celery-graph-runner"
 TASKS = "io.modelcontextprotocol/tasks"
 
 WAIT = 25.0
-"""Seconds for which a call waits for its run; proxies and clients end longer ones."""
+"""Seconds for which a call waits for its run; proxies and clients end longer calls."""
 
 STATE_AGE = 7 * DAY
-"""Seconds for which a client may go on with a call that was asked something."""
+"""Seconds for which a client may continue a call in which it was asked something."""
 
 PREFIX = "graph_"
 
 REPEAT_KEY = f"{NAME}/idempotency-key"
-"""The key in `_meta` by which a call that is repeated, as after a lost response, starts one run."""
+"""The key in `_meta` that makes a repeated call, as after a lost response, start only one run."""
 
 ENDS = {
     Status.COMPLETED: "completed",
     Status.FAILED: "completed",
     Status.CANCELLED: "cancelled",
 }
-"""The status of a task when its run has ended: in MCP a failed one has a result, which is an error."""
+"""The status of a task whose run has ended: in MCP a failed run has a result, which is an error."""
 
 
 class TaskRequest(types.RequestParams):
@@ -108,10 +109,10 @@ class TaskUpdate(TaskRequest):
 
 
 class Door:
-    """The MCP server of an application, or of a process over stdio, where `person` calls."""
+    """The MCP server of an application, or of a process over stdio with `person` as the caller."""
 
     def __init__(self, services: Services, person: Person | None = None) -> None:
-        """`UsageError` where a setting can't be used."""
+        """Create the server; raise `UsageError` if a setting can't be used."""
         self._services, self._person = services, person
         self._graphs = services.settings.mcp_graphs
         self._operations = {
@@ -126,7 +127,7 @@ class Door:
             NAME,
             version=version(NAME),
             instructions="Each graph_ tool starts a run. A run may wait for people for days; call the same "
-            "tool again to start another one, runs_show to see how one stands.",
+            "tool again to start another one, runs_show to see a run's state.",
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
         )
@@ -208,7 +209,7 @@ class Door:
         return plan.definition if plan else None
 
     def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
-        """Return the schema of a tool's arguments, and if it has the task in a field, not as a whole."""
+        """Return the schema of a tool's arguments, and whether the task is in one field of them."""
         definition = self._definition(graph)
         schema = definition and task_schema(definition)
         task = dict(schema or {"description": "what to do, as text or JSON"})
@@ -246,7 +247,7 @@ class Door:
     ) -> Any:
         is_modern = ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
         is_task = params.request_state is None and is_modern and _has_tasks(ctx)
-        # Refused before anything is started: a client that has got no run would start another one.
+        # Refuse before anything starts: a client that got no run would start another one.
         leave = self._services.hub.take_seats(caller.person, not is_task)
         try:
             if params.request_state is None:
@@ -270,7 +271,7 @@ class Door:
                 )
             except RunnerError as error:
                 detail = problem_of(error).detail
-                return failed(f"Run {run_id} was started, and is not started again. {detail}")
+                return failed(f"Run {run_id} was started and won't be started again. {detail}")
         finally:
             leave()
 
@@ -282,7 +283,7 @@ class Door:
         check(form, arguments)
         task = arguments["task"] if is_field else dict(arguments)
         key = meta.get(REPEAT_KEY)
-        if key is not None:  # it counts for this call of this caller
+        if key is not None:  # the key counts only for this call by this caller
             text = json.dumps([person.principal.key, graph, task, key], sort_keys=True)
             key = f"mcp:{hashlib.sha256(text.encode()).hexdigest()}"
         return start_for(self._services, person, graph, task, key=key).id
@@ -290,7 +291,7 @@ class Door:
     def _outcome(
         self, caller: Caller, run_id: str, receipts: Mapping[str, Receipt], *, is_modern: bool
     ) -> Any:
-        """Return the result of a run, what it asks, or how it stands."""
+        """Return a run's result, its questions, or its state."""
         view, asked, note = self._view(caller, run_id)
         if Status(view.status) in ENDS:
             return result(view)
@@ -310,7 +311,7 @@ class Door:
     # Questions
 
     def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
-        """Read a run, what its caller is asked, by key, and in words what else it waits for."""
+        """Read a run, the caller's elicitations by key, and a text about other reasons to wait."""
         services, graph = self._services, self._services.graph_of(run_id)
         person = permit(caller.person, "see", graph)
         view = seen_by(person, read_run(services.store, run_id))
@@ -329,9 +330,9 @@ class Door:
     def _answer(
         self, caller: Caller, run_id: str, responses: Mapping[str, Any]
     ) -> dict[str, Receipt]:
-        """Count the answers to what is asked now, as it was shown, and return the receipts of those refused.
+        """Count the answers to current elicitations as shown, and return receipts of refused ones.
 
-        Others are ignored.
+        Other answers are ignored.
         """
         if not responses:
             return {}
@@ -343,7 +344,7 @@ class Door:
                 response = types.ElicitResult.model_validate(responses[key])
             except ValidationError as error:
                 raise MCPError(
-                    types.INVALID_PARAMS, f"{key!r:.80}: no ElicitResult."
+                    types.INVALID_PARAMS, f"{key!r:.80}: not an ElicitResult."
                 ) from error
             decision = asked[key].decision(response)
             if decision is not None:
@@ -359,7 +360,7 @@ class Door:
     def _of_tasks(
         self, handler: Callable[[Caller, Any], Any]
     ) -> Callable[[Context, Any], Awaitable[Any]]:
-        """Make the handler of a method: it is there for clients that have the extension, in its version."""
+        """Make a method's handler, for clients with the extension and its protocol version."""
 
         async def handle(ctx: Context, params: Any) -> Any:
             if ctx.protocol_version not in MODERN_PROTOCOL_VERSIONS:
@@ -367,13 +368,13 @@ class Door:
             named = ctx.request and decode_header_value(
                 ctx.request.headers.get(MCP_NAME_HEADER)
             )
-            if named not in {None, params.task_id}:  # of other methods the SDK checks it
+            if named not in {None, params.task_id}:  # for other methods the SDK checks this
                 detail = f"the header {MCP_NAME_HEADER} names another task."
                 raise MCPError(types.HEADER_MISMATCH, detail)
             if not _has_tasks(ctx):
                 raise MCPError(
                     types.MISSING_REQUIRED_CLIENT_CAPABILITY,
-                    f"{ctx.method} needs the extension {TASKS} of the client.",
+                    f"{ctx.method} needs a client with the extension {TASKS}.",
                     {"requiredCapabilities": {"extensions": {TASKS: {}}}},
                 )
             try:
@@ -438,16 +439,17 @@ def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def keys_of(settings: Settings) -> Sequence[str]:
-    """Return the keys that seal what a client sends back: those of RUNNER_MCP_KEYS, the first one seals.
+    """Return the keys for the sealed state that clients send back: the first key seals.
 
-    Without them it follows from RUNNER_SERVER_SECRET, and without that it is this process's.
+    They come from RUNNER_MCP_KEYS; without these, one key is derived from RUNNER_SERVER_SECRET, or
+    is random for this process.
 
     Raises:
-        UsageError: one is too short.
+        UsageError: a key is too short.
     """
     keys = [key.strip() for key in settings.mcp_keys.split(",") if key.strip()]
     if any(len(key) < 32 for key in keys):
-        raise UsageError("each of RUNNER_MCP_KEYS has 32 random characters or more.")
+        raise UsageError("each of RUNNER_MCP_KEYS must have 32 random characters or more.")
     secret = settings.server_secret or secrets.token_hex(32)
     return keys or [hashlib.sha256(f"mcp\n{secret}".encode()).hexdigest()]
 
@@ -457,7 +459,7 @@ def keys_of(settings: Settings) -> Sequence[str]:
 
 def router(services: Services) -> APIRouter:
     """Return the route of the door."""
-    # It says of each request that a session manager was started.
+    # The SDK would log a started session manager for each request.
     logging.getLogger("mcp.server.streamable_http_manager").setLevel(logging.WARNING)
     server = Door(services).server
     routes = APIRouter(include_in_schema=False, route_class=JsonRpcRoute)
@@ -470,11 +472,11 @@ def router(services: Services) -> APIRouter:
 
 
 async def serve_stdio(settings: Settings) -> None:
-    """Serve the client whose child this process is, until it closes the input."""
+    """Serve the client that started this process, until it closes the input."""
     person = Person(Principal(getpass.getuser()), frozenset(GRANTS))
     server = Door(
         Services(settings), person
-    ).server  # an error in here would be a group's below
+    ).server  # raised below, an error would be in a group
     async with stdio_server() as (incoming, outgoing), readable(incoming, outgoing) as messages:
         await server.run(messages, outgoing, server.create_initialization_options())
 

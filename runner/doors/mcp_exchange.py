@@ -1,4 +1,4 @@
-"""Requests of MCP clients: over HTTP each in a session of its own, over stdio in lines."""
+"""Requests of MCP clients: over HTTP each in a separate session, over stdio in lines."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ with needs_extra("mcp", "the MCP server"):
 
 
 class Exchange(Response):
-    """The response to one request: a session of its own, so that any process may serve the next one."""
+    """The response to one request, in a separate session so that any process may serve the next."""
 
     def __init__(self, server: Server[Any], body: bytes) -> None:
         super().__init__()
         self._server, self._request_body = server, body
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the request, whose body was read when it was checked, until the client is gone."""
+        """Serve the request, whose body was read for checking, until the client is gone."""
         messages: asyncio.Queue[Message] = asyncio.Queue()
         messages.put_nowait({"type": "http.request", "body": self._request_body})
         manager = StreamableHTTPSessionManager(
             self._server,
             json_response=True,
             stateless=True,
-            max_request_body_size=sys.maxsize,  # the application has limited it
+            max_request_body_size=sys.maxsize,  # the application has already limited it
         )
         async with manager.run(), anyio.create_task_group() as tasks:
 
             async def watch() -> None:
-                # The SDK does not: what the call holds would be held for as long as it may wait.
+                # The SDK doesn't watch: a call would hold its resources for as long as it may wait.
                 while (await receive())["type"] != "http.disconnect":
                     pass
                 tasks.cancel_scope.cancel()
@@ -58,10 +58,10 @@ class Exchange(Response):
 
 
 class JsonRpcRoute(APIRoute):
-    """A route whose refusal of a body that can't be read has the form of JSON-RPC."""
+    """A route that refuses an unreadable body in the form of JSON-RPC."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return what handles a request."""
+        """Return the handler of requests."""
         handle = super().get_route_handler()
 
         async def handled(request: Request) -> Response:
@@ -82,7 +82,7 @@ UNREADABLE = SessionMessage(
         id=None,
         error=types.ErrorData(
             code=types.PARSE_ERROR,
-            message="The line is no message of JSON-RPC. Nothing was done.",
+            message="The line is not a JSON-RPC message. Nothing was done.",
         ),
     )
 )
@@ -90,7 +90,7 @@ UNREADABLE = SessionMessage(
 
 @asynccontextmanager
 async def readable(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
-    """Give the messages that could be read; others are refused, which the SDK leaves without an answer."""
+    """Yield the readable messages; refuse others, which the SDK would leave unanswered."""
     sender, messages = anyio.create_memory_object_stream[Any](0)
 
     async def relay() -> None:

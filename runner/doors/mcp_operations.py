@@ -1,4 +1,4 @@
-"""The tools of the MCP server beside those of graphs: routes of the API, with their permissions."""
+"""The MCP server's tools beside the graphs' tools: routes of the API, with their permissions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with needs_extra("server", "the MCP server"):
 
 @dataclass(frozen=True, slots=True)
 class ApiTool:
-    """A tool beside those of graphs: it calls a route of the API, with the permission of that one."""
+    """A tool beside the graphs' tools: it calls a route of the API, with the route's permission."""
 
     description: str
     permission: Permission
@@ -52,7 +52,7 @@ def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -
 def _vote(
     services: Services, person: Person, question_id: str, digest: str, **decision: Any
 ) -> Any:
-    # A model has called the tool, for any login: it never counts as a person.
+    # A model has called the tool, whatever the login, so the vote never counts as a person's.
     agent = replace(person.principal, kind="agent")
     level = min(person.level, SERVICE)
     person = replace(person, principal=agent, level=level, login_at=None, acr=None)
@@ -87,13 +87,13 @@ OPERATIONS = {
         {"run_id": TEXT},
     ),
     "questions_list": ApiTool(
-        "List open questions, oldest first; with `mine` those for the caller.",
+        "List open questions, oldest first; with `mine` only the caller's.",
         "see",
         questions.list_questions,
         optional={**LISTED, "run": TEXT, "mine": {"type": "boolean"}},
     ),
     "questions_show": ApiTool(
-        "Show a question with its votes, and the digest that a vote names.",
+        "Show a question with its votes, and the digest to give in a vote.",
         "see",
         partial(questions.show, response=Response()),
         {"question_id": TEXT},
@@ -102,7 +102,7 @@ OPERATIONS = {
         "Stop a run.", "operate", _cancel, {"run_id": TEXT}, {"reason": LONG_TEXT}, writes=True
     ),
     "questions_vote": ApiTool(
-        "Vote on a question as an agent, which a rule for people does not count.",
+        "Vote on a question as an agent; a rule for people doesn't count the vote.",
         "decide",
         _vote,
         {"question_id": TEXT, "digest": TEXT, "decision": {"enum": [*DECISIONS]}},
@@ -115,20 +115,20 @@ OPERATIONS = {
 def operate(
     services: Services, person: Person, operation: ApiTool, values: Mapping[str, Any]
 ) -> Any:
-    """Call a tool; the roles that count are those for the graph of the run or question, if it names one."""
+    """Call a tool with the caller's roles for the graph of the run or question, if it names one."""
     check(operation.form, values)
     checked_cursor(values.get("cursor"))
     if "limit" in values:  # 20.0 is an integer in JSON
         values = {**values, "limit": int(values["limit"])}
     if named := values.get("run_id") or values.get("question_id"):
         person = permit(person, operation.permission, services.graph_of(named))
-    elif operation.call is not graphs.list_graphs:  # which leaves out those of others itself
+    elif operation.call is not graphs.list_graphs:  # it leaves out other people's graphs itself
         person = permit(person, operation.permission, outermost(values.get("graph", "")))
     return operation.call(services=services, person=person, **values)
 
 
 def check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
-    """Raise a `Problem` where arguments do not have a form."""
+    """Raise a `Problem` if arguments don't fit a form."""
     path, fault = violation(form, dict(values))
     if fault:
         raise Problem(422, f"arguments{''.join(f'[{key!r}]' for key in path or ())}: {fault}")

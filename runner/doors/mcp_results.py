@@ -1,4 +1,4 @@
-"""Results of MCP tools: values, errors, and runs that have ended or go on as tasks."""
+"""Results of MCP tools: values, errors, and runs that have ended or continue as tasks."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ with needs_extra("mcp", "the MCP server"):
     import mcp_types as types
 
 POLL = 2000
-"""Milliseconds after which a client asks again how a task stands."""
+"""Milliseconds between a client's requests for a task's state."""
 
 OPEN_RUN = {
     "type": "object",
     "properties": {"run_id": {"type": "string"}, "status": {"type": "string"}},
     "required": ["run_id", "status"],
-    "description": "A run that goes on: runs_show says how it stands.",
+    "description": "A run that continues: runs_show returns its state.",
 }
-"""The schema of a result that comes before the run has ended."""
+"""The schema of a result returned before the run has ended."""
 
 
 def task_head(view: RunView) -> dict[str, Any]:
-    """Return what every answer about a task begins with."""
+    """Return the common fields of every answer about a task."""
     changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
     return {
         "taskId": view.run_id,
@@ -40,7 +40,7 @@ def task_head(view: RunView) -> dict[str, Any]:
 
 
 def result_form(definition: Definition | None) -> dict[str, Any] | None:
-    """Return the schema of what a graph's tool returns; None where the graph declares no object."""
+    """Return the schema of a graph tool's result; None if the graph doesn't declare an object."""
     schema = definition and result_schema(definition)
     if not schema or schema.get("type") != "object":
         return None
@@ -49,14 +49,14 @@ def result_form(definition: Definition | None) -> dict[str, Any] | None:
 
 
 def complete(value: Any, text: str = "") -> types.CallToolResult:
-    """Return the result of a tool; only an object is structured, as all versions of the protocol take it."""
+    """Return a tool's result; only an object is structured, which all protocol versions accept."""
     content = types.TextContent(type="text", text=text or pretty(value))
     structured = value if isinstance(value, dict) else None
     return types.CallToolResult(content=[content], structured_content=structured)
 
 
 def failed(text: str) -> types.CallToolResult:
-    """Return the result of a tool that is an error, which the model reads."""
+    """Return a tool's error result, which the model reads."""
     return complete(text).model_copy(update={"is_error": True})
 
 

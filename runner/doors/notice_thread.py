@@ -1,4 +1,4 @@
-"""Following the notices of questions for a door: a thread of one server process at a time handles each."""
+"""Follows the notices of questions for a door, in a thread of one server process at a time."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ with needs_extra("server", "a door of the server"):
 log = logging.getLogger(__name__)
 
 LOOK, PAUSE, RETRY = 1.0, 5.0, 30.0
-"""Seconds for which new notices are waited for, after which the thread goes on after a failure, and after
-which a notice that was not done is handled again."""
+"""Seconds to wait for new notices, before continuing after a failure, and before handling an
+unfinished notice again."""
 
 LOCK_MS = 90_000
-"""Ms for which a process handles notices alone without saying so again: longer than one may take."""
+"""Ms for which a process holds the lock without renewal: longer than one notice may take."""
 
 BATCH = 100
 
 LEAVES_WITHIN = 3.0
-"""Seconds that a server which stops waits for the thread."""
+"""Seconds for which a stopping server waits for the thread."""
 
 
 class Unavailable(Exception):
-    """The service that the door writes to is away: its notice is handled again, after `pause` s or later."""
+    """An outage of the door's service: the notice is handled again after `pause` s or later."""
 
     def __init__(self, detail: str, pause: float = 0) -> None:
         super().__init__(detail)
@@ -42,9 +42,9 @@ class Unavailable(Exception):
 class NoticeThread:
     """Handles the notices of questions for a door.
 
-    `handle` gets a question's id, and what keeps the lock, False where another process has it. It returns
-    whether the notice is done; if not, it gets it again. `door` names the group and the lock: no webhook has
-    a colon in its id.
+    `handle` gets a question's id and a function that keeps the lock, or returns False if another
+    process has it. It returns whether the notice is done; if not, it gets the notice again. `door`
+    names the group and the lock, with a colon, which no webhook's id has.
     """
 
     def __init__(
@@ -56,25 +56,25 @@ class NoticeThread:
         retry: float | None = None,
         lock_ms: int = LOCK_MS,
     ) -> None:
-        """Nothing is connected yet."""
+        """Keep the settings, without connecting."""
         self._services, self._door, self._handle = services, door, handle
         self.group = f"door:{door}"
         self._holder, self._lock_ms = secrets.token_hex(8), lock_ms
         self._retry = RETRY if retry is None else retry
 
     def listen(self) -> None:
-        """Keep the notices that come from now on until they are handled; StoreError where Redis is away."""
+        """Keep new notices until they are handled; raise StoreError if Redis is unavailable."""
         try:
             self._services.notice_groups.listen(self.group)
         finally:
             self._services.notice_groups.release()
 
     def hold(self) -> bool:
-        """Take or keep the lock; False where another process has it."""
+        """Take or keep the lock; return False if another process has it."""
         return self._services.deliveries.hold(self.group, self._holder, self._lock_ms)
 
     def follow(self, stopping: threading.Event) -> None:
-        """Handle notices until the process stops, or else wait while another process does."""
+        """Handle notices until the process stops, or wait while another process handles them."""
         try:
             while not stopping.is_set():
                 pause = PAUSE
@@ -85,7 +85,7 @@ class NoticeThread:
                     if isinstance(error, Unavailable):
                         pause = max(pause, error.pause)
                     log.warning(
-                        "%s.failed: %s It is tried again in %g s.", self._door, error, pause
+                        "%s.failed: %s It is retried in %g s.", self._door, error, pause
                     )
                 except Exception:
                     log.exception("%s.failed: a notice is handled again later.", self._door)
@@ -104,7 +104,7 @@ class NoticeThread:
         try:
             while not stopping.is_set() and self.hold():
                 for reader in readers:
-                    # First what was not done, or left by a process that died with it in hand.
+                    # Unfinished notices and notices of a dead process come first.
                     notices = reader.take_over(self._retry, BATCH) or reader.read(
                         LOOK / len(readers), BATCH, stopping.is_set
                     )
@@ -119,7 +119,7 @@ class NoticeThread:
                 reader.close()
 
     def _is_done(self, question_id: str) -> bool:
-        """Handle a question; one that can't be handled is in the log, and holds no other back."""
+        """Handle a question; log one that can't be handled, so that it doesn't block others."""
         try:
             return self._handle(question_id, self.hold)
         except Exception as error:

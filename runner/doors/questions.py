@@ -1,4 +1,4 @@
-"""Questions as doors ask them: which of a run its caller may decide, in which text, and which need a page."""
+"""Questions as doors ask them: finding those a caller may decide, their text, and their pages."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ with needs_extra("server", "the door"):
     from runner.server.services import Services
 
 MOST_SHOWN = 8000
-"""Characters of a question that a client is asked; a longer one is a link to its page."""
+"""Maximum characters of a question in a client; a longer one becomes a link to its page."""
 
 MOST_ASKED = 20
-"""Questions of one run that are asked at the same time; the next ones follow when these are answered."""
+"""Maximum questions of one run asked at the same time; further ones follow after the answers."""
 
 GOOD = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
 
 
 def permit(person: Person, permission: Permission, graph: str) -> Person:
-    """Return a person with their roles for a graph, "" for all.
+    """Return a person with their roles for a graph; "" stands for all graphs.
 
     Raises:
-        Problem: they may not.
+        Problem: they lack the permission.
     """
     scoped = person.within(graph)
     if not scoped.may(permission):
@@ -51,7 +51,7 @@ def permit(person: Person, permission: Permission, graph: str) -> Person:
 
 
 def check_settings(settings: Settings, names: Sequence[str], door: str, page: str) -> None:
-    """Raise a `UsageError` where a setting that a door needs is missing."""
+    """Raise a `UsageError` if a setting that a door needs is missing."""
     if missing := [f"RUNNER_{name.upper()}" for name in names if not getattr(settings, name)]:
         raise UsageError(f"{door} needs {', '.join(missing)}; see {page}.")
 
@@ -59,10 +59,10 @@ def check_settings(settings: Settings, names: Sequence[str], door: str, page: st
 def decider(
     services: Services, question: QuestionView, account: Principal, email: str, kind: str
 ) -> Person:
-    """Return the person who has an account elsewhere, or an address, and may decide a question.
+    """Return the person with an account elsewhere, or an address, who may decide a question.
 
     Raises:
-        Problem: the directory does not know whose that is, or they may not.
+        Problem: the directory doesn't know the owner, or they may not decide.
     """
     voter = owner_of(account, email, services.settings.directory)
     if voter is None:
@@ -77,7 +77,7 @@ def decider(
 def open_questions(
     services: Services, person: Person, view: RunView
 ) -> Iterator[tuple[QuestionView, bool]]:
-    """List the open questions of a run, each with whether the person may decide it and has not voted yet."""
+    """Yield a run's open questions, each with whether the person may decide and hasn't voted."""
     ids = [question.id for question in view.interrupts]
     interrupts = [item for item in services.store.interrupts(ids) if item is not None]
     for interrupt in interrupts:
@@ -92,15 +92,15 @@ def open_questions(
 
 
 def page_of(address: str, question_id: str) -> str:
-    """Return the address of a question's page on the server at an address; "" where none is known."""
+    """Return the address of a question's page on the server at `address`, or "" if that is ""."""
     return f"{address.rstrip('/')}/q/{quote(question_id)}" if address else ""
 
 
 def needs_page(question: QuestionView) -> bool:
-    """Say if a question is decided on its page only.
+    """Return whether a question can be decided only on its page.
 
-    It is long, a person has changed it, so that there is more than one version to approve, or its rule says
-    a high risk or a login.
+    This is so if it is long, if people have changed it so that several versions can be approved, or
+    if it is of high risk or its rule requires a login.
     """
     if len(message(question)) > MOST_SHOWN or any(_versions(question)):
         return True
@@ -113,11 +113,11 @@ def needs_page(question: QuestionView) -> bool:
 
 
 def message(question: QuestionView) -> str:
-    """Write all that a person decides on; nothing of it is cut or hidden."""
+    """Return everything that a person decides on, with nothing cut or hidden."""
     lines = [question.title]
     if question.reason is not None:
         reason = pretty(question.reason)
-        # Quoted beside a rule: no line that an agent wrote reads as the call or as how the votes stand.
+        # With a rule it is quoted, so that no line of an agent looks like the call or the votes.
         lines.append(reason if question.rule is None else indent(reason, "> ", lambda _: True))
     if question.action:
         lines.append(f"{question.action['tool']} {pretty(question.action['args'])}")
@@ -130,7 +130,7 @@ def message(question: QuestionView) -> str:
 
 
 def _versions(question: QuestionView) -> Iterator[str]:
-    """Write each version that people have made of a question: who, its changes, and how its votes stand."""
+    """Yield each version of a question made by people: its voters, votes and changes."""
     for variant in question.variants:
         if not variant.is_proposed:
             people = ", ".join(map(plain_name, variant.voters))
@@ -155,7 +155,7 @@ def _line(value: Any) -> str:
 
 
 def page_message(question: QuestionView) -> str:
-    """Write that a question is decided on its page, and the versions that people made of it."""
+    """Return a text with a question's versions, saying that it is decided on its page."""
     versions = shown("\n\n".join(_versions(question)))
     texts = [
         f"{shown(question.title):.1000}",
@@ -166,7 +166,7 @@ def page_message(question: QuestionView) -> str:
 
 
 def failure(view: RunView) -> str:
-    """Say how a run ended that did not complete, and which nodes failed."""
+    """Describe the end of a run that did not complete, with its failed nodes."""
     faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
     return "; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults])
 

@@ -1,4 +1,4 @@
-"""The events of a run as AG-UI has them: steps, subagents, messages, and changes of the state."""
+"""The events of a run in AG-UI's form: steps, subagents, messages, and changes of the state."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ STEP_ENDS = {
     EventKind.NODE_LOST,
     EventKind.NODE_LEFT,
 }
-"""Events after which a node does not run."""
+"""Events after which a node is not running."""
 
 
 class RunProgress:
-    """One run, whose events are written as they come: `id` is its own, `reached` its last event's position.
+    """One run, whose events are written as they come; `reached` is its last event's position.
 
-    `nodes` are as the client knows them.
+    `id` is the run's id; `nodes` holds the nodes' states known to the client.
     """
 
     def __init__(self, store: Store, *, can_read: bool) -> None:
-        """With `can_read` the client also gets what agents say and do."""
+        """Start without a run; with `can_read` the client also gets agents' messages and calls."""
         self._store, self._can_read = store, can_read
         self.id = ""
         self.reached = 0
@@ -47,14 +47,14 @@ class RunProgress:
         self._snapshots: dict[str, RunSnapshot] = {}
 
     def late(self) -> list[core.BaseEvent]:
-        """Return what has happened by now and was not heard."""
+        """Return the events that have happened but were not heard."""
         written = list[core.BaseEvent]()
         while batch := self._store.events(self.id, str(self.reached)):
             written += self.batch(batch)
         return written
 
     def batch(self, events: Iterable[Event]) -> list[core.BaseEvent]:
-        """Return the events of the protocol for new ones of the run, and what they change of the state."""
+        """Return the protocol's events for new events of the run, with their state changes."""
         self._snapshots.clear()
         written, is_changed = list[core.BaseEvent](), False
         for event in events:
@@ -66,7 +66,7 @@ class RunProgress:
         return [*written, core.StateDeltaEvent(delta=changes)] if changes else written
 
     def _changes(self) -> Iterator[Any]:
-        """Return the nodes that are not as the client knows them, as operations of a JSON patch."""
+        """Yield the nodes whose state is new to the client, as JSON patch operations."""
         for name, record in self.snapshot(self.id).nodes.items():
             node = {"status": node_status(record), "visit": record.visit}
             if self.nodes.get(name) != node:
@@ -83,7 +83,7 @@ class RunProgress:
             self._steps[step] = owner = self._subagents.get(path)
             yield core.StepStartedEvent(step_name=step, subagent_run_id=owner)
         elif event.kind == EventKind.AGENT and isinstance(data, dict):
-            # The text of a node whose start was not heard would lack its beginning.
+            # If a node's start was not heard, its text would lack the beginning.
             if "text" in data and step in self._steps and self._can_read:
                 name = f"{self.id}/{event.position}"
                 yield from self.transcript.piece(node, name, data["text"], self._steps[step])
@@ -100,7 +100,7 @@ class RunProgress:
                 yield core.StepFinishedEvent(step_name=step, subagent_run_id=owner)
 
     def _enter(self, path: str) -> Iterator[core.BaseEvent]:
-        """Begin the subagent that a graph inside the graph is, and those around it."""
+        """Begin the subagent for a graph inside the graph, and the subagents around it."""
         if path in self._subagents:
             return
         outer, _, name = path.rpartition("/")
@@ -113,7 +113,7 @@ class RunProgress:
     def leave(
         self, path: str, interrupts: Sequence[core.Interrupt] = ()
     ) -> Iterator[core.BaseEvent]:
-        """End the subagents of a path and inside it, the innermost first, each behind its steps."""
+        """End the subagents at and inside a path, the innermost first, each after its steps."""
         inside = [
             name for name in self._subagents if not path or f"{name}/".startswith(f"{path}/")
         ]
@@ -131,7 +131,7 @@ class RunProgress:
             yield core.SubagentFinishedEvent(subagent_run_id=owner, outcome=outcome)
 
     def _run_of(self, path: str) -> str:
-        """Return the run of the graph inside the graph that a path names; "" where a migration removed it."""
+        """Return the run of the inner graph at a path, or "" if a migration removed it."""
         if not path:
             return self.id
         outer, _, name = path.rpartition("/")
@@ -140,7 +140,7 @@ class RunProgress:
         return node.child if node else ""
 
     def _conversation(self, run_id: str, path: str, node: str) -> Iterator[core.BaseEvent]:
-        """Write what an agent has said and done, now that its events were heard."""
+        """Yield an agent's messages and calls, after its events were heard."""
         messages = self.snapshot(run_id).messages.get(node, ()) if run_id else ()
         if messages and self._can_read:
             source = "/".join(filter(None, (self.id, path, node)))
@@ -150,19 +150,19 @@ class RunProgress:
                 yield from self.transcript.conversation(source, items, visits, owner)
 
     def conversations(self, run_id: str, path: str = "") -> Iterator[core.BaseEvent]:
-        """Write that of all agents of a run and of those inside it."""
+        """Yield the conversations of all agents in a run and in the runs inside it."""
         for node, record in self.snapshot(run_id).nodes.items():
             yield from self._conversation(run_id, path, node)
             if record.child:
                 yield from self.conversations(record.child, f"{path}/{node}".lstrip("/"))
 
     def snapshot(self, run_id: str) -> RunSnapshot:
-        """Read a run, once for all events that were heard together."""
+        """Read a run once for all events heard together."""
         if run_id not in self._snapshots:
             snapshot = self._store.read(run_id, messages=True)
             self._snapshots[run_id] = existing(snapshot, run_id)
         return self._snapshots[run_id]
 
     def forget(self) -> None:
-        """Have runs read again."""
+        """Forget the runs that were read, so that they are read again."""
         self._snapshots.clear()

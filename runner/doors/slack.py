@@ -1,12 +1,12 @@
-"""The Slack door: an open question is a message with buttons in a channel, and a click on one decides.
+"""The Slack door: an open question is a message with buttons in a channel, and a click decides.
 
-A thread of one server process at a time follows the notices: it writes a message for each question that is
-asked, and rewrites it when something has changed, at last without buttons. All that it stores is which
-message shows which question.
+A thread in one server process at a time follows the notices: it writes a message for each new
+question and rewrites it after changes, finally without buttons. It stores only which message shows
+which question.
 
-A click counts only if Slack has signed it, now, in our workspace, and the button is one that we made: it has
-the question and the digest of what was shown, under our key. Who has clicked is known by the directory, which
-is asked for the account, never for a name that Slack's payload has.
+A click counts only if Slack has just signed it, it comes from our workspace, and we made the
+button, which contains the question and the shown digest under our key. The directory identifies the
+person by account, never by a name in Slack's payload.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ log = logging.getLogger(__name__)
 Action = Literal["approve", "reject", "answer"]
 
 OPEN = "runner:open"
-"""The button that opens the page; Slack tells us of clicks on it, too."""
+"""The button that opens the page; Slack reports clicks on it, too."""
 
 OF_APP = ("slack_team", "slack_channels", "slack_token", "slack_signing_secret")
 NEEDED = (*OF_APP, "server_secret", "server_url", "directory")
 
 TIMEOUT, WRITES_WITHIN = 1, 10
-"""Seconds that Slack's API may take: a click makes two calls and is answered within three, no one waits for
-a message, and one that is given up may be there all the same."""
+"""Seconds that Slack's API may take: a click makes two calls and must be answered within three; no
+one waits for a message, and a message given up may still arrive."""
 
 LOCK_MS = 15_000
-"""Ms for which a process writes messages alone without saying so again: longer than one may take."""
+"""Ms for which a process holds the lock without renewal: longer than one message may take."""
 
 MOST_SENT = 1_048_576
-"""Bytes of a request of Slack: a form comes back with all its fields, a character in eight bytes or more."""
+"""Maximum bytes of a request from Slack: a form returns all fields; a character takes 8 or more."""
 
 MOST_PAUSE = 300.0
-"""Seconds after which what failed is tried again, at most."""
+"""Maximum seconds before a retry after a failure."""
 
 GONE = {
     "message_not_found",
@@ -87,7 +87,7 @@ GONE = {
     "cant_update_message",
     "edit_window_closed",
 }
-"""Errors of Slack after which a message can't be rewritten any more."""
+"""Slack errors after which a message can no longer be rewritten."""
 
 OF_TOKEN = {
     "account_inactive",
@@ -97,15 +97,15 @@ OF_TOKEN = {
     "token_expired",
     "token_revoked",
 }
-"""Errors of Slack that end when the app has another token or more scopes: until then messages wait."""
+"""Slack errors that end once the app gets a new token or more scopes; until then messages wait."""
 
 PASSING = (StoreError, SlackClientError, OSError, http.client.HTTPException)
-"""Errors after which the same is tried again: the store or Slack does not answer, or says so."""
+"""Errors that lead to a retry: the store or Slack doesn't answer, or asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlackMessage:
-    """The message that shows a question; `id` is the question's, `checksum` that of what it shows."""
+    """The message that shows a question; `id` is the question's, `checksum` covers the content."""
 
     id: str
     channel: str
@@ -117,12 +117,12 @@ class SlackMessage:
     limit: ClassVar = 100_000
 
     def due_at(self, now: int) -> None:
-        """Return None: it has no timer."""
+        """Return None, because it has no timer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """The content of a button: what it does, with which question, and the digest of what was shown."""
+    """The content of a button: its action, its question, and the shown digest."""
 
     action: Action
     question: str
@@ -133,7 +133,7 @@ class SlackDoor:
     """One Slack app in one workspace."""
 
     def __init__(self, services: Services) -> None:
-        """Nothing is connected yet.
+        """Check the settings, without connecting.
 
         Raises:
             UsageError: a setting is missing, or can't be used.
@@ -154,7 +154,7 @@ class SlackDoor:
     # Buttons
 
     def seal(self, intent: Intent) -> str:
-        """Write what a button does, so that only this installation can have written it."""
+        """Return an intent as a text that only this installation can have written."""
         text = json.dumps([intent.action, intent.question, intent.digest])
         return f"{self._mac(text)}.{text}"
 
@@ -165,21 +165,21 @@ class SlackDoor:
     def _unseal(self, value: str) -> Intent:
         mac, _, text = value.partition(".")
         if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
-            raise Problem(403, "The button is not one of this server. Nothing was done.")
+            raise Problem(403, "The button is not from this server. Nothing was done.")
         return Intent(*json.loads(text))
 
-    # Requests of Slack
+    # Requests from Slack
 
     def receive(self, body: bytes, timestamp: str, signature: str) -> dict[str, Any]:
-        """Do what a request of Slack asks, and return the JSON of the response.
+        """Carry out a request from Slack, and return the JSON of the response.
 
         Raises:
-            Problem: it is not from Slack, not of this workspace, or not about a question of this server.
+            Problem: the request isn't from Slack, this workspace, or a button of this server.
         """
         if not self._is_signed(body, timestamp, signature):
             raise Problem(
                 401,
-                "The request has no signature of Slack that is valid now. Nothing was done.",
+                "The request has no currently valid signature from Slack. Nothing was done.",
             )
         payload, team = read_payload(body), self._settings.slack_team
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
@@ -198,7 +198,7 @@ class SlackDoor:
             ValueError,
             TypeError,
             OverflowError,
-        ):  # no number, too large a one, or no UTF-8
+        ):  # not a number, too large a number, or not UTF-8
             return False
 
     def _press(self, payload: Payload, click: Click) -> None:
@@ -207,7 +207,7 @@ class SlackDoor:
             question = self._question(intent)
             person = self._decider(payload.user, question)
             if self._read(question.id) is None:
-                # The process that wrote it has died before it was stored, or is about to store it.
+                # The process that wrote the message died before storing it, or will store it soon.
                 self._note(question.id, container.channel_id, container.message_ts)
             if intent.action == "approve":
                 key = f"slack:{container.message_ts}:{click.action_ts}"
@@ -248,7 +248,7 @@ class SlackDoor:
     def _decide(
         self, person: Person, question: QuestionView, content: Mapping[str, Any], key: str
     ) -> None:
-        """Count a decision, of which one that is repeated has the same key; Problem where it is refused."""
+        """Count a decision; a repeated one has the same key. Raise Problem if it is refused."""
         decision = decision_of(question, content)
         if isinstance(decision, Decision):
             decision = decide(self._services, person, replace(decision, idempotency_key=key))
@@ -259,7 +259,7 @@ class SlackDoor:
         interrupt = self._services.client.interrupt(intent.question)
         question = read_question(self._services.store, interrupt)
         if not question.is_open:
-            raise Problem(409, f"This is {_sentence(question)} already.")
+            raise Problem(409, f"This is already {_sentence(question)}.")
         if intent.digest != question.digest:
             raise Problem(409, "This has changed since the message was written: open it.")
         if intent.action not in _actions(question):
@@ -283,7 +283,7 @@ class SlackDoor:
         """Call Slack's API for a click.
 
         Raises:
-            Problem: it did not do that.
+            Problem: the call failed.
         """
         try:
             return getattr(self._api, method)(**arguments)
@@ -295,10 +295,10 @@ class SlackDoor:
     # Messages
 
     def show(self, question_id: str) -> None:
-        """Make the message of a question show how it stands: write it, rewrite it, or take its buttons away.
+        """Update a question's message to its state: write it, rewrite it, or remove its buttons.
 
         Raises:
-            one of PASSING: the store or Slack did not do that.
+            one of PASSING: the store or Slack failed.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
         stored = self._read(question_id)
@@ -337,8 +337,8 @@ class SlackDoor:
             self._messages.remove(question_id)
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
-        """Store which message shows a question; without a checksum it is rewritten with the next notice."""
-        with suppress(ConflictError):  # stored meanwhile
+        """Store which message shows a question; without a checksum the next notice rewrites it."""
+        with suppress(ConflictError):  # another process has stored it
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
 
     def _read(self, question_id: str) -> SlackMessage | None:
@@ -348,7 +348,7 @@ class SlackDoor:
             return None
 
     def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
-        """Return what shows a question, and the text of its notification."""
+        """Return the blocks that show a question, and the text of its notification."""
         question = read_question(self._services.store, interrupt)
         text, title = message(question), f"{shown(question.title):.150}"
         is_whole = len(escaped(text)) <= MOST_SHOWN
@@ -376,17 +376,18 @@ class SlackDoor:
         return [*blocks, {"type": "actions", "elements": buttons}], escaped(title)
 
     def handle(self, question_id: str, _hold: Callable[[], bool]) -> bool:
-        """Show a question; one that Slack refuses is in the log, and holds up no other.
+        """Show a question; log one that Slack refuses, so that it doesn't block others.
 
         Raises:
-            Unavailable: Slack did not do that. RunnerError: the store did not.
+            Unavailable: Slack or the store failed for now.
+            RunnerError: another error of the library.
         """
         try:
             self.show(question_id)
         except (*PASSING, UsageError) as error:
             if _is_passing(error):
                 raise Unavailable(_summary(error), _pause_after(error)) from error
-            log.error(  # noqa: TRY400 - Slack's error says all
+            log.error(  # noqa: TRY400 - Slack's error says enough
                 "slack.refused: The question %s is only on its page: %s.",
                 question_id,
                 _summary(error),
@@ -395,7 +396,7 @@ class SlackDoor:
 
 
 def _refusal(error: Exception) -> str:
-    """Return Slack's name of what it refuses; "" where it is not Slack's API that has answered."""
+    """Return Slack's name for its refusal, or "" if the answer isn't from Slack's API."""
     data = error.response.data if isinstance(error, SlackApiError) else None
     name = data.get("error") if isinstance(data, dict) else None
     return name if isinstance(name, str) and name.isidentifier() else ""
@@ -413,7 +414,7 @@ def _summary(error: Exception) -> str:
 
 
 def _pause_after(error: Exception) -> float:
-    """Return the seconds to wait that Slack asks for; 0 where it asks for none."""
+    """Return the seconds that Slack asks to wait, or 0 if it asks for none."""
     headers = error.response.headers if isinstance(error, SlackApiError) else {}
     asked = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
     return min(int(asked), MOST_PAUSE) if asked.isdecimal() else 0
@@ -424,7 +425,7 @@ def _sentence(question: QuestionView) -> str:
 
 
 def _actions(question: QuestionView) -> Sequence[Action]:
-    """Return the buttons of a question; none for one that needs its page."""
+    """Return a question's buttons; none if it needs its page."""
     form = flat_forms.form(question)
     if form is None:
         return ()
@@ -462,7 +463,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.post("/doors/slack", dependencies=[Depends(SIGNED)])
     async def receive(request: Request) -> Response:
-        # The raw body is what Slack has signed: it is read here, and by no parser of forms.
+        # Slack has signed the raw body, so it is read here and not by a form parser.
         request.scope[MOST_UNKNOWN] = MOST_SENT
         body, headers = await request.body(), request.headers
         timestamp = headers.get("x-slack-request-timestamp", "")

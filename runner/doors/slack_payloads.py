@@ -1,4 +1,4 @@
-"""The interactions that Slack sends: a click on a button, or a form that was filled in."""
+"""The interactions that Slack sends: a click on a button, or a completed form."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ with needs_extra("server", "the Slack door"):
 
 
 class Account(BaseModel):
-    """Who has clicked; all else that the payload says of them can be chosen by them."""
+    """The account that clicked; people can choose everything else the payload says about them."""
 
     id: str
     team_id: str | None = None
@@ -36,7 +36,7 @@ class ClickedMessage(BaseModel):
 
 
 class Modal(BaseModel):
-    """A form that was sent; `state` has the inputs by block and action."""
+    """A submitted form; `state` has the inputs by block and action."""
 
     id: str
     private_metadata: str = ""
@@ -50,7 +50,7 @@ class Workspace(BaseModel):
 
 
 class Payload(BaseModel):
-    """The fields of an interaction that are read."""
+    """The fields of an interaction that the door reads."""
 
     type: str
     team: Workspace | None
@@ -62,13 +62,13 @@ class Payload(BaseModel):
 
 
 def read_payload(body: bytes) -> Payload:
-    """Read the body of a request of Slack.
+    """Read the body of a request from Slack.
 
     Raises:
-        Problem: it is no interaction.
+        Problem: the body isn't an interaction.
     """
     try:
         (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
         return Payload.model_validate_json(text)
     except (ValueError, KeyError, ValidationError) as error:
-        raise Problem(400, "The body is no interaction of Slack. Nothing was done.") from error
+        raise Problem(400, "The body isn't a Slack interaction. Nothing was done.") from error

@@ -1,4 +1,4 @@
-"""The messages of an AG-UI thread: what a client has, and what it is sent."""
+"""The messages of an AG-UI thread: a client's own, and new ones to send to it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ with needs_extra("agui", "the AG-UI agent"):
 
 
 class Transcript:
-    """The messages of a thread: those that the client has, and those of one run that it is sent.
+    """The messages of a thread: the client's messages, and one run's messages to send to it.
 
-    The id of a message begins with that of its run, so that any process knows what a client has of it.
+    A message's id begins with its run's id, so that any process knows which messages a client has.
     """
 
     def __init__(self, messages: Iterable[core.Message], run_id: str) -> None:
@@ -34,7 +34,7 @@ class Transcript:
     def piece(
         self, node: str, name: str, text: str, owner: str | None
     ) -> Iterator[core.BaseEvent]:
-        """Write a piece of the text that a node streams, of a message `name` where it begins one."""
+        """Yield a piece of a node's streamed text, which may begin a message called `name`."""
         if node not in self._open:
             self._open[node] = name, owner
             self.messages[name] = core.AssistantMessage(id=name, content="")
@@ -46,7 +46,7 @@ class Transcript:
         yield core.TextMessageContentEvent(message_id=name, delta=text, subagent_run_id=owner)
 
     def end(self, node: str) -> Iterator[core.BaseEvent]:
-        """End the text that a node streams, if it does."""
+        """End a node's streamed text, if it has one."""
         if node in self._open:
             name, owner = self._open.pop(node)
             self.texts[self.messages[name].content] += 1
@@ -58,7 +58,7 @@ class Transcript:
             yield from self.end(node)
 
     def text(self, name: str, text: str, owner: str | None = None) -> Iterator[core.BaseEvent]:
-        """Write a whole text, unless it was streamed or the client has it."""
+        """Yield a whole text, unless it was streamed or the client has it."""
         if not self.texts[text]:
             yield from self.piece(name, name, text, owner)
             yield from self.end(name)
@@ -67,9 +67,10 @@ class Transcript:
     def conversation(
         self, source: str, messages: Sequence[Any], visits: int, owner: str | None
     ) -> Iterator[core.BaseEvent]:
-        """Write what is new in the conversation of an agent; `source` is its run and node.
+        """Yield the new part of an agent's conversation; `source` is its run and node.
 
-        Each of its visits began with a prompt; what is before these is of a session, or given to the agent.
+        Each visit began with a prompt; earlier messages belong to a session or were given to the
+        agent.
         """
         prompts = [number for number, item in enumerate(messages) if _is_prompt(item)]
         begun = prompts[-visits] if 0 < visits <= len(prompts) else 0
@@ -89,7 +90,7 @@ class Transcript:
     ) -> Iterator[core.BaseEvent]:
         name, tool = f"{source}/{use['toolUseId']}", use["name"]
         if name in self.calls:
-            return  # one that waited for people began in an earlier run of the client
+            return  # a call that waited for people began in an earlier client run
         self.calls.add(name)
         arguments = json.dumps(use["input"], ensure_ascii=False)
         call = core.ToolCall(
@@ -98,7 +99,7 @@ class Transcript:
         caller = self.messages.get(parent)
         if not isinstance(
             caller, core.AssistantMessage
-        ):  # a client may send anything by that name
+        ):  # a client may send any message with that id
             caller = self.messages[parent] = core.AssistantMessage(id=parent)
         caller.tool_calls = [*(caller.tool_calls or ()), call]
         yield core.ToolCallStartEvent(

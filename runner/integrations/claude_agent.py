@@ -1,11 +1,11 @@
 """An agent of the Claude Agent SDK as a node (extra `claude-agent`).
 
-The SDK runs Claude Code, which ends at a call of a gated tool: the call is one question, with its exact
-input, which a rule may decide. The transcript is stored then, and any worker goes on with it. A crash
-repeats what the agent did since its last pause. Errors of Claude Code are the node's failure.
+The SDK runs Claude Code, which stops at a call of a gated tool. The call becomes one question with
+its exact input, and a rule may decide it. The transcript is stored; any worker can then continue.
+After a crash the agent repeats its work since the last pause. Errors of Claude Code fail the node.
 
-Claude Code makes the call that it deferred as soon as it starts again, perhaps before it knows the hooks. So
-its settings have a rule to ask for each gated tool, and both the hook and that request get the decision.
+Claude Code makes a deferred call as soon as it restarts, perhaps before it knows the hooks. So its
+settings have an ask rule for each gated tool, and both the hook and that request get the decision.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ RESERVED = (
     "session_id",
     "session_store",
 )
-"""Options that the node sets by itself."""
+"""Options that the node sets itself."""
 
 ALONE = "People decide on this call. Make it again as the only call of your reply, in the main conversation."
 
@@ -77,17 +77,17 @@ class ClaudeAgent(FrameworkNode):
     """A node that runs an agent of the Claude Agent SDK.
 
     A gated call is answered with true or false, with `{"kind": "tool-approved", "override_args": {...}}` or
-    `{"kind": "tool-denied", "message": ...}`, whose message the model gets.
+    with `{"kind": "tool-denied", "message": ...}`, whose message goes to the model.
 
     Args:
         options: makes the SDK's options; it is called for each execution.
         gate: the names of tools that people decide on, such as "Bash" or "mcp__shop__refund".
-        input: makes the prompt of the visit; without it the task and the inputs are a text.
-        approval: the rule that decides gated calls, a function of a call's arguments and a `CallContext`
-            that returns its rule, or None if it needs no approval, or either of them by the name of a tool.
-            Without it any answer does.
+        input: makes the prompt from the visit; without it the task and the inputs become a text.
+        approval: the rule that decides gated calls; or a function that takes a call's arguments and
+            a `CallContext` and returns its rule, or None if the call needs no approval; or a
+            mapping from tool names to either. Without it any answer is accepted.
         name: the node's id, unless `add_node` gives one.
-        version: change it when waiting runs must not go on with the new code.
+        version: change it if waiting runs must not continue with the new code.
     """
 
     kind = KIND
@@ -126,20 +126,20 @@ class ClaudeAgent(FrameworkNode):
 
 @dataclass(kw_only=True)
 class _ClaudePast(Past):
-    """`call` is the deferred one of an agent that waits, in the session of that id."""
+    """Stored state; `call` is the deferred call of a waiting agent, `session` its session id."""
 
     call: JSON = None
     session: str | None = None
 
 
 class DocumentStore:
-    """A session store of the SDK whose content is JSON data, in `rows`."""
+    """A session store for the SDK that keeps JSON data in `rows`."""
 
     def __init__(self, rows: Sequence[JSON] = ()) -> None:
         self.rows = list(rows)
 
     async def append(self, key: Mapping[str, str], entries: Sequence[JSON]) -> None:
-        """Add entries to a transcript, but for those that it has."""
+        """Add entries to a transcript, except entries already in it."""
         uuids = {row["entry"].get("uuid") for row in self._of(key)} - {None}
         self.rows += [
             {"key": dict(key), "entry": entry}
@@ -148,7 +148,7 @@ class DocumentStore:
         ]
 
     async def load(self, key: Mapping[str, str]) -> list[JSON] | None:
-        """Return a transcript; None if there is none."""
+        """Return a transcript, or None if it has no entries."""
         return [row["entry"] for row in self._of(key)] or None
 
     async def list_subkeys(self, key: Mapping[str, str]) -> list[str]:
@@ -161,7 +161,7 @@ class DocumentStore:
 
 
 class _ClaudeExecution:
-    """One execution: what Claude Code is given, and what to store of it."""
+    """One execution: the options for Claude Code, and the state to store."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class _ClaudeExecution:
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
         self._calls = CallGate(visit, self._questions, approval)
         self._messages = StoredMessages(visit.messages)
-        # This worker may run in another folder than the one that has stored them.
+        # The worker that stored them may have run in another folder.
         project = {"project_key": project_key_for_directory(options.cwd)}
         rows = visit.messages if past.session else ()
         self._store = DocumentStore([{**row, "key": {**row["key"], **project}} for row in rows])
@@ -184,7 +184,7 @@ class _ClaudeExecution:
         self._stopped: Exception | None = None
 
     async def run(self, make: Callable[[Visit], str]) -> Outcome:
-        """Go on from where the stored document stands."""
+        """Continue from the stored document."""
         while True:
             prompt = None
             if self._past.call is None:
@@ -209,7 +209,7 @@ class _ClaudeExecution:
         end = asyncio.Event()
 
         async def nothing() -> AsyncIterator[Any]:
-            """Keep the input open, by which Claude Code gets the decision."""
+            """Keep the input open, because Claude Code receives the decision through it."""
             await end.wait()
             return
             yield
@@ -251,7 +251,7 @@ class _ClaudeExecution:
     # -- calls of tools -----------------------------------------------------------------------------
 
     async def _hook(self, call: Any, call_id: str | None, context: object) -> Any:
-        """Let no tool begin that is frozen, and nothing in a visit that was lost; defer gated calls."""
+        """Refuse frozen tools and any call of a lost visit; defer gated calls."""
         del context
         name = call["tool_name"]
         output = {"permissionDecision": "deny"}
@@ -275,7 +275,7 @@ class _ClaudeExecution:
         return {**result, "continue_": False} if self._stopped else result
 
     async def _request(self, name: str, tool_input: dict[str, Any], context: Any) -> Any:
-        """Answer a request for permission: the decision on a gated call, or what the options say."""
+        """Answer a permission request with the decision on a gated call, or as the options say."""
         if name not in self._gate:
             if self._options.can_use_tool is None:
                 return PermissionResultDeny(message=f"{name} is not allowed here.")
@@ -291,18 +291,18 @@ class _ClaudeExecution:
     def _verdict(
         self, channel: str, call_id: str | None, name: str, tool_input: JSON
     ) -> dict[str, Any] | None:
-        """Return the decision, once for the hook and once for a request, if it is on exactly this call."""
+        """Return the decision if it is on exactly this call; hook and request get it once each."""
         verdict: dict[str, Any] = self._verdicts.get(channel, {})
         call = self._past.call or {}
         if (call.get("id"), call.get("name")) != (call_id, name):
             return None
-        # A request comes after the hook, with the input as it was edited.
+        # A request comes after the hook, with the edited input.
         if tool_input not in (call["input"], verdict.get("updatedInput")):
             return None
         return self._verdicts.pop(channel, None)
 
     async def _needs_decision(self, name: str, tool_input: JSON) -> bool:
-        """Return whether people decide a call of a gated tool; also if its policy fails."""
+        """Return whether people decide a call of a gated tool, which includes a failing policy."""
         if not self._calls.is_for(name):
             return True
         try:
@@ -321,7 +321,7 @@ class _ClaudeExecution:
         return self._calls.ask(call, approval.json_schema())
 
     async def _decide(self, question: Asked) -> dict[str, Any]:
-        """Return the decision on the deferred call as Claude Code takes it; one by a rule is used by that."""
+        """Return the deferred call's decision in Claude Code's form, and use a rule's decision."""
         answers = self._questions.hand_over()
         call = self._past.call
         override: JSON = None
@@ -364,10 +364,10 @@ class _ClaudeExecution:
 
 
 def _checked(options: Any) -> ClaudeAgentOptions:
-    """Refuse options by which a gated call could be made without a decision.
+    """Refuse options that could let a gated call run without a decision.
 
     Raises:
-        DefinitionError: they have some, or their settings can't be read.
+        DefinitionError: the options have one, or their settings can't be read.
     """
     conflicts = [name for name in RESERVED if getattr(options, name)]
     if options.permission_mode not in (None, "default", "plan", "acceptEdits"):
@@ -381,7 +381,7 @@ def _checked(options: Any) -> ClaudeAgentOptions:
     if conflicts:
         raise DefinitionError(
             f"the options of a ClaudeAgent have {', '.join(conflicts)}, so nothing was run: the node keeps "
-            "sessions and decides on gated calls by itself. Leave that out."
+            "sessions and decides on gated calls itself. Leave that out."
         )
     return options
 
@@ -390,12 +390,12 @@ def _read_settings(options: ClaudeAgentOptions) -> dict[str, Any]:
     """Return the settings of the options, with lists of rules.
 
     Raises:
-        DefinitionError: they can't be read.
+        DefinitionError: the settings can't be read.
     """
     text = (options.settings or "{}").strip()
     try:
         if not text.startswith("{"):
-            # As Claude Code reads a file: from its folder, with a BOM or without.
+            # Claude Code reads a file from its folder, with or without a BOM.
             text = (Path(options.cwd or "") / text).read_text("utf-8-sig")
         settings = {**json.loads(text)}
         rules = {**settings.get("permissions", {})}
@@ -409,7 +409,7 @@ def _read_settings(options: ClaudeAgentOptions) -> dict[str, Any]:
 
 
 def _settings(options: ClaudeAgentOptions, gate: Sequence[str]) -> str:
-    """Return the settings with a rule to ask for each gated tool, which is stronger than one to allow it."""
+    """Return the settings with an ask rule for each gated tool, which overrides an allow rule."""
     settings = _read_settings(options)
     settings["permissions"]["ask"] += gate
     settings["permissions"]["allow"] += options.allowed_tools

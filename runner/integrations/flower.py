@@ -1,8 +1,9 @@
-"""A configuration file for Flower: its address `/graph/TASK` leads to the page of the run that a task is of.
+"""A configuration file for Flower: its address `/graph/TASK` leads to the page of a task's run.
 
-`celery --app … flower --conf=$(python -m runner.integrations.flower)`. Flower has no place for plugins: this
-adds a handler to the list of its `urls` module before Flower makes its application of it. That list is an
-internal of Flower, as it is in 2.0 to 2.2; tests/server/test_run_page.py follows a link through the real one.
+`celery --app … flower --conf=$(python -m runner.integrations.flower)`. Flower has no plugins: this
+adds a handler to the list in its `urls` module before Flower builds its application from it. That
+list is internal to Flower, and works in 2.0 to 2.2; tests/server/test_run_page.py follows a link
+through the real Flower.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ with needs_extra("flower", "links from Flower to the pages"):
 
 
 class RunPage(RequestHandler):
-    """Leads to the page of a run, with the node of the task beside it."""
+    """Redirects to a run's page, with the task's node beside it."""
 
     def get(self, task_id: str) -> None:
         run_id, _, node_part = task_id.partition(".")
@@ -34,4 +35,4 @@ if __name__ == "__main__":
 else:
     urls.handlers.insert(
         len(urls.handlers) - 1, (r"/graph/(.*)", RunPage)
-    )  # before the one that takes all
+    )  # before the catch-all handler

@@ -1,7 +1,7 @@
-"""Common code of the adapters of agent frameworks: a visit's stored document, and its questions.
+"""Common code of the adapters for agent frameworks: a visit's stored document, and its questions.
 
-A framework's own ids stay in the node's document. Ours name run, node and visit, so that two nodes whose
-framework numbers its calls alike never share a question.
+A framework's own ids stay in the node's document. Ours name run, node and visit, so that two nodes
+whose frameworks number calls alike never share a question.
 """
 
 from __future__ import annotations
@@ -46,32 +46,32 @@ PastT = TypeVar("PastT", bound="Past")
 
 
 class FrameworkNode:
-    """A node that runs an agent of a framework, which a factory builds for each execution."""
+    """A node that runs a framework's agent, which a factory builds for each execution."""
 
     def __init__(
         self, factory: Callable[..., Any], agent: type, name: str | None, version: str
     ) -> None:
-        """Refuse an agent, which one execution would leave changed for the next, and what can't be called."""
+        """Refuse an agent, which one execution would change for the next, and non-callables."""
         if isinstance(factory, agent) or not callable(factory):
             raise DefinitionError(
                 f"{type(self).__name__} takes a function that builds an agent, not an object of type "
-                f"{type(factory).__name__}: each execution needs an agent of its own."
+                f"{type(factory).__name__}: each execution needs a new agent."
             )
         self.name = name or getattr(factory, "__name__", "")
         self.version = version
         self._factory = factory
 
     def execute(self, visit: Visit) -> Outcome:
-        """Run the agent until it is done, failed or waits for people.
+        """Run the agent until it is done, fails or waits for people.
 
         Raises:
             ConflictError: this node belongs to another worker, or its run was stopped.
-            ApprovalMismatch: a call that was approved is not the one that would be made.
+            ApprovalMismatch: the call about to be made isn't the approved one.
         """
         return async_loop.run(self._outcome(visit))
 
     async def _outcome(self, visit: Visit) -> Outcome:
-        """Return the outcome of an execution; whatever the agent raises is the node's failure."""
+        """Return an execution's outcome; an error raised by the agent fails the node."""
         try:
             return await self._execute(visit)
         except Exception as error:  # noqa: BLE001 - users' agents raise anything
@@ -82,14 +82,14 @@ class FrameworkNode:
             return Failed.of(reason)
 
     def _cause(self, error: BaseException) -> BaseException:
-        """Return the error itself, which a framework may have wrapped."""
+        """Return the original error, which a framework may have wrapped."""
         return error
 
     async def _execute(self, visit: Visit) -> Outcome:
         raise NotImplementedError
 
     def _past(self, kind: type[PastT], visit: Visit) -> PastT:
-        """Return the past of this visit: of an earlier one only the conversation is its memory."""
+        """Return this visit's past; from an earlier visit only the conversation is kept."""
         past = restored(kind, visit, type(self).__name__)
         return past if past.visit == visit.address.visit else kind(visit=visit.address.visit)
 
@@ -98,8 +98,8 @@ class FrameworkNode:
 class Past:
     """Stored state of a visit's earlier executions; each adapter adds its fields.
 
-    `begun` is true once the visit's input is in the conversation; `library` is the version of the framework
-    that wrote it.
+    `begun` is true once the visit's input is in the conversation; `library` is the version of the
+    framework that wrote the state.
     """
 
     visit: int
@@ -111,7 +111,7 @@ class Past:
 
 
 def restored(kind: type[PastT], visit: Visit, adapter: str) -> PastT:
-    """Return the past that a node's document holds, perhaps of an earlier visit; an empty one without it.
+    """Return the past in a node's document, perhaps an earlier visit's; without one, an empty past.
 
     Raises:
         CorruptDocument: the document was not written by this version of the adapter.
@@ -122,7 +122,7 @@ def restored(kind: type[PastT], visit: Visit, adapter: str) -> PastT:
     if visit.document.get("v") != VERSION or visit.document.keys() != names:
         where = f"the stored document of node {visit.address.node_id!r}"
         raise CorruptDocument(
-            f"{where} is none that this {adapter} can read; it was left untouched."
+            f"{where} can't be read by this {adapter}; it was left untouched."
         )
     return kind(**visit.document)
 
@@ -140,7 +140,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One question: the framework's id and ours, and whether the framework has its answer."""
+    """One question: the framework's id, our id, and whether the framework has its answer."""
 
     inner: str
     id: str
@@ -152,13 +152,13 @@ class Questions:
     """The questions of one visit.
 
     Args:
-        kind: the adapter's kind; it begins the scope of every question.
-        address: the visit's.
-        answers: the visit's.
-        stored: what `document()` returned at the end of the last execution of this visit.
+        kind: the adapter's kind, which begins the scope of every question.
+        address: the visit's address.
+        answers: the visit's answers.
+        stored: the value of `document()` at the end of this visit's last execution.
 
     Raises:
-        CorruptDocument: `stored` is not what `document()` returns.
+        CorruptDocument: `stored` doesn't have the form of `document()`.
     """
 
     def __init__(
@@ -178,10 +178,10 @@ class Questions:
         self._asked = {question.inner: question for question in stored_questions}
 
     def ask(self, inner: str, name: str, reason: object = None, **options: Any) -> Interrupt:
-        """Turn the framework's question `inner` into ours; `options` are those of `Address.ask`.
+        """Turn the framework's question `inner` into ours, with the options of `Address.ask`.
 
-        Asked again after its answer was handed over, it is a new question: some frameworks number
-        their calls from 1 in every turn.
+        If it is asked again after its answer was handed over, it is a new question: some frameworks
+        number their calls from 1 in every turn.
 
         Raises:
             UsageError: the question can't be asked as it is.
@@ -194,7 +194,7 @@ class Questions:
         return question
 
     def place(self, inner: str) -> tuple[str, int]:
-        """Return the scope and the number under which a question is asked next."""
+        """Return the scope and number for the next time a question is asked."""
         earlier = self._asked.get(inner)
         number = 1 if earlier is None else earlier.number + earlier.handed
         return f"{self._kind}:{inner}", number
@@ -203,7 +203,8 @@ class Questions:
         """Return the answers that the framework doesn't have yet, by its own ids.
 
         Raises:
-            InterruptExpired: a question was not answered in time. InterruptWithdrawn: one was withdrawn.
+            InterruptExpired: a question wasn't answered in time.
+            InterruptWithdrawn: a question was withdrawn.
         """
         answers = {}
         for inner, question in list(self._asked.items()):
@@ -219,24 +220,24 @@ class Questions:
         return answers
 
     def take_back(self, inner: str) -> None:
-        """Have the answers to `inner`, or to the calls in it, handed over again: the framework lost them."""
+        """Hand over the answers to `inner` and its calls again, because the framework lost them."""
         for call_name, question in self._asked.items():
             if f"{call_name}.".startswith(f"{inner}."):
                 self._asked[call_name] = replace(question, handed=False)
 
     def close(self, inner: str) -> None:
-        """Note that a call has begun: asked under its name again, it is another call, and a new question."""
+        """Note that a call has begun; another call of its name gets a new question."""
         for call_name, question in self._asked.items():
             if call_name == inner or call_name.startswith(f"{inner}#"):
                 self._asked[call_name] = replace(question, handed=True)
 
     def open_document(self, stored: Sequence[JSON]) -> list[JSON]:
-        """Return what to store while no answer of this execution counts: `stored`, and new questions."""
+        """Return `stored` and new questions, to store until this execution's answers count."""
         open_ = [entry for entry in self.document() if not entry["handed"]]
         return list({entry["inner"]: entry for entry in (*stored, *open_)}.values())
 
     def ask_again(self) -> list[Interrupt]:
-        """Ask again what was withdrawn and is still waited for."""
+        """Ask withdrawn questions again if their answers are still needed."""
         questions = []
         for inner, question in list(self._asked.items()):
             answer = self._answers.get(question.id)
@@ -248,12 +249,12 @@ class Questions:
         return questions
 
     def document(self) -> list[JSON]:
-        """Return what must be stored to go on in another process."""
+        """Return the questions as JSON data, to continue in another process."""
         return [asdict(question) for question in self._asked.values()]
 
 
 def strict(schema: Any) -> Any:
-    """Return a tool's JSON Schema whose objects have no unknown name, and each that has a default."""
+    """Return a tool's JSON Schema that refuses unknown names and requires names with defaults."""
     if not isinstance(schema, Mapping):
         return schema
     result = dict(schema)
@@ -262,7 +263,7 @@ def strict(schema: Any) -> Any:
     for name in {"items", "additionalProperties"} & result.keys():
         result[name] = strict(result[name])
     if "properties" not in result:
-        # Beside `properties` these are of the same object, which each alone would close.
+        # Beside `properties`, these describe the same object, and each alone would close it.
         for name in {"anyOf", "oneOf", "prefixItems"} & result.keys():
             result[name] = [strict(schema) for schema in result[name]]
     elif not {"anyOf", "oneOf", "allOf", "$ref", "if"} & result.keys():
@@ -277,10 +278,10 @@ def strict(schema: Any) -> Any:
 
 
 def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
-    """Return the arguments of a call as the tool gets them, with its defaults; `schema` is a strict one.
+    """Return a call's arguments as the tool gets them, with its defaults; `schema` is strict.
 
     Raises:
-        UsageError: they don't fit the schema.
+        UsageError: the arguments don't fit the schema.
     """
     spec: Any = SimpleNamespace(tool_name=tool, tool_spec={"inputSchema": {"json": schema}})
     return whole_arguments(spec, args)
@@ -288,11 +289,11 @@ def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
 
 @dataclass(frozen=True, slots=True)
 class FrameworkCall:
-    """One tool call of a framework's agent, as it asks about it.
+    """One tool call that a framework's agent asks about.
 
-    `inner` names the call in the node's document, and ends in the framework's id of it: see `inner_name`.
-    `args_schema` is the tool's own schema, a strict one, if it is known; then people see the arguments as the
-    tool gets them. `decisions` are those that the framework can carry out.
+    `inner` names the call in the node's document and ends in the framework's id: see `inner_name`.
+    `args_schema` is the tool's strict schema, if known; then people see the arguments as the tool
+    gets them. `decisions` lists the decisions that the framework can carry out.
     """
 
     inner: str
@@ -308,16 +309,16 @@ Asked: TypeAlias = Interrupt | CallState | str | None
 
 
 def inner_name(place: str, call_id: str) -> str:
-    """Name a call by its place in a reply and its id, which another agent's call may have, too."""
+    """Name a call by its place in a reply and its id, which another agent's call may share."""
     return f"{place}/{call_id}"
 
 
 class CallGate:
     """The gate where the calls of a framework's agent begin.
 
-    A call that needs approval begins with a judged, unused approval of this visit for that tool, these
-    arguments and that id of a call. Without one it does not begin, whatever the framework's stored document
-    says, also if nobody was asked. `approval` is what the node was given.
+    A call that needs approval begins only with this visit's judged, unused approval for the same
+    tool, arguments and call id, or with a grant, whatever the framework's stored document says and
+    even if nobody was asked. `approval` is the node's argument.
     """
 
     def __init__(self, visit: Visit, questions: Questions, approval: Gates) -> None:
@@ -327,23 +328,23 @@ class CallGate:
         self._lock = threading.Lock()
 
     def is_for(self, tool: str) -> bool:
-        """Return whether some calls of a tool are decided by a rule."""
+        """Return whether a rule decides any calls of a tool."""
         return policies.of_tool(self._gates, tool) is not None
 
     def rule(self, tool: str, args: Any) -> Rule | None:
-        """Return the rule of a call; None if it needs no approval. Raises what a policy raises."""
+        """Return a call's rule, or None if it needs no approval. A policy's errors are raised."""
         gate = policies.of_tool(self._gates, tool)
         return policies.rule_of(gate, args, self._context(tool))
 
     def ask(self, call: FrameworkCall, schema: JSON) -> Asked:
-        """Ask if a call may be made: by its rule, else by a plain question that takes what fits `schema`.
+        """Ask if a call may be made: by its rule, else by a plain question answered by `schema`.
 
-        Returns an open question (of a plain one also if it is answered), the decision by a rule, a text that
-        says for the model why the call can't be made and nobody was asked, or None: it needs no approval.
+        Returns a rule's open question or decision, a plain question (open or answered), a text that
+        tells the model why the call can't be made, or None if it needs no approval.
 
         Raises:
-            ApprovalMismatch: a decision does not hold for the call as it would be made.
-            InterruptExpired, InterruptWithdrawn: there was no answer.
+            ApprovalMismatch: a decision doesn't hold for the call about to be made.
+            InterruptExpired, InterruptWithdrawn: no answer came.
         """
         gate = policies.of_tool(self._gates, call.tool)
         try:
@@ -367,7 +368,7 @@ class CallGate:
         return state.question if state and state.approval is None else state
 
     def begin(self, tool: str, args: Any, args_schema: JSON, call_id: str) -> None:
-        """Let a call begin, by an approval if it needs one, which is used by that.
+        """Let a call begin, and use its approval if it needs one.
 
         Raises:
             ApprovalMismatch: nobody has approved it. EffectsFrozen: the graph or the tool is frozen.
@@ -397,7 +398,7 @@ class CallGate:
                     self._begun.add(question.id)
                     return
         judge = self._visit.address.judge
-        # A call of an earlier execution, which a crash has cut off from the grant that was counted for it.
+        # A crash may have separated an earlier execution's call from the grant counted for it.
         key = f"{self._visit.idempotency_key}/{call_id}/{self._visit.attempt}"
         if judge and rule.grants is not None and judge.use_grant(rule, action, key):
             return
@@ -439,7 +440,7 @@ class CallGate:
 
 @dataclass(frozen=True, slots=True)
 class _GatedCall:
-    """A framework's call as the gate asks about it."""
+    """A framework's call, as the gate sees it."""
 
     gate: CallGate
     call: FrameworkCall
@@ -504,13 +505,13 @@ class _GatedCall:
 
 
 class StoredMessages:
-    """The stored messages of a visit; when a framework has more, only the new ones are written."""
+    """The stored messages of a visit; only a framework's new messages are written."""
 
     def __init__(self, stored: list[JSON]) -> None:
         self.stored = list(stored)
 
     def saved(self, document: dict[str, JSON], messages: list[JSON]) -> Saved:
-        """Return what to store: the document, and the messages after the last one that is unchanged."""
+        """Return the document, and the messages after the last unchanged one, for storage."""
         pairs = zip(self.stored, messages, strict=False)
         shorter = min(len(self.stored), len(messages))
         keep = next(
@@ -525,15 +526,15 @@ class StoredMessages:
         return Saved(document, keep, messages[keep:])
 
     def unchanged(self, document: dict[str, JSON]) -> Saved:
-        """Return what to store where only the document has changed."""
+        """Return a changed document for storage, with unchanged messages."""
         return Saved(document, len(self.stored))
 
 
-# The answer to "may this tool call run?": strict, since a misspelt answer must not be an approval.
+# The answer to "may this tool call run?": strict, so that a misspelt answer isn't an approval.
 
 
 class Approved(BaseModel):
-    """The call may run, with other arguments if some are given."""
+    """The call may run, with `override_args` if given."""
 
     model_config = ConfigDict(extra="forbid")
     kind: Literal["tool-approved"]
@@ -549,24 +550,24 @@ class Denied(BaseModel):
 
 
 approval: TypeAdapter[bool | Approved | Denied] = TypeAdapter(StrictBool | Approved | Denied)
-"""True, false, or one of the two objects; its JSON Schema is what people are shown."""
+"""True, false, or one of the two objects; people are shown its JSON Schema."""
 
 
 ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 
 
 def packed(output: Any) -> tuple[JSON, JSON]:
-    """Return an agent's output as it is stored, and as its plain JSON."""
+    """Return an agent's output packed for storage, and as plain JSON."""
     try:
         return codec.pack(output, "the agent's output"), codec.plain(output)
     except UnstorableError:
-        # Dataclasses, dates and the like have a JSON form that the framework itself would send.
+        # Dataclasses, dates and similar have a JSON form that the framework itself would send.
         output = ANYTHING.dump_python(output, mode="json")
         return codec.pack(output, "the agent's output"), codec.plain(output)
 
 
 def usage_of(**counts: int) -> dict[str, int]:
-    """Return counts of tokens, those of a cache only where it was used."""
+    """Return token counts, with cache counts only if the cache was used."""
     return {
         name: count for name, count in counts.items() if count or not name.startswith("cache")
     }

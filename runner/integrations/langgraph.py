@@ -1,10 +1,10 @@
 """A compiled LangGraph graph as a node (extra `langgraph`).
 
-Its checkpoints are in the node's document: each is stored before the next superstep begins, so another
-worker goes on after a crash. What the graph asks with `interrupt()` is asked of people, one question for each
-interrupt. Tool calls of LangChain's `HumanInTheLoopMiddleware` are one question each, which a rule may
-decide. The graph goes on when all are answered, since it runs a node that asked again from its top. Errors
-of the graph are the node's failure.
+Its checkpoints are in the node's document: each is stored before the next superstep begins, so
+another worker can continue after a crash. Each `interrupt()` of the graph becomes one question for
+people, and so does each tool call of LangChain's `HumanInTheLoopMiddleware`, which a rule may
+decide. The graph continues once all are answered, because it reruns a node that asked from its top.
+Errors of the graph fail the node.
 """
 
 from __future__ import annotations
@@ -80,21 +80,21 @@ _FIELDS: dict[str, tuple[dict[str, JSON], list[str]]] = {
 
 
 class LangGraphNode(FrameworkNode):
-    """A node that runs a compiled LangGraph graph; each visit is a thread of its own.
+    """A node that runs a compiled LangGraph graph; each visit is a separate thread.
 
     Args:
-        factory: compiles the graph with the checkpointer that it is given, at each call.
-        input: makes the graph's input of the visit; without it the task and the inputs are a message of the
-            user where the state has `messages`, otherwise what a typed function would get.
-        output: makes the node's output of the final state; without it the content of the last message, or
-            the state.
-        approval: the rule that decides calls of the tools that the middleware asks about (of all tools in a
-            graph without `HumanInTheLoopMiddleware`), a function of a call's arguments and a `CallContext`
-            that returns its rule, or None if it needs no approval, or either of them by the name of a tool.
-            Without it any answer does.
-        types: classes of objects in the state, besides those of LangChain: others are not loaded.
+        factory: compiles the graph with the given checkpointer, at each call.
+        input: makes the graph's input from the visit; without it the task and the inputs become a
+            user message if the state has `messages`, otherwise the input of a typed function.
+        output: makes the node's output from the final state; without it the output is the content
+            of the last message, or the state.
+        approval: the rule that decides calls of the tools that the middleware asks about (of all
+            tools in a graph without `HumanInTheLoopMiddleware`); or a function that takes a call's
+            arguments and a `CallContext` and returns its rule, or None if the call needs no
+            approval; or a mapping from tool names to either. Without it any answer is accepted.
+        types: classes of objects in the state, besides LangChain's; others are not loaded.
         name: the node's id, unless `add_node` gives one.
-        version: change it when waiting runs must not go on with the new code.
+        version: change it if waiting runs must not continue with the new code.
     """
 
     kind = KIND
@@ -139,10 +139,10 @@ class LangGraphNode(FrameworkNode):
 
 @dataclass(kw_only=True)
 class _LangGraphPast(Past):
-    """`thread` is what the checkpointer stores.
+    """Stored state; `thread` is the checkpointer's document.
 
-    `interrupt_ids` are those that the last answers were for; `problems` say why the graph did not take an
-    answer, by the interrupt's id.
+    `interrupt_ids` are the interrupts that got the last answers; `problems` say why the graph
+    refused an answer, by interrupt id.
     """
 
     thread: JSON = None
@@ -151,25 +151,25 @@ class _LangGraphPast(Past):
 
 
 def _check(graph: Any) -> None:
-    """Refuse what is no graph with this checkpointer.
+    """Refuse anything but a graph with this checkpointer.
 
     Raises:
-        DefinitionError: it can't be run as a node.
+        DefinitionError: the graph can't be run as a node.
     """
     if not isinstance(graph, Pregel) or not isinstance(graph.checkpointer, NodeCheckpointer):
         raise DefinitionError(
-            "the factory of a LangGraphNode returned no graph that has its checkpointer, so nothing was run: "
+            "the factory of a LangGraphNode didn't return a graph with its checkpointer, so nothing was run: "
             "return builder.compile(checkpointer=checkpointer)."
         )
     if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
         raise DefinitionError(
-            "the graph has interrupt_before or interrupt_after, which ask nothing that can be answered, so "
+            "the graph has interrupt_before or interrupt_after, which ask nothing answerable, so "
             "nothing was run: call interrupt() in the node."
         )
 
 
 def _has_deltas(graph: Any) -> bool:
-    """Return whether a channel is restored from the checkpoints before the newest one."""
+    """Return whether restoring a channel needs checkpoints before the newest one."""
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     return any(
         isinstance(channel, DeltaChannel)
@@ -179,7 +179,7 @@ def _has_deltas(graph: Any) -> bool:
 
 
 class _Execution:
-    """One execution of a graph, and what to store of it."""
+    """One execution of a graph, and the state to store."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class _Execution:
         }
 
     async def run(self, graph: Any, make_input: Callable[[Visit], Any]) -> list[Interrupt]:
-        """Go on until the graph is done, or return its open questions."""
+        """Run until the graph is done, or return its open questions."""
         self._schemas = _tool_schemas(graph)
         self._asked_about = _asked_about(graph, self._approval)
         state = await self._stored_state(graph)
@@ -229,9 +229,7 @@ class _Execution:
                 if open_questions:
                     return open_questions
                 command = langgraph.types.Command(resume=await self._answers(state))
-            elif (
-                not state.tasks
-            ):  # `next` lacks those that have written in a step that has not ended
+            elif not state.tasks:  # `next` lacks tasks that have written in an unfinished step
                 return []
             try:
                 await graph.ainvoke(command, self.config, durability="sync")
@@ -266,8 +264,8 @@ class _Execution:
         ]
 
     def _ask(self, inner: str, interrupt: Any, ids: _CallIds) -> list[Asked]:
-        """Ask for one interrupt; of several tool calls each is a question, a decision, or needs neither."""
-        if self._last_ids.get(inner) == interrupt.id:  # the graph has saved no answer to it
+        """Ask for one interrupt; each tool call in it gives a question, a decision or None."""
+        if self._last_ids.get(inner) == interrupt.id:  # the graph hasn't saved an answer
             self._questions.take_back(inner)
         if calls := _calls(interrupt):
             return [
@@ -290,11 +288,11 @@ class _Execution:
         return self._gate.ask(framework_call, schema or _decision_schema(call, args_schema))
 
     async def _answers(self, state: Any) -> dict[str, Any]:
-        """Return the answers by the ids of interrupts.
+        """Return the answers by interrupt id.
 
         Raises:
-            ApprovalMismatch: a decision does not hold for the call as it would be made.
-            InterruptExpired: there was no answer in time. InterruptWithdrawn: a question was withdrawn.
+            ApprovalMismatch: a decision doesn't hold for the call about to be made.
+            InterruptExpired: no answer came in time. InterruptWithdrawn: a question was withdrawn.
         """
         ids = _CallIds(state)
         asked = [
@@ -322,7 +320,7 @@ class _Execution:
         return answers
 
     def _decision(self, call: _Call, question: Asked, answer: Any) -> Any:
-        """Return one decision of the middleware's form; of what does not fit the tool a rejection."""
+        """Return one decision in the middleware's form; edits that don't fit become rejections."""
         if question is None:
             return {"type": "approve"}
         if isinstance(question, CallState) and question.approval is not None:
@@ -339,10 +337,10 @@ class _Execution:
         return {"type": "reject", "message": str(question)}
 
     def _check_edit(self, call: _Call, decision: Mapping[str, Any]) -> None:
-        """Refuse an edit that is not all that the tool gets, though a door has let it pass.
+        """Refuse an edit that lacks arguments the tool would get, even if a door accepted it.
 
         Raises:
-            UsageError: it is not.
+            UsageError: the edit leaves arguments out, or doesn't fit the tool.
         """
         schema = self._schemas.get(call.name)
         if schema is None or decision["type"] != "edit":
@@ -356,7 +354,7 @@ class _Execution:
         if self._asked_about is None or tool in self._asked_about:
             self._gate.begin(tool, args, self._schemas.get(tool), call_id)
 
-    # -- what is stored ---------------------------------------------------------------------------
+    # -- storage ----------------------------------------------------------------------------------
 
     @property
     def usage(self) -> dict[str, int]:
@@ -364,7 +362,7 @@ class _Execution:
         return add_usage(self._past.usage, self._callbacks.usage)
 
     def saved(self, *, handed: bool = True) -> Saved:
-        """Return what to store; not `handed`: the graph has none of the answers of this execution yet."""
+        """Return the state to store; if not `handed`, the graph lacks this execution's answers."""
         questions = self._questions.document() if handed else self._past.questions
         return Saved(
             {
@@ -386,13 +384,13 @@ def _inner_of(question: Asked) -> str:
 
 
 class _CallIds:
-    """The ids of the tool calls in a state: an interrupt for several of them does not name them."""
+    """The ids of the tool calls in a state: an interrupt for several calls doesn't contain them."""
 
     def __init__(self, state: Any) -> None:
         self._calls = list(_tool_calls(state))
 
     def of(self, call: _Call) -> str:
-        """Return the id of a call, and leave that to no other call; "" if it is not known."""
+        """Return the id of a call, and give it to no other call; "" if it isn't known."""
         for middleware in self._calls:
             if (middleware["name"], middleware["args"]) == (call.name, call.args) and (
                 call.id in {"", middleware["id"]}
@@ -403,7 +401,7 @@ class _CallIds:
 
 
 def _tool_calls(state: Any) -> Iterator[Any]:
-    """Yield the calls of a state's last replies, and of the graphs in it."""
+    """Yield the calls of the last reply in a state, and in its subgraphs."""
     values = state.values if isinstance(state.values, Mapping) else {}
     for message in reversed(values.get("messages") or ()):
         if isinstance(message, AIMessage):
@@ -415,9 +413,9 @@ def _tool_calls(state: Any) -> Iterator[Any]:
 
 
 def _asks(state: Any) -> list[tuple[str, Any]]:
-    """List what a graph asks, each under a name that is the same in every process.
+    """List a graph's interrupts, each under a name that is the same in every process.
 
-    LangGraph's own ids are other ones when a crash has lost the first checkpoint.
+    LangGraph's own ids change if a crash has lost the first checkpoint.
     """
     open_ids = {interrupt.id for interrupt in state.interrupts}
     step = (state.metadata or {}).get("step")
@@ -431,7 +429,7 @@ def _asks(state: Any) -> list[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A tool call that people review; `id` is "" where the middleware does not name it."""
+    """A tool call that people review; `id` is "" if the middleware doesn't give it."""
 
     name: str
     args: dict[str, Any]
@@ -441,7 +439,7 @@ class _Call:
 
 
 def _calls(interrupt: Any) -> list[_Call]:
-    """List the tool calls that an interrupt of `HumanInTheLoopMiddleware` is about; none of any other."""
+    """List the tool calls in an interrupt of `HumanInTheLoopMiddleware`; others have none."""
     value = interrupt.value
     if not isinstance(value, Mapping):
         return []
@@ -471,23 +469,24 @@ def _calls(interrupt: Any) -> list[_Call]:
 
 
 def _types(interrupt: Any) -> Sequence[str]:
-    """List the decisions that the schema of one tool call's answer takes."""
+    """List the decisions accepted by the answer schema of one tool call."""
     schema = interrupt.response_schema or {}
     one = schema.get("properties", {}).get("type", {}).get("const")
     return [*schema.get("discriminator", {}).get("mapping", [one] if one else DECISIONS)]
 
 
 def _title(value: Any) -> tuple[str, Any]:
-    """Return a question's name and reason: of LangChain's agent inbox the action, else the value."""
+    """Return a question's name, which is the action for LangChain's agent inbox, and its reason."""
     request = value.get("action_request") if isinstance(value, Mapping) else None
     name = request.get("action") if isinstance(request, Mapping) else None
     return (name if isinstance(name, str) and name else "interrupt"), codec.plain(value)
 
 
 def _tool_schemas(graph: Any) -> dict[str, JSON]:
-    """Return the schemas of the arguments of all tools in a graph and those within it, by name.
+    """Return the argument schemas of all tools in a graph and its subgraphs, by name.
 
-    None where tools of one name have several, as it is not known which is called, and of Pydantic 1.
+    None if tools of one name have different schemas, as it isn't known which one is called, or for
+    Pydantic 1.
     """
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     nodes = [node.bound for each in graphs for node in each.nodes.values()]
@@ -496,7 +495,7 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
     for tool in tools:
         form = tool.tool_call_schema
         if not isinstance(form, dict):
-            # A model of Pydantic 1 has its definitions where a decision's schema would not find them.
+            # A decision's schema would not find the definitions of a Pydantic 1 model.
             form = getattr(form, "model_json_schema", lambda: None)()
         schema = strict(form)
         if schemas.setdefault(tool.name, schema) != schema:
@@ -505,10 +504,11 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
 
 
 def _asked_about(graph: Any, approval: Gates) -> frozenset[str] | None:
-    """Return the tools that a rule is for: those of `HumanInTheLoopMiddleware`; None for all.
+    """Return the tools that a rule applies to: those in `HumanInTheLoopMiddleware`; None for all.
 
     Raises:
-        DefinitionError: a middleware asks about some calls of a tool only, or not about a tool with a rule.
+        DefinitionError: a middleware asks only about some calls of a tool, or not about a tool with
+            a rule.
     """
     if not isinstance(approval, (Rule, Mapping)):
         return None
@@ -532,15 +532,15 @@ def _asked_about(graph: Any, approval: Gates) -> frozenset[str] | None:
         tool for tool, config in asked_about.items() if config.get("when")
     ):
         raise DefinitionError(
-            f"HumanInTheLoopMiddleware asks about some calls of {partial_ones} only, by `when`, which is not "
-            "asked where a call begins, so nothing was run: leave it out, and give approval= a function that "
-            "returns None for the other calls."
+            f"HumanInTheLoopMiddleware asks only about some calls of {partial_ones}, by `when`, which is not "
+            "checked when a call begins, so nothing was run: leave it out, and give approval= a function "
+            "that returns None for the other calls."
         )
     return frozenset(asked_about)
 
 
 def _middleware(graph: Any) -> Iterator[Any]:
-    """Yield the middleware that asks about tool calls: its hooks are bound methods in an agent's nodes."""
+    """Yield middleware that asks about tool calls; its hooks are bound methods in agents' nodes."""
     seen: set[int] = set()
     queue: list[Any] = [node.bound for node in graph.nodes.values()]
     while queue:
@@ -585,7 +585,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
 
 
 def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
-    """Write a decision by a rule in the middleware's form."""
+    """Return a rule's decision in the middleware's form."""
     match approval.decision:
         case "approve":
             return {"type": "approve"}
@@ -599,7 +599,7 @@ def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
 
 
 class _Callbacks(BaseCallbackHandler):
-    """Counts tokens, and lets no tool begin that is frozen, or needs an approval and has none."""
+    """Counts tokens, and stops tools that are frozen or lack a needed approval."""
 
     raise_error = True
     run_inline = True
@@ -618,9 +618,10 @@ class _Callbacks(BaseCallbackHandler):
         tool_call_id: str | None = None,
         **_: Any,
     ) -> None:
-        """Let a call begin that is not frozen and needs no approval, or has it.
+        """Let a call begin if it isn't frozen and has any approval it needs.
 
-        The node fails or is held by what is raised here, also if the graph makes it a message for the model.
+        An error raised here makes the node fail or be held, even if the graph turns it into a
+        message for the model.
         """
         name = str(serialized.get("name", ""))
         try:
@@ -631,10 +632,11 @@ class _Callbacks(BaseCallbackHandler):
             raise
 
     def on_llm_end(self, response: LLMResult, **_: Any) -> None:
-        """Add the tokens of a reply, and check the calls in it before any of them begins.
+        """Add the tokens of a reply, and check its calls before any of them begins.
 
         Raises:
-            ModelFault: two of them have one id, by which the middleware would take one's edit for the other.
+            ModelFault: two calls have the same id, so the middleware could apply an edit to the
+                wrong one.
         """
         for generation in (each for batch in response.generations for each in batch):
             message = getattr(generation, "message", None)
@@ -662,20 +664,20 @@ class _Callbacks(BaseCallbackHandler):
 
 
 class NodeCheckpointer(InMemorySaver):
-    """A checkpointer whose content is JSON data; `save` is called after each change.
+    """A checkpointer that keeps JSON data; `save` is called after each change.
 
-    It keeps the newest checkpoint of each namespace, so that the data does not grow with the steps;
-    `keeps_all` has it keep all. Objects of classes that are neither LangChain's nor in `types` are loaded as
-    data.
+    It keeps the newest checkpoint of each namespace, so that the data doesn't grow with the steps;
+    with `keeps_all` it keeps all. Objects whose classes are neither LangChain's nor in `types` are
+    loaded as data.
     """
 
     def __init__(
         self, document: JSON, save: Callable[[], object], types: Sequence[tuple[str, str]] = ()
     ) -> None:
-        """Restore what `document()` returned, if it is not None.
+        """Restore a document from `document()`, unless it is None.
 
         Raises:
-            CorruptDocument: it has another form.
+            CorruptDocument: the document has another form.
         """
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=types or None))
         self.keeps_all = False
@@ -731,7 +733,7 @@ class NodeCheckpointer(InMemorySaver):
     def put_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task has written; of one that failed not the answers: it gets them again."""
+        """Store a task's writes, without the answers if it failed: it gets them again."""
         if any(channel == ERROR for channel, _ in writes):
             writes = [write for write in writes if write[0] != RESUME]
         with self._lock:
@@ -751,7 +753,7 @@ class NodeCheckpointer(InMemorySaver):
     async def aput_writes(
         self, config: Any, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store what a task has written."""
+        """Store a task's writes."""
         await async_loop.in_thread(self.put_writes, config, writes, task_id, task_path)
 
     async def adelete_thread(self, thread_id: str) -> None:
@@ -759,9 +761,9 @@ class NodeCheckpointer(InMemorySaver):
         await async_loop.in_thread(self.delete_thread, thread_id)
 
     def _drop_older(self, stored: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
-        """Drop what a new checkpoint replaces.
+        """Drop the data that a new checkpoint replaces.
 
-        With a step of the whole graph the subgraphs in it have ended, whose namespaces name their tasks.
+        After a step of the whole graph, its subgraphs, whose namespaces name tasks, have ended.
         """
         thread, namespace = stored["thread_id"], stored["checkpoint_ns"]
         namespaces = self.storage[thread]

@@ -1,13 +1,13 @@
 """Tools of MCP servers for agents, through the official SDK (extra `mcp`).
 
 Each process has one session with a server, opened at first use on the process's loop and reopened
-when it broke. A call that broke is not repeated: it may have had its effect, so the model gets
-an error result. Servers over stdio end with the process, however it ends: their input closes.
+if it breaks. A broken call is not repeated: it may have had its effect, so the model gets an error
+result. Servers over stdio end with the process, however it ends, because their input closes.
 
-A server may ask before it answers (`InputRequiredResult` of MCP 2026-07-28). People get a question for each
-of its requests; the server's state is stored in the node's document, and the call goes on with it. It may
-also answer with a task (extension `io.modelcontextprotocol/tasks`): its id is stored, and the node goes on
-when the task is due to be looked at, without a slot in between.
+A server may ask before it answers (`InputRequiredResult` of MCP 2026-07-28). Each of its requests
+becomes a question for people; the server's state is stored in the node's document, and the call
+continues with it. A server may also answer with a task (extension `io.modelcontextprotocol/tasks`):
+its id is stored, and the node continues when the task is due for a check, without a slot meanwhile.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ with needs_extra("mcp", "tools of MCP servers"):
 Reply = TypeVar("Reply")
 
 LONGEST_PAUSE = 60.0
-"""Seconds after which a call is sent again, or a task looked at; later only where the server says so."""
+"""Maximum seconds until a call is sent again or a task checked, unless the server says later."""
 
 SHORT_PAUSE = 1.0
-"""Seconds for which a call keeps its slot where the server wants to be called again."""
+"""Maximum seconds for which a call keeps its slot if the server wants to be called again."""
 
 ASKS, WORKS = "asks", "works"
-"""The status of a call in which the server asks, and of one that goes on as a task."""
+"""The statuses of a call in which the server asks, and of a call that continues as a task."""
 
 BROKEN = {
     types.CONNECTION_CLOSED,
@@ -68,27 +68,27 @@ BROKEN = {
     types.INVALID_REQUEST,
     types.PARSE_ERROR,
 }
-"""Errors after which a session is not used again: also those of a server that does not know it any more."""
+"""Errors after which a session isn't used again, also because the server no longer knows it."""
 
 REFUSED = {
     types.INVALID_PARAMS,
     types.METHOD_NOT_FOUND,
     types.MISSING_REQUIRED_CLIENT_CAPABILITY,
 }
-"""Errors of a task that will be the same the next time."""
+"""Errors of a task that would recur the next time."""
 
 LINK_ANSWERS = {"type": "string", "enum": ["accept", "decline"]}
 """The answers to a request to open a link."""
 
 START_WITHIN = 30.0
-"""Seconds that a server may take to start and to introduce itself."""
+"""Seconds that a server may take to start and introduce itself."""
 
 CLOSE_WITHIN = 5.0
 """Seconds that a server may take to end when the process ends."""
 
 
 class StartedTask(types.Result):
-    """The result of a call that goes on as a task."""
+    """The result of a call that continues as a task."""
 
     result_type: Literal["task"] = Field("task", alias="resultType")
     task_id: str = Field(alias="taskId")
@@ -103,7 +103,7 @@ class TaskParams(types.RequestParams):
 
 
 class TaskCall(types.Request[TaskParams, str]):
-    """A request of the extension."""
+    """A request of the tasks extension."""
 
     name_param: ClassVar[str | None] = "taskId"
 
@@ -122,26 +122,26 @@ class TaskState(types.Result):
 
 
 class Tasks(ClientExtension):
-    """Says to servers that calls may go on as tasks."""
+    """Tells servers that calls may continue as tasks."""
 
     identifier = "io.modelcontextprotocol/tasks"
 
     def claims(self) -> Sequence[ResultClaim[Any]]:
-        """Take the result of such a call as it is."""
+        """Return the claim that takes the result of a task's call unchanged."""
         return [ResultClaim(result_type="task", model=StartedTask, resolve=_left_to_the_caller)]
 
 
 async def _left_to_the_caller(task: StartedTask, context: object) -> types.CallToolResult:
     raise NotImplementedError(
-        f"{task.task_id} is looked at by the call that started it: {context}"
+        f"{task.task_id} is checked by the call that started it: {context}"
     )
 
 
 class McpServer:
-    """One MCP server: `server` is what the SDK's Client takes (stdio parameters, a URL …).
+    """One MCP server; `server` is passed to the SDK's Client (stdio parameters, a URL …).
 
-    `call_timeout` and `task_timeout` are in seconds; a call that takes longer, or one that the server has
-    made a task, gives the model an error result.
+    `call_timeout` and `task_timeout` are in seconds; a call or task that takes longer gives the
+    model an error result.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class McpServer:
         call_timeout: float = 60.0,
         task_timeout: float = 7 * DAY,
     ) -> None:
-        """Nothing is started before the first use."""
+        """Keep the settings; the server starts at first use."""
         self._server, self._call_timeout = server, call_timeout
         self.task_timeout = task_timeout
         self._pid = 0
@@ -166,7 +166,7 @@ class McpServer:
         only: Sequence[str] | None = None,
         approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
     ) -> list[McpTool]:
-        """List the server's tools; `only` names those to return, `approval` is theirs: see `mcp_tools`.
+        """List the server's tools, or those in `only`; for `approval`, see `mcp_tools`.
 
         Raises:
             DefinitionError: the server can't be started, or lacks one of the names.
@@ -194,11 +194,12 @@ class McpServer:
     async def call(self, name: str, arguments: dict[str, Any], **round_: Any) -> dict[str, Any]:
         """Call a tool and return its result as status and content; any fault is an error result.
 
-        Where the server asks, the status is "asks", with its `requests` by key and its `state`: call again
-        with `state` and `responses`, the answers by key. Where it goes on as a task, the status is "works".
+        If the server asks, the status is "asks", with its `requests` by key and its `state`: call
+        again with `state` and `responses`, the answers by key. If the call continues as a task, the
+        status is "works".
         """
         try:
-            # The session lives on the process's loop, and the caller may be on another one.
+            # The session lives on the process's loop, and the caller may be on another loop.
             return await async_loop.in_thread(
                 async_loop.run, self._called(name, arguments, **round_)
             )
@@ -211,7 +212,7 @@ class McpServer:
         """Send `tasks/get`, `tasks/update` or `tasks/cancel`.
 
         Raises:
-            Exception: of the SDK, or of the transport.
+            Exception: from the SDK or the transport.
         """
         return await async_loop.in_thread(
             async_loop.run, self._of_task(method, task_id, responses)
@@ -272,15 +273,15 @@ class McpServer:
         return _result(cast("types.CallToolResult", answer))
 
     async def _guarded(self, client: Client, request: Coroutine[Any, Any, Reply]) -> Reply:
-        """Send a request in a session; a session that is broken is not used again.
+        """Send a request in a session; a broken session isn't used again.
 
-        One in which the server has answered goes on, with the other calls that wait in it.
+        A session in which the server answered stays open, with the other calls waiting in it.
         """
         try:
             async with asyncio.timeout(self._call_timeout + CLOSE_WITHIN):
                 return await request
         except (RuntimeError, ValueError):
-            raise  # what was answered does not fit
+            raise  # the answer doesn't fit
         except Exception as error:
             if not isinstance(error, MCPError) or error.code in BROKEN:
                 await self._close(client)
@@ -294,7 +295,7 @@ class McpServer:
             return self._client
 
     async def _open(self) -> None:
-        """Open a session in a task of its own: it must end in the task that began it."""
+        """Open a session in a new task, because it must end in the task that began it."""
         connection: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
         self._pid, self._client, self._done = os.getpid(), None, asyncio.Event()
         self._task = asyncio.create_task(self._hold(connection, self._done))
@@ -313,13 +314,13 @@ class McpServer:
                 await close_event.wait()
         except BaseException as error:  # noqa: BLE001 - raised where the session is awaited
             if not connection.done():
-                # A start that was cancelled may end in any error.
+                # A cancelled start may end in any error.
                 is_late = start.expired() or not isinstance(error, Exception)
                 late = TimeoutError("the server has not introduced itself in time")
                 connection.set_exception(late if is_late else error)
 
     async def _close(self, client: Client | None) -> None:
-        """End a session, unless another call has ended it: the next one may be open by then."""
+        """End a session, unless another call has ended it and the next may already be open."""
         if client is not self._client:
             return
         task, close_event = self._task, self._done
@@ -335,14 +336,14 @@ class McpServer:
 
 
 class McpTool:
-    """One tool of an MCP server, as an agent calls it."""
+    """One tool of an MCP server, callable by an agent."""
 
     tool_type = "mcp"
 
     def __init__(
         self, server: McpServer, definition: Any, approval: Rule | Policy | None = None
     ) -> None:
-        """`definition` is the tool as the server listed it; people approve its calls by `approval`."""
+        """Read the `definition` listed by the server; people approve calls by `approval`."""
         self._server, self._name = server, str(definition.name)
         self.tool_name = self._name
         check_tool_schema(self._name, definition.input_schema)
@@ -357,7 +358,7 @@ class McpTool:
     def stream(
         self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
     ) -> AsyncIterator[Any]:
-        """Refuse: people can answer what a server asks in an agent of this library only.
+        """Refuse: only this library's agents let people answer a server's questions.
 
         Raises:
             UsageError: always.
@@ -366,10 +367,10 @@ class McpTool:
         raise UsageError(f"{self.tool_name} of an MCP server is a tool of runner.Agent only.")
 
     async def run_in(self, execution: ToolExecution) -> ToolOutcome:
-        """Call the server, or go on with a call in which it has asked, or that it has made a task.
+        """Call the server, or continue a call that has asked or become a task.
 
         Raises:
-            RetryAfter: the server is to be asked again then.
+            RetryAfter: the server should be asked again at that time.
         """
         began = time.monotonic()
         past = execution.command.subagent
@@ -392,7 +393,7 @@ class McpTool:
             return execution.failed(error, time.monotonic() - began)
 
     async def abandon(self, document: Mapping[str, Any]) -> None:
-        """Tell the server that the task of a call is not waited for."""
+        """Tell the server that nobody waits for a call's task."""
         if "task" in document:
             with contextlib.suppress(Exception):
                 await self._server.of_task("tasks/cancel", document["task"])
@@ -400,7 +401,7 @@ class McpTool:
     async def _call(
         self, execution: ToolExecution, document: dict[str, Any], responses: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Call, or call again with what was answered; return the result, or the document to go on with."""
+        """Call, or call again with the answers; return the result, or the document to continue."""
         going_on = {"responses": responses, "state": document["state"]} if document else {}
         arguments = dict(execution.command.use["input"])
         result = await self._server.call(self._name, arguments, **going_on)
@@ -414,7 +415,7 @@ class McpTool:
                 pause = pause_after(result["round"])
                 if pause > SHORT_PAUSE:
                     await self._save(execution, result)
-                    raise RetryAfter(pause, reason=f"{self._name} is to be called again")
+                    raise RetryAfter(pause, reason=f"{self._name} must be called again")
                 await asyncio.sleep(pause)
                 await execution.checkpointer.check()
         return result
@@ -422,10 +423,10 @@ class McpTool:
     async def _look(
         self, execution: ToolExecution, task: dict[str, Any], responses: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Send answers to a task, and return its result, or the document with what it asks."""
+        """Send answers to a task; return its result, or the document with its requests."""
         name = task["task"]
         if time.time() > task["since"] + self._server.task_timeout:
-            raise UsageError(f"the task {name} has not ended in time, and was cancelled.")
+            raise UsageError(f"the task {name} didn't end in time and was cancelled.")
         if responses:
             await self._of_task("tasks/update", task, responses)
             answered = [*task["answered"], *responses]
@@ -461,7 +462,7 @@ class McpTool:
             raise self._later(task, error) from error
 
     def _later(self, task: Mapping[str, Any], error: Exception | None = None) -> RetryAfter:
-        """Return when a task is looked at again: at the server's interval, less often when it takes long."""
+        """Return when to check a task again: at the server's interval, or rarer for a long task."""
         rare = min(LONGEST_PAUSE, (time.time() - task["since"]) / 10)
         seconds = min(max((task["poll"] or 0) / 1000, rare, 0.1), DAY)
         why = f" ({error})" if error else ""
@@ -473,10 +474,11 @@ class McpTool:
     def _answers(
         self, execution: ToolExecution, document: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[Interrupt]]:
-        """Return the answers to what the server asks in this round, and the questions without one.
+        """Return the answers to the server's requests in this round, and the open questions.
 
         Raises:
-            UsageError: a question can't be asked as the server wants it. InterruptExpired: it has expired.
+            UsageError: a question can't be asked as the server wants it.
+            InterruptExpired: a question has expired.
         """
         responses: dict[str, Any] = {}
         open_questions: list[Interrupt] = []
@@ -517,9 +519,9 @@ def mcp_tools(
     task_timeout: float = 7 * DAY,
     approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
 ) -> list[McpTool]:
-    """Return the tools of an MCP server for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
+    """List MCP server tools for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
 
-    `approval` is that of `@tool`, for every tool or by name: `{"refund": Rule(...)}`.
+    `approval` is as for `@tool`, for every tool or by name: `{"refund": Rule(...)}`.
 
     Raises:
         DefinitionError: the server can't be started, or lacks one of the names.
@@ -529,7 +531,7 @@ def mcp_tools(
 
 
 def pause_after(number: int) -> float:
-    """Return the seconds until the next call, after that many in which a server only asked for it."""
+    """Return the seconds to wait after `number` calls in which a server only asked for another."""
     return min(LONGEST_PAUSE, 0.05 * 2.0 ** min(number, 16))
 
 
@@ -543,7 +545,7 @@ def _failed(text: str) -> dict[str, Any]:
 
 
 def _content(item: Any) -> dict[str, Any]:
-    """Write a part of an MCP result in the shape that models take."""
+    """Convert a part of an MCP result to a content block for models."""
     if item.type == "text":
         return {"text": item.text}
     if item.type == "image":
@@ -553,10 +555,10 @@ def _content(item: Any) -> dict[str, Any]:
 
 
 def _request(request: Any) -> dict[str, Any]:
-    """Write what a server asks as JSON data.
+    """Return a server's request as JSON data.
 
     Raises:
-        UsageError: it does not ask people, or not in the flat form that elicitations have.
+        UsageError: the request isn't for people, or lacks the flat form of an elicitation.
     """
     if not isinstance(request, ElicitRequest):
         raise UsageError(
@@ -567,7 +569,7 @@ def _request(request: Any) -> dict[str, Any]:
     )
     if not is_flat(document.get("requestedSchema", {"properties": {}})):
         raise UsageError(
-            "the server asks in another form than elicitations have, an object of texts, numbers, booleans "
+            "the server's request lacks the form of an elicitation, an object of texts, numbers, booleans "
             "and choices; the call was ended."
         )
     return document
@@ -590,7 +592,7 @@ CHOICES = ("oneOf", "anyOf", "items")
 
 
 def is_flat(schema: Any) -> bool:
-    """Return whether a schema has the form of an elicitation: an object without any structure inside."""
+    """Return whether a schema has an elicitation's form: an object without inner structure."""
     properties = schema.get("properties") if isinstance(schema, Mapping) else None
     return (
         isinstance(properties, Mapping)
@@ -614,9 +616,9 @@ def _is_field(schema: Any, choices: Sequence[str] = CHOICES) -> bool:
 
 
 async def _refuse(context: Any, params: Any) -> ErrorData:
-    """Refuse a request in the middle of a call, as servers of 2025-11-25 send it."""
+    """Refuse a request in the middle of a call, which MCP 2025-11-25 servers send."""
     del context, params
     return ErrorData(
         code=types.INVALID_REQUEST,
-        message="this client asks people only by results of type input_required (MCP 2026-07-28).",
+        message="this client asks people only through input_required results (MCP 2026-07-28).",
     )

@@ -1,9 +1,10 @@
 """An agent of the OpenAI Agents SDK as a node (extra `openai-agents`).
 
-The SDK's `RunState` is in the node's document. A tool call that needs approval is one question, with its
-exact name and arguments; calls of agents that are tools themselves, too. A rule may decide it. The SDK takes
-approvals and rejections, and no other arguments. The agent goes on when all are answered. A crash repeats
-what it did since its last pause. Errors of the agent are the node's failure.
+The SDK's `RunState` is in the node's document. Each tool call that needs approval, also one made by
+an agent that is itself a tool, is one question with its exact name and arguments. A rule may decide
+it. The SDK accepts approvals and rejections, but no edited arguments. The agent continues once all
+are answered. After a crash it repeats its work since the last pause. Errors of the agent fail the
+node.
 """
 
 from __future__ import annotations
@@ -67,20 +68,22 @@ class OpenAIAgent(FrameworkNode):
     """A node that runs an agent of the OpenAI Agents SDK.
 
     A call that needs approval is answered with true or false, or with
-    `{"kind": "tool-denied", "message": ...}`, whose message the model gets.
+    `{"kind": "tool-denied", "message": ...}`, whose message goes to the model.
 
     Args:
-        factory: builds the agent, with those that it hands over to; it is called for each execution.
-        input: makes the agent's input of the visit; without it the task and the inputs are a text.
-        context: makes the context of tools and hooks, which is not stored; without it a dictionary with the
-            visit's `idempotency_key`.
-        approval: the rule that decides calls of the tools that need approval, a function of a call's
-            arguments and a `CallContext` that returns its rule, or None if it needs no approval, or either of
-            them by the name of a tool. Without it any answer does.
-        run_config: the SDK's settings of a run.
-        max_turns: the most calls of the model in one visit; None for any number.
+        factory: builds the agent and the agents it hands over to; it is called for each execution.
+        input: makes the agent's input from the visit; without it the task and the inputs become a
+            text.
+        context: makes the context of tools and hooks, which is not stored; without it a dictionary
+            with the visit's `idempotency_key`.
+        approval: the rule that decides calls of the tools that need approval; or a function that
+            takes a call's arguments and a `CallContext` and returns its rule, or None if the call
+            needs no approval; or a mapping from tool names to either. Without it any answer is
+            accepted.
+        run_config: the SDK's settings for a run.
+        max_turns: the maximum of model calls in one visit; None for no limit.
         name: the node's id, unless `add_node` gives one.
-        version: change it when waiting runs must not go on with the new code.
+        version: change it if waiting runs must not continue with the new code.
     """
 
     kind = KIND
@@ -103,7 +106,7 @@ class OpenAIAgent(FrameworkNode):
         self._options = {"run_config": run_config, "max_turns": max_turns}
 
     def _cause(self, error: BaseException) -> BaseException:
-        """Return what a tool has raised, which the SDK wraps."""
+        """Return the error raised by a tool, which the SDK wraps."""
         return (isinstance(error, UserError) and error.__cause__) or error
 
     async def _execute(self, visit: Visit) -> Outcome:
@@ -117,13 +120,13 @@ class OpenAIAgent(FrameworkNode):
 
 @dataclass(kw_only=True)
 class _OpenAIPast(Past):
-    """`state` is the SDK's, of an agent that waits."""
+    """Stored state; `state` is the SDK's state of a waiting agent."""
 
     state: JSON = None
 
 
 class _OpenAIExecution:
-    """One execution: what the agent is given, and what to store of it."""
+    """One execution: the agent's input, and the state to store."""
 
     def __init__(
         self, visit: Visit, past: _OpenAIPast, approval: Gates, options: dict[str, Any]
@@ -138,7 +141,7 @@ class _OpenAIExecution:
     async def run(
         self, agent: Agent[Any], context: Any, make: Callable[[Visit], Any]
     ) -> Outcome:
-        """Go on from where the stored document stands."""
+        """Continue from the stored document."""
         for each in _reachable(agent):
             each.hooks = _checked(each.hooks or AgentHooks())
         for each in (agent, *_reachable(agent)):
@@ -167,7 +170,7 @@ class _OpenAIExecution:
 
     async def _invoke(self, agent: Agent[Any], given: Any, context: Any) -> Any:
         hooks = _checked(RunHooks())
-        # A state has its context already.
+        # A state already has its context.
         fresh = {} if isinstance(given, RunState) else {"context": context}
         try:
             result = await Runner.run(agent, given, hooks=hooks, **fresh, **self._options)
@@ -175,14 +178,14 @@ class _OpenAIExecution:
             if self._stopped:
                 raise self._stopped from None
             raise
-        # An agent that is a tool reports errors to the model that has called it.
+        # An agent that is a tool reports errors to the model that called it.
         if self._stopped:
             raise self._stopped
         self._visit.check()
         return result
 
     async def check(self, *tools: str) -> None:
-        """Let no tool begin that is frozen, and nothing in a visit that was lost."""
+        """Stop frozen tools, and everything in a lost visit."""
         if self._stopped:
             raise self._stopped
         try:
@@ -194,9 +197,9 @@ class _OpenAIExecution:
             raise
 
     async def begin(self, context: Any, agent: Any, tool: Any) -> None:
-        """Let a tool begin that is not frozen, and whose call needs no approval, or has it."""
+        """Let a tool call begin if it isn't frozen and has any approval it needs."""
         await self.check(tool.name)
-        # The hooks of the run and those of the agent see the same call.
+        # The hooks of the run and of the agent both see the call.
         if any(context is each for each in self._calls):
             return
         self._calls.append(context)
@@ -213,7 +216,7 @@ class _OpenAIExecution:
             raise
 
     async def _needs_approval(self, context: Any, tool: Any) -> bool:
-        """Return whether a rule for all tools is for this call: if the tool says that it needs approval."""
+        """Return whether this call needs approval: a rule for all tools leaves that to the tool."""
         needs: Any = getattr(tool, "needs_approval", False)
         if not isinstance(self._approval, Rule) or not callable(needs):
             return bool(needs) or not isinstance(self._approval, Rule)
@@ -221,10 +224,10 @@ class _OpenAIExecution:
         return bool(await is_needed if inspect.isawaitable(is_needed) else is_needed)
 
     def _prepare_tools(self, agent: Agent[Any]) -> None:
-        """Have the SDK ask about the calls for which there is a policy, or a rule for this tool.
+        """Make the SDK ask about calls that have a policy, or a rule for their tool.
 
         Raises:
-            DefinitionError: a tool needs approval whose calls can't be checked where they begin.
+            DefinitionError: a tool needs approval, but its calls can't be checked when they begin.
         """
         for number, tool in enumerate(agent.tools):
             if isinstance(tool, FunctionTool):
@@ -241,7 +244,7 @@ class _OpenAIExecution:
                 )
 
     async def needs_rule(self, agent: Agent[Any], tool: FunctionTool, args: Any) -> bool:
-        """Return whether people decide a call; one that does not fit the tool is refused when it is asked."""
+        """Return whether people decide a call; one that doesn't fit the tool is refused later."""
         schema = _schema_of(agent, {tool.name})
         try:
             whole = args if schema is None else whole_call(tool.name, args, schema)
@@ -268,7 +271,7 @@ class _OpenAIExecution:
         calls: list[ToolApprovalItem],
         questions: list[Asked],
     ) -> None:
-        """Give the state the answers."""
+        """Apply the answers to the state."""
         given = self._questions.hand_over()
         for (inner, call), question in zip(_named(calls), questions, strict=True):
             message: JSON = None
@@ -290,18 +293,18 @@ class _OpenAIExecution:
             else:
                 state.reject(call, rejection_message=str(message) if message else None)
 
-    # -- what is stored ---------------------------------------------------------------------------
+    # -- storage ----------------------------------------------------------------------------------
 
     async def _restored_state(self, agent: Agent[Any], context: Any) -> Any:
         try:
-            # A copy: the SDK changes what it reads.
+            # Copy the document, because the SDK changes it.
             document = json.loads(json.dumps(self._past.state))
             return await RunState.from_json(agent, document, context_override=context)
         except (UserError, TypeError, ValueError, KeyError) as error:
             raise CorruptDocument(
                 f"openai-agents {installed('openai-agents')} can't read the state that version "
-                f"{self._past.library} has stored: {error}. Run the node with that version, and the agents "
-                "under the names that they had."
+                f"{self._past.library} has stored: {error}. Run the node with that version, and keep the "
+                "agents' names."
             ) from error
 
     def _saved(self) -> Saved:
@@ -334,7 +337,7 @@ def _dumped(state: Any) -> JSON:
 
 
 def _named(calls: list[ToolApprovalItem]) -> list[tuple[str, ToolApprovalItem]]:
-    """Name each call by its number, too: two agents that are tools may give theirs the same id."""
+    """Name each call by its number, too: two agents that are tools may use the same call id."""
     return [
         (inner_name(str(number), call.call_id or ""), call) for number, call in enumerate(calls)
     ]
@@ -349,14 +352,14 @@ def _schema(call: ToolApprovalItem) -> JSON:
 
 
 def _schema_of(agent: Any, names: Collection[str | None]) -> JSON:
-    """Return the schema of a local function's arguments; of any other tool None."""
+    """Return the argument schema of a local function, or None for any other tool."""
     tools = [tool for tool in agent.tools if isinstance(tool, FunctionTool)]
     schemas = [tool.params_json_schema for tool in tools if tool.name in names]
     return strict(schemas[0]) if schemas else None
 
 
 def _arguments(call: ToolApprovalItem) -> dict[str, Any]:
-    """Return the arguments of a function; of any other tool, or of unreadable ones, the whole call."""
+    """Return a function's arguments; for other tools or unreadable arguments, the whole call."""
     arguments = _read(call.arguments)
     if isinstance(arguments, dict):
         return arguments
@@ -372,7 +375,7 @@ def _read(arguments: str | None) -> Any:
 
 
 def _needs_rule(agent: Agent[Any], tool: FunctionTool) -> Callable[..., Awaitable[bool]]:
-    """Return the function by which the SDK asks if a call needs approval, in whatever execution."""
+    """Return a function for the SDK that says, in any execution, if a call needs approval."""
 
     async def needs_approval(context: Any, args: dict[str, Any], call_id: str) -> bool:
         del context, call_id
@@ -391,7 +394,7 @@ def _counts(usage: Any) -> dict[str, int]:
 
 
 def _reachable(agent: Agent[Any]) -> Iterator[Agent[Any]]:
-    """List the agents that are tools, and those that they hand over to: a run's hooks don't see them."""
+    """List agents reachable as tools or by handoffs, which a run's hooks don't see."""
     seen: set[int] = set()
     queue = [agent]
     while queue:
@@ -413,9 +416,9 @@ _current: ContextVar[_OpenAIExecution] = ContextVar("openai_agents_execution")
 
 
 def _checked(theirs: Any) -> Any:
-    """Return hooks, of a run or of one agent, that check before they do what these do.
+    """Return hooks, of a run or an agent, that check before they run the given hooks.
 
-    They find the execution in the context, since executions may share an agent.
+    They find the execution in the context, because executions may share an agent.
     """
     base: Any = type(theirs)
     if getattr(base, "checks_visits", False):
@@ -429,7 +432,7 @@ def _checked(theirs: Any) -> Any:
             await super().on_llm_start(*arguments)
 
         async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-            """Check the calls in a reply before any of them begins."""
+            """Check a reply's calls before any of them begins."""
             await _check(*(each.name for each in response.output if _is_call(each)))
             await super().on_llm_end(context, agent, response)
 

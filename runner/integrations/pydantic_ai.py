@@ -1,9 +1,9 @@
 """A `pydantic_ai.Agent` as a node (extra `pydantic-ai`).
 
-Its deferred tool calls become interrupts: calls that need approval, questions, and calls that are
-done elsewhere. The message history is stored as JSON by the framework's own type adapters. It
+Its deferred tool calls become interrupts: calls that need approval, questions, and calls executed
+elsewhere. The message history is stored as JSON by the framework's own type adapters. The framework
 takes all answers of a batch at once, so the node waits for the last one. A checkpoint is made
-before and after each batch of tools. Errors of the agent are the node's failure.
+before and after each batch of tools. Errors of the agent fail the node.
 """
 
 from __future__ import annotations
@@ -80,13 +80,14 @@ class PydanticAIAgent(FrameworkNode):
     any other call with its result.
 
     Args:
-        factory: builds the agent: model, tools and instructions come from here, in every process.
+        factory: builds the agent, with its model, tools and instructions, in every process.
         deps: makes the agent's dependencies from the invocation state.
-        approval: the rule that decides calls of the tools that need approval, a function of a call's
-            arguments and a `CallContext` that returns its rule, or None if it needs no approval, or either of
-            them by the name of a tool. Without it any answer does.
+        approval: the rule that decides calls of the tools that need approval; or a function that
+            takes a call's arguments and a `CallContext` and returns its rule, or None if the call
+            needs no approval; or a mapping from tool names to either. Without it any answer is
+            accepted.
         name: the node's id, unless `add_node` gives one.
-        version: change it when waiting runs must not go on with the new code.
+        version: change it if waiting runs must not continue with the new code.
     """
 
     kind = KIND
@@ -118,14 +119,14 @@ class PydanticAIAgent(FrameworkNode):
 
 @dataclass(kw_only=True)
 class _PydanticPast(Past):
-    """`requests` is what the agent waits for, if it waits, `schemas` are those of the tools in it."""
+    """Stored state; `requests` holds a waiting agent's deferred calls, `schemas` their tools'."""
 
     requests: JSON = None
     schemas: dict[str, JSON] = field(default_factory=dict)
 
 
 class _PydanticExecution:
-    """One execution: what the agent is given, and what to store of it."""
+    """One execution: the agent's input, and the state to store."""
 
     def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
         self._visit, self._past, self._approval = visit, past, approval
@@ -135,7 +136,7 @@ class _PydanticExecution:
         self._usage = dict(past.usage)
 
     async def run(self, agent: Agent[Any, Any], deps: Any) -> Outcome:
-        """Go on from where the stored document stands."""
+        """Continue from the stored document."""
         self._visit.check()
         messages = codec.unpack(self._messages.stored)
         while True:
@@ -174,7 +175,7 @@ class _PydanticExecution:
                 self._usage = add_usage(usage, _counts(run.usage))
                 await self._checkpoint(step, run.all_messages(), resuming=results is not None)
             self._usage = add_usage(usage, _counts(run.usage))
-        assert run.result is not None  # noqa: S101 - a run that was read to its end has one
+        assert run.result is not None  # noqa: S101 - a run that was read to its end has a result
         self._past.begun, self._past.requests = True, None
         output = run.result.output
         if isinstance(output, DeferredToolRequests):
@@ -189,11 +190,11 @@ class _PydanticExecution:
     async def _checkpoint(
         self, step: Any, messages: list[ModelMessage], *, resuming: bool
     ) -> None:
-        """Store the conversation before a batch of tools begins, and after it."""
+        """Store the conversation before and after a batch of tools."""
         if Agent.is_call_tools_node(step) and step.model_response.tool_calls:
             for call in step.model_response.tool_calls:
                 await async_loop.in_thread(self._visit.check_effect, call.tool_name)
-            # A resumed batch begins from what is stored already: the pause itself.
+            # A resumed batch begins from the pause, which is already stored.
             if resuming and self._past.requests is not None:
                 return
         elif Agent.is_model_request_node(step) and _returns(step.request):
@@ -219,7 +220,7 @@ class _PydanticExecution:
         return _read(_requests, self._past.requests, "deferred calls")
 
     def _ask_all(self, requests: DeferredToolRequests) -> dict[str, Asked]:
-        """Ask for all calls that wait, by their ids."""
+        """Ask about all waiting calls, and return the results by call id."""
         call_states: dict[str, Asked] = {}
         for call in requests.approvals:
             if self._gate.is_for(call.tool_name):
@@ -268,10 +269,10 @@ class _PydanticExecution:
         )
 
     async def begin(self, tool: ToolsetTool[Any], args: dict[str, Any], context: Any) -> None:
-        """Let a call begin that needs no approval, or has it.
+        """Let a call begin if it has any approval it needs.
 
         Raises:
-            ApprovalRequired: it has to be asked about. ApprovalMismatch: nobody has approved it.
+            ApprovalRequired: people must be asked about it. ApprovalMismatch: nobody approved it.
         """
         name, is_approved = tool.tool_def.name, context.tool_call_approved
         is_for_all = isinstance(self._approval, Rule)
@@ -295,14 +296,14 @@ class _PydanticExecution:
 
 @dataclass
 class _GatedToolset(WrapperToolset[Any]):
-    """The tools of an agent, whose calls begin when the gate lets them."""
+    """An agent's tools, whose calls begin only if the gate allows it."""
 
     execution: _PydanticExecution
 
     async def call_tool(
         self, name: str, tool_args: dict[str, Any], ctx: Any, tool: ToolsetTool[Any]
     ) -> Any:
-        """Call a tool, if its call may begin."""
+        """Call a tool if the call may begin."""
         await self.execution.begin(tool, tool_args, ctx)
         return await super().call_tool(name, tool_args, ctx, tool)
 
@@ -312,7 +313,7 @@ def _schema(tool: ToolsetTool[Any]) -> JSON:
 
 
 def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
-    """Return a call with what its tool gets; as the model wrote it where JSON would be read as another."""
+    """Return a call with its validated arguments, or unchanged if they don't survive JSON."""
 
     def validated(args: JSON) -> Any:
         values = tools[call.tool_name].args_validator.validate_python(args)
@@ -328,7 +329,7 @@ def _whole(call: ToolCallPart, tools: Mapping[str, Any]) -> ToolCallPart:
 def _decision(
     call_states: Asked, answer: Any, call: ToolCallPart
 ) -> bool | ToolApproved | ToolDenied:
-    """Return a decision by a rule, or the answer to a plain question, as the framework takes it."""
+    """Return a rule's decision, or the answer to a plain question, in the framework's form."""
     match call_states:
         case None:
             return ToolApproved(override_args=call.args_as_dict())

@@ -1,9 +1,9 @@
-"""A `strands.Agent` as a node, through its public interface alone (extra `strands`).
+"""A `strands.Agent` as a node, using only its public interface (extra `strands`).
 
-The agent is built by a factory in whatever process runs the node, and restored from a snapshot:
-its messages are stored as deltas, the rest of the snapshot in the node's document. A checkpoint is
-made before each batch of tools and after it, so a crash repeats at most one batch. Answers go back
-under the agent's own interrupt ids. Errors of the agent are the node's failure.
+A factory builds the agent in the process that runs the node, and a snapshot restores it: messages
+are stored as deltas, the rest of the snapshot in the node's document. A checkpoint is made before
+and after each batch of tools, so a crash repeats at most one batch. Answers go back under the
+agent's own interrupt ids. Errors of the agent fail the node.
 """
 
 from __future__ import annotations
@@ -63,12 +63,13 @@ class StrandsAgent(FrameworkNode):
     """A node that runs a Strands agent.
 
     Args:
-        factory: builds the agent, a new one at each call: model, tools, hooks and settings come from
-            here, in every process; conversation and state come from the store.
-        approval: the rule that decides tool calls, a function of a call's arguments and a `CallContext` that
-            returns its rule, or None if it needs no approval, or either of them by the name of a tool.
+        factory: builds a new agent at each call, with its model, tools, hooks and settings;
+            conversation and state come from the store.
+        approval: the rule that decides tool calls; or a function that takes a call's arguments and
+            a `CallContext` and returns its rule, or None if the call needs no approval; or a
+            mapping from tool names to either.
         name: the node's id, unless `add_node` gives one.
-        version: change it when waiting runs must not go on with the new code.
+        version: change it if waiting runs must not continue with the new code.
     """
 
     kind = KIND
@@ -86,7 +87,7 @@ class StrandsAgent(FrameworkNode):
         self._built: weakref.WeakSet[strands.Agent] = weakref.WeakSet()
 
     def _cause(self, error: BaseException) -> BaseException:
-        """Return the error itself: the event loop wraps errors of hooks and models."""
+        """Return the original error, as the event loop wraps errors of hooks and models."""
         while isinstance(error, EventLoopException):
             error = error.original_exception
         return error
@@ -97,22 +98,22 @@ class StrandsAgent(FrameworkNode):
         try:
             return await _StrandsExecution(visit, agent, past, self._approval).run()
         finally:
-            # The agent is this execution's own; what its tools hold open goes with it.
+            # The agent belongs to this execution, so its tools' open resources are closed.
             await async_loop.in_thread(agent.cleanup)
 
     def _build(self) -> strands.Agent:
         agent: strands.Agent = self._factory()
         if agent in self._built:
             raise DefinitionError(
-                "the factory of a StrandsAgent returned one agent twice, so nothing was run: conversations "
-                "would mix. Build a new agent at each call."
+                "the factory of a StrandsAgent returned the same agent twice, so nothing was run: "
+                "conversations would mix. Build a new agent at each call."
             )
         self._built.add(agent)
         return agent
 
 
 def _in_order(result: Any) -> list[Any]:
-    """Sort a turn's interrupts by their tool calls: tools that run at the same time stop in any order."""
+    """Sort a turn's interrupts by their tool calls, as concurrent tools stop in any order."""
     blocks = [block["toolUse"] for block in result.message["content"] if "toolUse" in block]
     calls = {f":{call['toolUseId']}:": number for number, call in enumerate(blocks)}
     return sorted(
@@ -123,10 +124,10 @@ def _in_order(result: Any) -> list[Any]:
 
 @dataclass(kw_only=True)
 class _StrandsPast(Past):
-    """`snapshot` lacks the messages; `waits` is true while the agent has stopped to ask.
+    """Stored state; `snapshot` lacks the messages, and `waits` is true while the agent asks.
 
-    `calls` are the questions about calls that need approval, `gates` their ids by those of the agent's
-    interrupts.
+    `calls` are the questions about calls that need approval; `gates` maps the agent's interrupt ids
+    to the ids of these questions.
     """
 
     snapshot: dict[str, JSON] | None = None
@@ -140,7 +141,7 @@ def _past_of(visit: Visit) -> _StrandsPast:
     past, number = restored(_StrandsPast, visit, StrandsAgent.__name__), visit.address.visit
     if past.visit == number:
         return past
-    # A new visit: the conversation is its memory, but the old visit's questions are over.
+    # A new visit keeps the conversation, but the old visit's questions are over.
     memory = copy.deepcopy(past.snapshot)
     if memory is not None:
         memory["data"].pop("interrupt_state", None)
@@ -148,7 +149,7 @@ def _past_of(visit: Visit) -> _StrandsPast:
 
 
 class _StrandsExecution:
-    """One execution: an agent of its own, and what to store of it."""
+    """One execution: a new agent, and the state to store."""
 
     def __init__(
         self, visit: Visit, agent: strands.Agent, past: _StrandsPast, approval: Gates
@@ -165,7 +166,7 @@ class _StrandsExecution:
         self._stopped: Exception | None = None
 
     async def run(self) -> Outcome:
-        """Go on from where the stored document stands."""
+        """Continue from the stored document."""
         self._restore()
         self._listen()
         self._given = _counts(self._agent)
@@ -176,7 +177,7 @@ class _StrandsExecution:
             self._resuming = self._past.waits
             result = await self._invoke(prompt)
             if result.structured_output is not None:
-                # Returned in one batch with a question, it is in this result only.
+                # If it comes in one batch with a question, only this result has it.
                 self._past.structured = codec.pack(
                     result.structured_output, "structured_output"
                 )
@@ -186,14 +187,14 @@ class _StrandsExecution:
             if len({question.id for question in questions}) < len(questions):
                 raise NodeFailed(
                     "the model gave two tool calls of one reply the same id, and both ask: one answer would "
-                    "be for both, so neither was answered. Retry the run, or use a model with unique ids."
+                    "count for both, so neither was answered. Retry the run, or use a model with unique ids."
                 )
             self._past.waits = True
             checkpoint = self._saved()
             prompt = self._responses()
             if not prompt:
                 return Interrupted(questions, checkpoint, self._usage())
-            # An earlier attempt of this visit had asked the same, and the answer is there.
+            # An earlier attempt of this visit asked the same, and the answer has arrived.
             await async_loop.in_thread(self._visit.save, checkpoint)
 
     def _prompt(self) -> Any:
@@ -203,7 +204,7 @@ class _StrandsExecution:
 
     async def _invoke(self, prompt: Any) -> Any:
         result: Any = None
-        # The agent's loop writes live objects into this dict: it gets a copy.
+        # The agent's loop writes live objects into this dict, so it gets a copy.
         state = copy.deepcopy(self._visit.invocation_state)
         try:
             async for event in self._agent.stream_async(prompt, invocation_state=state):
@@ -224,9 +225,9 @@ class _StrandsExecution:
         )
 
     def _responses(self) -> list[dict[str, Any]]:
-        """Return the answers that the agent does not have yet, by the ids of its interrupts.
+        """Return the answers that the agent doesn't have yet, by its interrupt ids.
 
-        A decision on a call is only said to be there: the gate reads it when the call begins.
+        For a decision on a call the answer is just True: the gate reads it when the call begins.
         """
         answers = self._questions.hand_over()
         for inner, question in list(self._past.gates.items()):
@@ -239,7 +240,7 @@ class _StrandsExecution:
         ]
 
     async def _approve(self, event: hooks.BeforeToolCallEvent) -> None:
-        """Have people approve a call that needs it; it begins as they approved it, or is cancelled."""
+        """Ask people to approve a call that needs it; it begins as approved, or is cancelled."""
         tool: Any = event.selected_tool
         if event.cancel_tool or tool is None or not self._gate.is_for(tool.tool_name):
             return
@@ -278,26 +279,26 @@ class _StrandsExecution:
                 args = call_state.args
         if event.cancel_tool:
             return
-        # A hook or another tool may hold what the event shows, and change it.
+        # A hook or another tool may hold the event's data and change it.
         event.tool_use = {**event.tool_use, "input": copy.deepcopy(args)}
         await async_loop.in_thread(self._gate.begin, tool.tool_name, args, schema, call_id)
         self._calls.close(call_id)
 
     async def _publish(self, interrupts: Iterable[Any]) -> None:
-        """Show questions while other tools still run, beside the snapshot that was stored last."""
+        """Publish questions while other tools still run, beside the last stored snapshot."""
         shown = {entry["id"] for entry in self._past.questions} | self._visit.answers.keys()
         new_questions = [
             question for question in map(self._ask, interrupts) if question.id not in shown
         ]
         if new_questions and self._past.snapshot is not None:
-            # That snapshot has none of the answers of this execution: it still needs them.
+            # That snapshot lacks this execution's answers and still needs them.
             self._past.questions = self._questions.open_document(self._past.questions)
             self._past.calls = self._calls.open_document(self._past.calls)
             await async_loop.in_thread(
                 self._visit.ask, new_questions, self._messages.unchanged(self._document())
             )
 
-    # -- what is stored ---------------------------------------------------------------------------
+    # -- storage ----------------------------------------------------------------------------------
 
     def _restore(self) -> None:
         if self._past.snapshot is None:
@@ -308,7 +309,7 @@ class _StrandsExecution:
             self._agent.load_snapshot(strands.Snapshot.from_dict(snapshot))
         except (SnapshotException, KeyError, TypeError, ValueError) as error:
             raise CorruptDocument(
-                f"strands-agents {installed('strands-agents')} can't load what strands-agents "
+                f"strands-agents {installed('strands-agents')} can't load the snapshot that version "
                 f"{self._past.library or '(unknown)'} stored: {error}. Run the node with that version."
             ) from error
 
@@ -338,16 +339,16 @@ class _StrandsExecution:
             raise
 
     async def _tools_begin(self, event: hooks.BeforeToolsEvent) -> None:
-        # Before any of them has begun: none is repeated after the thaw.
+        # This check comes before any tool begins, so that none is repeated after the thaw.
         for block in event.message["content"]:
             if "toolUse" in block:
                 await async_loop.in_thread(self._visit.check_effect, block["toolUse"]["name"])
-        # A resumed batch begins from what is stored already: the pause itself.
+        # A resumed batch begins from the pause, which is already stored.
         if not self._resuming:
             await async_loop.in_thread(self._visit.save, self._saved())
 
     def _tool_ended(self, event: hooks.AfterToolCallEvent) -> None:
-        # The agent would make it a result for the model.
+        # Otherwise the agent would turn it into a result for the model.
         if isinstance(event.exception, RetryAfter):
             raise event.exception
 
@@ -379,7 +380,7 @@ class _StrandsExecution:
     # -- the end ----------------------------------------------------------------------------------
 
     def _usage(self) -> dict[str, int]:
-        """Count this visit: what is stored of it, and what this execution has added."""
+        """Return this visit's usage: the stored usage, and the growth in this execution."""
         now = _counts(self._agent)
         growth = {name: count - self._given.get(name, 0) for name, count in now.items()}
         return add_usage(self._past.usage, growth)
@@ -388,7 +389,7 @@ class _StrandsExecution:
         if result.stop_reason == "checkpoint":
             raise DefinitionError(
                 "the agent was built with checkpointing=True and stopped; leave that out: the node makes "
-                "checkpoints by itself."
+                "checkpoints itself."
             )
         agent_result = AgentResult(
             stop_reason=result.stop_reason,

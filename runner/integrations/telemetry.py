@@ -1,11 +1,11 @@
 """OpenTelemetry spans for nodes, model calls and tool calls; needs the extra `otel`.
 
-Call `instrument()` where graphs are registered. Each execution of a node is one span, and within it each
-call of a model or a tool. The spans of a run and its child runs are children of the span in which the run
-was started. A run that was started outside of any span has a trace of its own, whose id is made from the
-run's id, so that nothing has to be handed from worker to worker; its nodes' spans have no parent then. A
-wait for a person is no span: it may take days. The span after it links to the span before it. No prompt,
-input or output is recorded.
+Call `instrument()` where graphs are registered. Each execution of a node is one span, and each call
+of a model or tool is a span inside it. The spans of a run and its child runs are children of the
+span in which the run was started. A run started outside any span gets a new trace, whose id is
+derived from the run's id so that workers needn't pass anything on; its nodes' spans have no parent.
+A wait for a person has no span, because it may take days; the span after it links to the span
+before it. No prompt, input or output is recorded.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ with needs_extra("otel", "OpenTelemetry"):
     )
 
 ORIGINS = 1_000
-"""Runs of which a process knows where they were started."""
+"""Maximum number of runs whose origin a process remembers."""
 
 
 def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
-    """Make a span of every execution of a node, model call and tool call from now on.
+    """Create a span for every node execution, model call and tool call from now on.
 
-    Without `provider` it is OpenTelemetry's global one. It returns what `telemetry.detach` takes to end it.
+    Without `provider`, OpenTelemetry's global one is used. To stop, pass the returned observer to
+    `telemetry.detach`.
     """
     tracer = trace.get_tracer("runner", tracer_provider=provider)
     origins: dict[str, tuple[str, str]] = {}
@@ -69,7 +70,7 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
 
 
 def _origin(visit: ClaimedVisit) -> tuple[str, str]:
-    """Return the id of a run's outermost run, and the traceparent of the span that started that."""
+    """Return the id of a run's outermost run, and the traceparent of the span that started it."""
     record = visit.store.peek(visit.address.run_id)
     if record is not None and record.root not in ("", record.run_id):
         record = visit.store.peek(record.root) or record
@@ -133,7 +134,7 @@ def _tell(span: Span, outcome: Outcome) -> None:
 
 @contextmanager
 def _call_span(tracer: Tracer, call: ObservedCall) -> Iterator[Callable[[CallEnd], object]]:
-    """Make the span of a model or tool call, by OpenTelemetry's conventions for generative AI."""
+    """Create a model or tool call's span, by OpenTelemetry's conventions for generative AI."""
     operation = {"model": "chat", "tool": "execute_tool"}[call.kind]
     attributes = {"gen_ai.operation.name": operation, "gen_ai.agent.name": call.agent}
     if call.kind == "tool":
@@ -160,7 +161,7 @@ def _call_span(tracer: Tracer, call: ObservedCall) -> Iterator[Callable[[CallEnd
 
 
 class _TraceIds:
-    """An id generator for spans without a parent: the trace that `_next_trace` names."""
+    """An id generator that gives spans without a parent the trace id in `_next_trace`."""
 
     def __init__(self, generator: Any) -> None:
         self._generator = generator
@@ -179,10 +180,10 @@ _next_trace: ContextVar[int] = ContextVar("runner_next_trace", default=0)
 
 
 def _use_trace_ids(tracer: Tracer) -> None:
-    """Give our tracer, which no other code uses, the id generator above; other SDKs choose ids themselves."""
+    """Give our tracer, used by no other code, the id generator above; other SDKs keep their ids."""
     real: Any = getattr(
         tracer, "_tracer", tracer
-    )  # that of the global provider may be set later
+    )  # the global provider's tracer may be set later
     generator = getattr(real, "id_generator", None)
     if generator is not None and not isinstance(generator, _TraceIds):
         real.id_generator = _TraceIds(generator)

@@ -553,9 +553,9 @@ def test_an_agent_refuses_a_cost_without_a_price():
     """It could never be counted. Prices are numbers from 0."""
     with pytest.raises(DefinitionError, match="price=Price"):
         looping(Budget(cost=1)).agent()
-    with pytest.raises(DefinitionError, match="no Budget"):
+    with pytest.raises(DefinitionError, match="isn't a Budget"):
         looping("much").agent()
-    with pytest.raises(DefinitionError, match="no Price"):
+    with pytest.raises(DefinitionError, match="isn't a Price"):
         looping(price=3).agent()
     with pytest.raises(DefinitionError, match="from 0"):
         Price(input=-1)

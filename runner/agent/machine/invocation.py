@@ -1,7 +1,7 @@
-"""One invocation, in passes: each goes from the start or an answer to the end or the next question.
+"""One invocation, in passes: each runs from the start or an answer to the end or the next question.
 
-A pass begins with BeforeInvocation and ends with AfterInvocation, also when it only stops to
-wait. Either may ask; then nothing inside moves until that question is answered.
+A pass begins with BeforeInvocation and ends with AfterInvocation, even if it only stops to wait.
+Either may ask; then nothing inside moves until that question is answered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DENIED = "invocation denied by hook"
 
 
 def start(transition: Transition, event: Started) -> None:
-    """Begin, go on after answers, or go on after a crash, as the stage requires."""
+    """Begin, or continue after answers or after a crash, as the stage requires."""
     was_cancelled = transition.state.cancelled
     questions = _with_answers(transition.state, event.answers)
     transition.put(questions=questions, cancelled=False, failure=None)
@@ -49,8 +49,8 @@ def _with_answers(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[s
     questions = _own(state.questions)
     for key, answer in answers.items():
         question = questions.get(key)
-        # A withdrawn question may be asked again in a later attempt: then the visit's answer counts. One
-        # that the state has dropped counts as well, or its id would be used again.
+        # A withdrawn question may be asked again in a later attempt: then the visit's answer
+        # counts. One dropped from the state is restored too, or its id would be reused.
         if question is None:
             is_new = answer.status is InterruptStatus.WITHDRAWN
         else:
@@ -61,7 +61,7 @@ def _with_answers(state: AgentState, answers: Mapping[str, Interrupt]) -> dict[s
 
 
 def _own(questions: Mapping[str, Interrupt]) -> dict[str, Interrupt]:
-    """Leave out what stands for questions of others, so that calls which wait for these look again."""
+    """Leave out placeholders for others' questions, so that calls waiting for them look again."""
     return {key: question for key, question in questions.items() if not key.startswith(AWAITED)}
 
 
@@ -86,14 +86,14 @@ def _fire_invocation_hook(transition: Transition) -> None:
         transition.put(invocation_hook_point=point)
         transition.add(fire_command(point))
     elif transition.state.stage is PassStage.OPENING:
-        # All passes of one input share a number: what was answered for it isn't asked again.
+        # All passes of one input share a number, so questions answered for it aren't asked again.
         transition.fire_invocation_hook("before_invocation", transition.state.inputs)
     else:
         transition.fire_invocation_hook("after_invocation", transition.state.passes)
 
 
 def _is_parked(state: AgentState, point: HookPoint) -> bool:
-    """Return whether it waits for an answer; one that got an answer or was cut short is replayed."""
+    """Return whether a point waits for an answer; otherwise it is replayed."""
     return bool(point.question_ids) and not any_answered(state, point.question_ids)
 
 
@@ -110,9 +110,9 @@ def _go_on_inside(transition: Transition) -> None:
 
 
 def hook_fired(transition: Transition, event: HookFired) -> None:
-    """Apply what the callbacks around the pass decided."""
+    """Apply the changes or questions of the callbacks around the pass."""
     if transition.state.stage is PassStage.FAILING:
-        # A question has no use here: the invocation has failed already.
+        # Questions are useless here: the invocation has already failed.
         transition.finish("failed")
     elif event.questions:
         point = transition.state.invocation_hook_point
@@ -179,17 +179,17 @@ def _next_input(transition: Transition, event: HookFired) -> None:
 
 
 def takes_input(state: AgentState) -> bool:
-    """Return whether this pass is the one that brings in new messages."""
+    """Return whether this pass brings in new messages."""
     return state.phase is Phase.PROMPT and state.hook_point is None and not state.forced
 
 
 def ended(transition: Transition) -> None:
-    """Close a pass that has nothing left to do."""
+    """Close a pass with nothing left to do."""
     transition.close_pass(transition.state.stop_reason)
 
 
 def callback_failed(transition: Transition, event: CallbackFailed) -> None:
-    """End in the error of a callback around the pass; a failed invocation keeps its first error."""
+    """Fail with the error of a callback around the pass; a failed invocation keeps its error."""
     if transition.state.stage is PassStage.FAILING:
         transition.finish("failed")
     else:

@@ -1,6 +1,6 @@
 """The machine's inputs and outputs: an agent's definition, events from the shell, commands to it.
 
-All are frozen values of packed JSON data, so that a test can print, store and compare them.
+All are frozen values of packed JSON data, so that tests can print, store and compare them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from runner.records.interrupts import Interrupt
 
 @dataclass(frozen=True, slots=True)
 class AgentDefinition:
-    """Properties of an agent that the machine needs; tokens and turns are limits of one invocation.
+    """Properties of an agent for the machine; tokens and turns are limits of one invocation.
 
-    `structured` names the tool that takes the structured output, `tool_attempts` and
-    `model_attempts` bound repeats (the latter of throttled calls only).
+    `structured` names the tool that takes the structured output; `tool_attempts` and
+    `model_attempts` bound the attempts of a call (of models, only throttled ones count).
     """
 
     sequential: bool = False
@@ -35,7 +35,7 @@ class AgentDefinition:
     max_delay: float = 240.0
 
 
-# -- commands: what the shell must do, in this order --------------------------------------------------
+# -- commands for the shell, to be carried out in order -----------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class RedactMessage:
 
 @dataclass(frozen=True, slots=True)
 class FireHook:
-    """Fire a hook event, made from the state as it now is; answered by HookFired or CallbackFailed."""
+    """Fire a hook event made from the current state; answered by HookFired or CallbackFailed."""
 
     event: str
     key: str
@@ -68,7 +68,7 @@ class FireHook:
 
 @dataclass(frozen=True, slots=True)
 class CallModel:
-    """Call the model; answered by ModelReplied. `forced` offers it only the output tool."""
+    """Call the model; answered by ModelReplied. If `forced`, it gets only the output tool."""
 
     forced: bool
 
@@ -86,22 +86,22 @@ class RunTool:
 
 @dataclass(frozen=True, slots=True)
 class WriteCheckpoint:
-    """Store a checkpoint; if it is `blocking`, what follows begins only once it is stored."""
+    """Store a checkpoint; if it is `blocking`, later commands begin only once it is stored."""
 
     blocking: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PublishQuestions:
-    """Publish questions at once, while other work goes on; a checkpoint goes with them."""
+    """Publish questions with a checkpoint at once, while other work continues."""
 
     questions: list[Interrupt]
 
 
 @dataclass(frozen=True, slots=True)
 class RecordUse:
-    """Store that a decision is used, with a checkpoint; the call that it is for begins only then. Or that
-    the call has ended.
+    """Store the use of a decision, with a checkpoint; its call begins only then. Or store that the
+    call has ended.
     """
 
     use: Use
@@ -135,12 +135,12 @@ Command = (
 )
 
 
-# -- events: what happened ----------------------------------------------------------------------------
+# -- events from the shell ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """An execution begins, with all answers so far; whatever was running before is lost."""
+    """An execution begins, with all answers so far; work that ran before it is lost."""
 
     answers: Mapping[str, Interrupt] = field(default_factory=dict)
 
@@ -149,7 +149,7 @@ class Started:
 class HookFired:
     """All callbacks of a hook event ran; `changes` holds its writable attributes, packed.
 
-    A change that is absent is the default. With `questions` the changes count for nothing.
+    An absent change means the default. With `questions`, changes are ignored.
     """
 
     event: str
@@ -160,9 +160,9 @@ class HookFired:
 
 @dataclass(frozen=True, slots=True)
 class ModelReplied:
-    """The model call ended; counts of tokens are this call's, `model_state` None keeps the old one.
+    """The model call ended; `usage` is this call's, and `model_state` None keeps the old one.
 
-    `redact` replaces the text of the last user message: the provider rejected its content.
+    `redact` replaces the text of the last user message, whose content the provider rejected.
     """
 
     reply: ModelReply
@@ -174,7 +174,7 @@ class ModelReplied:
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
-    """A tool returned or raised; `duration` is in seconds, `effect` what it did by a decision."""
+    """A tool returned or raised; `duration` is in seconds, `effect` the use of a decision."""
 
     id: str
     result: dict[str, JSON]
@@ -215,7 +215,7 @@ class SubagentSaved:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalUsed:
-    """A tool call is about to begin that was approved; of an agent that serves as a tool with its state."""
+    """An approved tool call is about to begin; an agent that serves as a tool adds its state."""
 
     id: str
     use: Use
@@ -224,7 +224,7 @@ class ApprovalUsed:
 
 @dataclass(frozen=True, slots=True)
 class CallbackFailed:
-    """A callback raised, or a tool's question was refused: the invocation ends in this error."""
+    """A callback raised, or a tool's question was refused: the invocation ends with this error."""
 
     event: str
     key: str
@@ -233,12 +233,12 @@ class CallbackFailed:
 
 @dataclass(frozen=True, slots=True)
 class Waited:
-    """The time to wait is over."""
+    """The wait after throttling is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The caller wants this invocation to end as soon as nothing runs any more."""
+    """The caller wants this invocation to end once nothing is running."""
 
 
 MachineEvent = (

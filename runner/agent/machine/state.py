@@ -1,7 +1,7 @@
 """The stored document of an agent: everything that must survive a pause, and nothing else.
 
-The conversation itself is stored beside it, as deltas. All values are packed JSON data. Only
-`new_state` has defaults: a stored document with a missing or an unknown field is refused.
+The conversation is stored beside it, as deltas. All values are packed JSON data. Only `new_state`
+has defaults: a stored document with a missing or unknown field is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runner.records.interrupts import Interrupt, usual_dropped
 
 
 class PassStage(enum.StrEnum):
-    """The stage of one pass through the agent; a pass ends where the agent ends or waits."""
+    """The stage of one pass through the agent; a pass ends when the agent ends or waits."""
 
     OPENING = "opening"
     RUNNING = "running"
@@ -33,7 +33,7 @@ class PassStage(enum.StrEnum):
 
 
 class Phase(enum.StrEnum):
-    """The place in the loop where the agent is."""
+    """The agent's place in the loop."""
 
     PROMPT = "prompt"
     BEFORE_MODEL = "before_model"
@@ -60,10 +60,10 @@ class CallStage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class HookPoint:
-    """One firing of a hook event; what the event shows is read from the rest of the state.
+    """One firing of a hook event, whose data is read from the rest of the state.
 
-    `question_ids` are the questions that its callbacks asked in the last pass. With any, it is parked, and
-    what it shows stays as it was before the first callback.
+    `question_ids` are the questions asked by its callbacks in the last pass. With any, it is
+    parked, and its data stays as it was before the first callback.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -77,9 +77,9 @@ class HookPoint:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Call as the Before callbacks left it: the use as it runs, and the tool's name, if any.
+    """Call as left by the Before callbacks: the use to run, and the tool's name, if any.
 
-    `registered` is true where the tool is the agent's own of that name.
+    `registered` is true if the tool is the agent's own tool of that name.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -91,9 +91,9 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A finished attempt before the first After callback: every replay starts from it.
+    """A finished attempt before the first After callback; every replay starts from it.
 
-    `duration` is in seconds, None where no tool ran.
+    `duration` is in seconds, or None if no tool ran.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -107,7 +107,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SubagentState:
-    """The document and conversation of an agent that serves as a tool, inside its caller's document."""
+    """The document and conversation of an agent used as a tool, inside its caller's document."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
@@ -117,10 +117,10 @@ class SubagentState:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of a reply; `use` is as the model asked for it.
+    """One tool call of a reply; `use` is the model's request.
 
-    With `question_ids` it is parked at its stage. `structured` is the structured output that it
-    produced, if it is that tool.
+    With `question_ids` it is parked at its stage. `structured` is the structured output, if this
+    call produced it.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -164,7 +164,7 @@ class ModelReply:
 
 @dataclass(frozen=True, slots=True)
 class SessionStart:
-    """The session as the invocation began: its id, the number of messages before, and the user state."""
+    """The session when the invocation began: its id, the number of messages, and the user state."""
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
@@ -177,9 +177,9 @@ class SessionStart:
 class AgentState:
     """The state of an agent in one visit of its node.
 
-    `hook_point` is the hook event of the loop that fires or is parked, `invocation_hook_point` the one
-    around the pass. `turn` counts model calls that were begun, `attempt` repeats of one, `window` is the
-    index of the first message the model sees, `length` the number of messages in the conversation.
+    `hook_point` is the loop's hook event that is firing or parked, `invocation_hook_point` the one
+    around the pass. `turn` counts turns of the loop, `attempt` the model calls of one turn.
+    `window` is the index of the first message the model sees, `length` the number of messages.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -216,7 +216,7 @@ class AgentState:
 
 
 def new_state(visit: int, user_state: dict[str, JSON], length: int) -> AgentState:
-    """Return the state of an agent before its first invocation, with that many messages."""
+    """Return the state of an agent before its first invocation, with `length` messages."""
     return AgentState(
         v=1,
         visit=visit,
@@ -251,7 +251,7 @@ def new_state(visit: int, user_state: dict[str, JSON], length: int) -> AgentStat
 
 
 def new_invocation(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
-    """Begin an invocation with this input; it keeps the user state, the model state and the window."""
+    """Begin an invocation with new input; user state, model state and window are kept."""
     return replace(
         new_state(visit, past.user_state, past.length),
         stage=PassStage.OPENING,
@@ -265,12 +265,12 @@ def new_invocation(past: AgentState, visit: int, prompt: list[JSON]) -> AgentSta
 
 
 def open_questions(state: AgentState) -> list[Interrupt]:
-    """List the questions of hook points and calls that have no answer yet."""
+    """List the unanswered questions of hook points and calls."""
     return [question for question in waits(state) if not question.id.startswith(AWAITED)]
 
 
 def waits(state: AgentState) -> list[Interrupt]:
-    """List the same, with what stands for the questions of others."""
+    """List the open questions, with placeholders for the questions of others."""
     stops = (state.invocation_hook_point, state.hook_point, *state.calls)
     ids = [key for stop in stops if stop is not None for key in stop.question_ids]
     questions = [state.questions[key] for key in ids if key in state.questions]
@@ -278,14 +278,14 @@ def waits(state: AgentState) -> list[Interrupt]:
 
 
 def any_answered(state: AgentState, question_ids: list[str]) -> bool:
-    """Return whether one of these questions was answered; what others ask is not awaited twice."""
+    """Return whether a question was answered, or its placeholder for another's question is gone."""
     return any(
         key not in state.questions or is_answered(state.questions[key]) for key in question_ids
     )
 
 
 def callback_reply(content: list[JSON]) -> ModelReply:
-    """Make a reply that takes the place of the model's."""
+    """Make a reply that replaces the model's."""
     return ModelReply({"role": "assistant", "content": content}, "end_turn", None, "", None)
 
 
@@ -294,7 +294,7 @@ def add_usage(counts: dict[str, int], usage: dict[str, int]) -> dict[str, int]:
 
 
 def to_document(state: AgentState) -> dict[str, JSON]:
-    """Return the state as the JSON data that is stored."""
+    """Return the state as JSON data for storage."""
     document: dict[str, Any] = codec.load_json(codec.encode(state))
     for question in document["questions"].values():
         usual_dropped(question)
@@ -305,7 +305,7 @@ def from_document(document: dict[str, JSON]) -> AgentState:
     """Read stored data.
 
     Raises:
-        CorruptDocument: it is not what this version stores, or two of its calls have one id.
+        CorruptDocument: the data doesn't have this version's form, or two calls have the same id.
     """
     state = codec.decode(AgentState, codec.dump_json(document))
     if len({call.id for call in state.calls}) < len(state.calls):

@@ -1,16 +1,16 @@
 """Every transition of an agent: `step(definition, state, event) -> (state, commands)`.
 
-The same shape as the graph's scheduler: values in, values out. The shell carries the commands out and
-reports what happened; between any two steps the state can be stored and another process can go on.
+Like the graph's scheduler, it takes and returns values. The shell carries out the commands and
+reports events; between any two steps the state can be stored, and another process can continue.
 
     opening -> running -> closing -> done | stopped        one pass (invocation.py)
     running: prompt -> before_model -> model -> after_model -> replied          (turn.py)
                  ^          |  ^------ throttled, retried -----+    |-> ended
                  |          +---------- results <- tools <----------+           (tool_calls.py)
 
-One rule serves all interrupts. A hook event or a tool is a place that can ask. Where it does, the
-machine parks that place and goes on with whatever doesn't depend on it; when nothing is left the
-pass closes. An answer wakes only the places that asked for it, and they start from what was
+One rule covers all interrupts. A hook event or a tool is a place that can ask. When it asks, the
+machine parks that place and continues with work that doesn't depend on it; when nothing is left,
+the pass closes. An answer wakes only the places that asked for it, and they start from the state
 stored before their first callback ran.
 """
 
@@ -68,7 +68,7 @@ LEAVE: dict[Phase, Callable[[Transition, HookFired], None]] = {
 def step(
     definition: AgentDefinition, state: AgentState, event: MachineEvent
 ) -> tuple[AgentState, list[Command]]:
-    """Apply one event; the commands are to be carried out in their order."""
+    """Apply one event and return the new state, with commands to carry out in order."""
     transition = Transition(definition, state)
     _apply(transition, event)
     while transition.moved:
@@ -123,7 +123,7 @@ def _hook_fired(transition: Transition, event: HookFired) -> None:
 
 
 def _callback_failed(transition: Transition, event: CallbackFailed) -> None:
-    """Let running calls end, and begin none."""
+    """Let running calls end, and begin no new ones."""
     if event.event in INVOCATION_HOOKS:
         invocation.callback_failed(transition, event)
     elif transition.state.phase is Phase.TOOLS and transition.state.hook_point is None:
@@ -134,7 +134,7 @@ def _callback_failed(transition: Transition, event: CallbackFailed) -> None:
 
 
 def _cancelled(transition: Transition) -> None:
-    """Stop before the next model or tool call; what is parked stays as it is."""
+    """Stop before the next model or tool call; parked places stay parked."""
     state = transition.state
     transition.put(cancelled=True)
     if state.stage is PassStage.RUNNING and state.phase in (Phase.MODEL, Phase.THROTTLED):

@@ -1,10 +1,10 @@
-"""The tool calls of one reply: what starts, what waits for a person, and when the batch ends.
+"""The tool calls of one reply: starting them, parking them for questions, and ending the batch.
 
-A call goes waiting -> before -> running -> after -> done. It parks where a question was asked;
-only an answer to one of its own questions wakes it. Parked before or in the tool, its attempt starts
-again, with the earlier answers known; parked after it, only the After callbacks run again, from the
-snapshot. A retry is a new attempt, so its questions are asked again. Woken calls come before those
-that start. A concurrent batch starts all calls that wait, a sequential one starts one at a time, never
+A call goes waiting -> before -> running -> after -> done. It is parked where a question was asked;
+only an answer to one of its own questions wakes it. If parked before or in the tool, its attempt
+starts again with the earlier answers; if parked after it, only the After callbacks run again, from
+the snapshot. A retry is a new attempt, so its questions are asked again. Woken calls come before
+new ones. A concurrent batch starts all waiting calls; a sequential one starts one at a time, never
 past a call that isn't done. Nothing starts before the checkpoint that names it is stored.
 """
 
@@ -62,7 +62,7 @@ def new_call(use: dict[str, JSON]) -> ToolCall:
 
 
 def error_result(key: str, text: str) -> dict[str, JSON]:
-    """Build the result of a call that went wrong."""
+    """Build the result of a failed call."""
     return {"toolUseId": key, "status": "error", "content": [{"text": text}]}
 
 
@@ -70,7 +70,7 @@ def error_result(key: str, text: str) -> dict[str, JSON]:
 
 
 def resume(transition: Transition) -> None:
-    """Wake the calls that got an answer, and start again what a crash cut short."""
+    """Wake answered calls, and restart calls interrupted by a crash."""
     for call in transition.state.calls:
         if call.question_ids and not any_answered(transition.state, call.question_ids):
             continue
@@ -85,7 +85,7 @@ def resume(transition: Transition) -> None:
 
 
 def _advance(transition: Transition) -> None:
-    """Start what may start; when nothing runs and nothing may start, this round is over."""
+    """Start the ready calls; if nothing is running or ready, end this round."""
     state = transition.state
     if state.hook_point is not None or any(call.active for call in state.calls):
         return
@@ -128,7 +128,7 @@ def _start(transition: Transition, ready: Iterable[ToolCall]) -> None:
 
 
 def before_tools_fired(transition: Transition, event: HookFired) -> None:
-    """Start the batch, unless a callback refused all that waits."""
+    """Start the batch, unless a callback refused all waiting calls."""
     cancel = event.changes.get("cancel", False)
     transition.put(announced=True)
     if cancel:
@@ -142,12 +142,12 @@ def before_tools_fired(transition: Transition, event: HookFired) -> None:
 
 
 def after_tools(transition: Transition) -> None:
-    """Fire AfterTools again where a crash cut it short."""
+    """Fire AfterTools again after a crash interrupted it."""
     transition.fire_hook("after_tools", transition.state.turn, transition.state.round)
 
 
 def after_tools_fired(transition: Transition, event: HookFired) -> None:
-    """Go on with the results, or wait with what is still open."""
+    """Continue with the results, or wait for calls that are still open."""
     if not _is_complete(transition):
         transition.put(phase=Phase.TOOLS)
         transition.close_pass("interrupt")
@@ -167,7 +167,7 @@ def after_tools_fired(transition: Transition, event: HookFired) -> None:
 
 
 def before_call_fired(transition: Transition, event: HookFired) -> None:
-    """Run the tool that the callbacks left, or end the attempt without one."""
+    """Run the tool selected by the callbacks, or end the attempt without running one."""
     call = transition.call(event.key)
     changes = event.changes
     if event.questions:
@@ -212,19 +212,19 @@ def tool_asked(transition: Transition, event: ToolAsked) -> None:
 
 
 def subagent_asked(transition: Transition, event: SubagentAsked) -> None:
-    """Publish what an agent that serves as a tool asks while it still works."""
+    """Publish the questions of an agent used as a tool while it still works."""
     transition.put_call(event.id, subagent=event.subagent)
     transition.record(event.questions)
 
 
 def subagent_saved(transition: Transition, event: SubagentSaved) -> None:
-    """Store the checkpoint of an agent that serves as a tool."""
+    """Store the checkpoint of an agent used as a tool."""
     transition.put_call(event.id, subagent=event.subagent)
     transition.add(WriteCheckpoint(blocking=True))
 
 
 def approval_used(transition: Transition, event: ApprovalUsed) -> None:
-    """Store that the decision on a call is used, before it begins."""
+    """Store the use of a call's decision before the call begins."""
     if event.subagent is not None:
         transition.put_call(event.id, subagent=event.subagent)
     questions, use = transition.state.questions, event.use
@@ -236,7 +236,7 @@ def approval_used(transition: Transition, event: ApprovalUsed) -> None:
 
 
 def tool_ended(transition: Transition, event: ToolEnded) -> None:
-    """Keep what the tool returned or raised, before any callback sees it."""
+    """Keep the tool's result or exception before any callback sees it."""
     transition.put_call(event.id, structured=event.structured, subagent=event.subagent)
     transition.put(usage=add_usage(transition.state.usage, event.usage))
     result = {**event.result, "toolUseId": event.id}
@@ -259,9 +259,9 @@ def _fire_after(transition: Transition, key: str) -> None:
 
 
 def after_call_fired(transition: Transition, event: HookFired) -> None:
-    """Make the result final, run the call once more, or park it as it is."""
+    """Make the result final, retry the call, or park it."""
     call = transition.call(event.key)
-    assert call.snapshot is not None, call  # noqa: S101 - a call in this stage has one
+    assert call.snapshot is not None, call  # noqa: S101 - a call in this stage has a snapshot
     if event.questions:
         _park(transition, call.id, transition.record(event.questions))
     elif _is_repeated(transition, call, event.changes):
@@ -277,7 +277,7 @@ def after_call_fired(transition: Transition, event: HookFired) -> None:
 
 
 def callback_failed(transition: Transition, key: str) -> None:
-    """Stop a call whose callbacks raised; the batch ends when nothing else of it runs."""
+    """Stop a call whose callbacks raised; the batch ends once its other calls have ended."""
     is_before = transition.call(key).snapshot is None
     transition.put_call(
         key, replayed=True, stage=CallStage.WAITING if is_before else CallStage.BROKEN
@@ -301,7 +301,7 @@ def _next_attempt(call: ToolCall) -> dict[str, Any]:
 
 
 def _restart(transition: Transition, key: str) -> None:
-    """Start a retried call beside those that run; in a replay it waits with the others."""
+    """Start a retried call beside running ones; in a replay it waits with the others."""
     state = transition.state
     if transition.definition.sequential or not state.announced or state.failure is not None:
         _advance(transition)

@@ -1,4 +1,4 @@
-"""Changes and commands of one step of the agent's machine, and the moves that all share."""
+"""Changes and commands of one step of the agent's machine, and moves shared by all phases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.records.interrupts import Interrupt
 
 
 class Transition:
-    """A state under change. `moved` makes the step go on from the phase that was set."""
+    """A state under change. `moved` makes the step continue from the current phase."""
 
     def __init__(self, definition: AgentDefinition, state: AgentState) -> None:
         self.definition = definition
@@ -36,7 +36,7 @@ class Transition:
         self.commands.append(command)
 
     def go_on(self, **changes: Any) -> None:
-        """Change fields and continue from the phase that then holds."""
+        """Change fields and continue from the resulting phase."""
         self.put(**changes)
         self.moved = True
 
@@ -62,7 +62,7 @@ class Transition:
         self.add(fire_command(point))
 
     def record(self, questions: Sequence[Interrupt]) -> list[str]:
-        """Keep questions, publish the new ones and return the ids of all."""
+        """Keep questions, publish new ones and return all ids."""
         new_questions = [
             question for question in questions if question.id not in self.state.questions
         ]
@@ -83,12 +83,12 @@ class Transition:
     # -- ends -------------------------------------------------------------------------------------
 
     def close_pass(self, stop_reason: str) -> None:
-        """End the pass: the agent is done, or waits, or was cancelled."""
+        """End the pass: the agent is done, waits, or was cancelled."""
         self.put(stage=PassStage.CLOSING, stop_reason=stop_reason)
         self.fire_invocation_hook("after_invocation", self.state.passes)
 
     def fail(self, error: ErrorRecord) -> None:
-        """End the invocation in an error; its progress is kept for another attempt."""
+        """End the invocation with an error; its progress is kept for another attempt."""
         self.put(failure=self.state.failure or error)
         if self.state.stage is PassStage.RUNNING:
             self.put(stage=PassStage.FAILING)
@@ -97,7 +97,7 @@ class Transition:
             self.finish("failed")
 
     def finish(self, kind: Literal["done", "interrupt", "failed"]) -> None:
-        """Leave; questions that were not asked again are dropped."""
+        """Finish the execution, and drop open questions that weren't asked again."""
         open_ids = {question.id for question in waits(self.state)}
         questions = {
             k: q for k, q in self.state.questions.items() if is_answered(q) or k in open_ids

@@ -1,7 +1,7 @@
-"""One turn of the loop: the messages that come in, the model call, and its reply.
+"""One turn of the loop: the incoming messages, the model call, and its reply.
 
-A reply becomes part of the conversation only after its AfterModelCall callbacks have run. A
-repeated call is a new attempt of the same turn, so its questions are asked again.
+A reply joins the conversation only after its AfterModelCall callbacks have run. A repeated call is
+a new attempt of the same turn, so its questions are asked again.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def before_model(transition: Transition) -> None:
 
 
 def before_model_fired(transition: Transition, event: HookFired) -> None:
-    """Call the model, unless a callback gave the reply in its place."""
+    """Call the model, unless a callback cancelled the call; its text then becomes the reply."""
     if transition.state.cancelled:
         transition.close_pass("cancelled")
     elif cancel := event.changes.get("cancel", False):
@@ -121,7 +121,7 @@ def _reply(transition: Transition) -> ModelReply:
 
 
 def after_model_fired(transition: Transition, event: HookFired) -> None:
-    """Use the reply, repeat the call, or end in its error."""
+    """Use the reply, repeat the call, or end with its error."""
     state, reply = transition.state, _reply(transition)
     if event.changes.get("retry"):
         _repeat(transition)
@@ -145,12 +145,12 @@ def _repeat(transition: Transition, **changes: Any) -> None:
 
 
 def throttled(transition: Transition) -> None:
-    """Wait longer after each refusal."""
+    """Wait, longer after each refusal."""
     transition.add(Wait(throttle_delay(transition.definition, transition.state.throttled)))
 
 
 def throttle_delay(definition: AgentDefinition, refusals: int) -> float:
-    """Return the seconds to wait after that many refusals in a row."""
+    """Return the seconds to wait after a number of consecutive refusals."""
     delay: float = min(definition.max_delay, definition.first_delay * 2.0 ** (refusals - 1))
     return delay
 
@@ -183,7 +183,7 @@ def _without_cut_call(block: dict[str, JSON]) -> dict[str, JSON]:
 
 
 def reply_added(transition: Transition) -> None:
-    """Run the tools that the reply calls, ask for the structured output, or end."""
+    """Run the tools called by the reply, ask for the structured output, or end."""
     reply = _reply(transition)
     output_name = transition.definition.structured
     transition.put(reply=None)
@@ -225,7 +225,7 @@ def append_results(transition: Transition) -> None:
 
 
 def results_added(transition: Transition) -> None:
-    """Go on with the next turn, unless the tool calls ended the invocation."""
+    """Begin the next turn, unless the tool calls ended the invocation."""
     if transition.state.structured is not None:
         transition.put(phase=Phase.ENDED)
         transition.close_pass("tool_use")

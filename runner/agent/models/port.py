@@ -1,7 +1,7 @@
-"""The protocol of models: `stream` of Strands' providers, unchanged.
+"""The protocol of models: the `stream` method of Strands' providers, unchanged.
 
-Messages, tool specs and chunks have the Bedrock Converse shape. This file also prepares the messages
-that a model gets, and assembles the chunks that it yields.
+Messages, tool specs and chunks have the Bedrock Converse shape. This file also prepares messages
+for a model, and assembles the chunks that it yields.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from runner.records.codec import JSON
 from runner.records.size_limits import MAX_STATE
 
 INVALID = "invalid"
-"""The key of a tool use whose arguments can't be used, with the reason; its input is empty then."""
+"""The key for the reason why a tool use's arguments can't be used; its input is then empty."""
 
 MAX_ARGUMENTS = MAX_STATE // 4
-"""Bytes of the arguments of all calls in a reply: the state of an agent has them several times."""
+"""Maximum bytes of all call arguments in a reply; an agent's state holds them several times."""
 
 TOOL_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 INVALID_NAME = "INVALID_TOOL_NAME"
@@ -35,7 +35,7 @@ TOO_MANY = 429  # the HTTP status of a rate limit
 
 @runtime_checkable
 class Model(Protocol):
-    """A model provider: any object of Strands' `strands.models` has this shape."""
+    """A model provider: every model in Strands' `strands.models` has this shape."""
 
     def stream(
         self,
@@ -44,7 +44,7 @@ class Model(Protocol):
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterable[Any]:
-        """Yield the reply as stream chunks; the messages are not to be changed.
+        """Yield the reply as stream chunks, without changing the messages.
 
         The options are tool_choice, system_prompt_content, invocation_state, model_state,
         cancel_signal and agent_metadata.
@@ -59,9 +59,9 @@ class AgentMetadata:
 
 
 class ProviderMessages:
-    """A conversation as a provider takes it: role and content, nothing blank or invalid.
+    """A conversation in a provider's form: role and content, nothing blank or invalid.
 
-    It only grows, but for its last message, which may be replaced: each call prepares what is new.
+    It only grows, but its last message may be replaced; each call prepares only new messages.
     """
 
     def __init__(self) -> None:
@@ -72,10 +72,10 @@ class ProviderMessages:
         self.cuts: list[int] = []
 
     def read(self, messages: Sequence[JSON]) -> None:
-        """Read the packed conversation, for `prepare`, the ids of its calls, and where it may be cut.
+        """Read the packed conversation for `prepare`, its call ids and the places to cut it.
 
-        It is only ever cut before a message of the user that holds no tool result, so that no
-        call is cut from its result and the calls that run now are never touched.
+        It may only be cut before a user message without tool results, so that no call is cut from
+        its result and running calls are never affected.
         """
         last = self._count - 1
         if last >= 0 and messages[last] is not self._messages[last]:
@@ -89,10 +89,10 @@ class ProviderMessages:
         self._messages = [*messages]
 
     def prepare(self, start: int) -> list[dict[str, Any]]:
-        """Return the messages from `start` on, in a new list; the messages are the same for each call.
+        """Return a new list of the messages from `start` on; calls share the messages themselves.
 
-        Two messages of the user in a row become one: where an invocation ended at a limit, the results of its
-        last tool calls and the next input.
+        Two user messages in a row become one: after an invocation ended at a limit, the results of
+        its last tool calls are followed by the next input.
         """
         if start != self._start:
             self._start, self._count, self._prepared = start, 0, []
@@ -133,7 +133,7 @@ def _shown_use(use: dict[str, Any]) -> dict[str, Any]:
 
 
 def is_throttled(error: BaseException) -> bool:
-    """Return whether a provider refused for its rate limit, by name: providers bring their own classes."""
+    """Return whether a provider's rate limit refused a call; providers' classes match by name."""
     return _named(error, "ModelThrottledException")
 
 
@@ -143,14 +143,14 @@ def is_overflow(error: BaseException) -> bool:
 
 
 def raise_delayed(error: BaseException) -> None:
-    """Raise RetryAfter where the cause of an error is a reply with status 429 that says when to try again.
+    """Raise RetryAfter if an error was caused by a status 429 reply that says when to retry.
 
     Raises:
-        RetryAfter: the node is to go on then; at most a week later.
+        RetryAfter: the node should continue at that time, at most a week later.
     """
     cause: BaseException | None = error
     depth = 0
-    while cause is not None and depth < 100:  # one may be its own cause
+    while cause is not None and depth < 100:  # an error may be its own cause
         depth += 1
         delay = _delay(_refusal_headers(cause))
         if delay is not None:
@@ -160,7 +160,7 @@ def raise_delayed(error: BaseException) -> None:
 
 
 def _refusal_headers(error: BaseException) -> Mapping[str, str]:
-    """Return the headers of a reply with status 429, by the names that HTTP clients give them; else none."""
+    """Return the headers of a status 429 reply, as HTTP clients name them; else an empty dict."""
     response: Any = getattr(error, "response", None)
     status = getattr(response, "status_code", getattr(error, "status_code", None))
     headers = getattr(response, "headers", getattr(error, "headers", None))
@@ -168,7 +168,7 @@ def _refusal_headers(error: BaseException) -> Mapping[str, str]:
 
 
 def _delay(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds that Retry-After says, as a number or a date; None where it says neither."""
+    """Return the seconds in Retry-After, given as a number or a date; None if it has neither."""
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
@@ -200,7 +200,7 @@ COUNTS = (
 
 
 class Assembly:
-    """The reply as far as it has come in. Blocks keep their order; signatures stay byte for byte."""
+    """The reply received so far. Blocks keep their order, signatures their exact bytes."""
 
     def __init__(self) -> None:
         self.content: list[dict[str, Any]] = []
@@ -236,7 +236,7 @@ class Assembly:
         self._block = _Block()
 
     def finished(self) -> tuple[dict[str, Any], str]:
-        """Return the message and the stop reason; a block that was never closed counts if it is text."""
+        """Return the message and the stop reason; an unclosed block counts if it isn't a call."""
         if not self._block.is_tool:
             self._close()
         content = self.content
@@ -317,7 +317,7 @@ class _Block:
 
 
 def _parsed(text: str) -> dict[str, JSON]:
-    # A model's broken JSON is no reason to stop: the call is answered with an error.
+    # A model's broken JSON doesn't stop the agent: the call is answered with an error.
     try:
         return {"input": json.loads(text) if text.strip() else {}}
     except (ValueError, RecursionError) as error:
@@ -325,9 +325,9 @@ def _parsed(text: str) -> dict[str, JSON]:
 
 
 def storable_calls(message: dict[str, Any]) -> dict[str, Any]:
-    """Take the arguments that can't be stored out of a reply, and say so in their calls.
+    """Remove arguments that can't be stored from a reply's calls, and add the reason to the calls.
 
-    Such a call gets an error, from which the model learns, and the agent goes on.
+    These calls get an error, from which the model learns, and the agent continues.
     """
     content, room = [], MAX_ARGUMENTS
     for block in message["content"]:
@@ -353,15 +353,15 @@ def storable_calls(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _text(value: Any) -> Any:
-    """Return an id or a name without halves of characters, which can't be stored; all else as it is."""
+    """Replace lone surrogates in a string, as they can't be stored; return other values as is."""
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
 def own_ids(message: dict[str, Any], ids_in_use: set[str], index: int) -> dict[str, Any]:
-    """Make the id of every tool use unique in its conversation; `ids_in_use` gets them all.
+    """Make every tool use id unique in its conversation, and add it to `ids_in_use`.
 
-    Some providers number the calls of each reply from the start; an id used twice would tie two calls to
-    one answer. What is appended may be an id as well, as models write them: so it grows until it is free.
+    Some providers restart their numbering with each reply; a repeated id would tie two calls to one
+    answer. Models may write any id, even a suffixed one, so suffixes are added until it's free.
     """
     content = []
     for position, block in enumerate(message["content"]):
@@ -377,9 +377,9 @@ def own_ids(message: dict[str, Any], ids_in_use: set[str], index: int) -> dict[s
 
 
 def call_name(key: str, attempt: int) -> str:
-    """Name one attempt of a call in keys and in the ids of questions, as no other call of its agent is named.
+    """Return a name for one attempt of a call, unique in its agent, for keys and question ids.
 
-    A model may write any text as an id: what separates names there is escaped in it.
+    A model may write any text as an id, so the separators used in keys and ids are escaped.
     """
     name = quote(key, safe="").replace(".", "%2E")
     return name if attempt == 1 else f"{name}:{attempt}"

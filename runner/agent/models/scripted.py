@@ -18,9 +18,9 @@ ScriptedReply = (
 class ScriptedModel:
     """Replies in order, by counting the assistant messages already in the conversation.
 
-    So the reply is right after a resume in another process, too. A reply is a text, a content
+    This also gives the right reply after a resume in another process. A reply is a text, a content
     block (`{"toolUse": {"name": ..., "input": ...}}`), a list of blocks, an exception to raise, or a
-    callable that gets the messages and returns one of these. The last reply is repeated.
+    callable that takes the messages and returns one of these. The last reply is repeated.
     """
 
     def __init__(
@@ -34,11 +34,11 @@ class ScriptedModel:
     async def stream(
         self,
         messages: list[dict[str, Any]],
-        tool_specs: list[dict[str, Any]] | None = None,  # noqa: ARG002 - the protocol's; a script ignores it
+        tool_specs: list[dict[str, Any]] | None = None,  # noqa: ARG002 - part of the protocol
         system_prompt: str | None = None,  # noqa: ARG002 - as above
         **options: Any,  # noqa: ARG002 - as above
     ) -> AsyncIterator[dict[str, Any]]:
-        """Yield the reply that is due, as real stream chunks with usage metadata."""
+        """Yield the next reply as real stream chunks with usage metadata."""
         index = [message["role"] for message in messages].count("assistant")
         reply = self.replies[min(index, len(self.replies) - 1)]
         if callable(reply):
