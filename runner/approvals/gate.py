@@ -97,8 +97,8 @@ def decide(
     """Return the state of a call's approval; None if the call needs no approval.
 
     Raises:
-        ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: there was
-            no decision.
+        ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: nobody
+            decided.
         UsageError: a question can't be asked. Any error that a policy raises before a question was
             asked.
     """
