@@ -37,7 +37,7 @@ class Concurrency:
     while_waiting: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         _check_count("Concurrency: at_most", self.at_most)
         _check_by("Concurrency", self.by)
         if self.when_full not in get_args(WhenFull):
@@ -75,7 +75,7 @@ class Debounce:
     at_most: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         _check_by("Debounce", self.by)
         for number in (self.seconds, self.seconds if self.at_most is None else self.at_most):
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
@@ -93,9 +93,7 @@ class Debounce:
 
 @dataclass(frozen=True, slots=True)
 class RunOfKey:
-    """A run that waits since its start (ms), or is open since its beginning; `status` is None if it
-    is gone.
-    """
+    """A run that waits since its start (ms), or is open since it began; `status` is None if it is gone."""
 
     run_id: str
     since: int

@@ -200,8 +200,7 @@ class LimitControl:
     def pause(
         self, key: str, seconds: float | None, reason: str = "", by: str = ""
     ) -> LimitView:
-        """Start no node under a limit, or under one key of it, for this many seconds; None until it
-        is resumed.
+        """Start no node under a limit, or under one key of it, for this many seconds (None: until resumed).
 
         A key is named as in lists, such as "model:tag:tenant:x".
 

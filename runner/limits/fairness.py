@@ -19,9 +19,7 @@ from runner.errors import DefinitionError
 TAG = "tag:"
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
-"""Bounds of a weight; beyond them a pass would grow too large for a float to add 1, and all keys
-would stall.
-"""
+"""Bounds of a weight; beyond them passes could grow too large for a float to add to, stalling all keys."""
 
 UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
 """Number of doorbells in a queue at once: while its slots are unknown, and the minimum."""
@@ -63,7 +61,7 @@ class Fairness:
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         if not (isinstance(self.by, str) and self.by.startswith(TAG) and self.by != TAG):
             raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
         if not isinstance(self.weights, Mapping):
@@ -91,7 +89,7 @@ class Fairness:
 
 
 def window(slots: int, partitions: int = 1) -> int:
-    """Return how many of a queue's doorbells a partition rings before a worker has claimed one of them."""
+    """Return how many of a queue's doorbells a partition keeps rung and unclaimed at a time."""
     return math.ceil(max(slots, LEAST_WINDOW) / partitions)
 
 

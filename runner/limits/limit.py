@@ -28,11 +28,11 @@ class Limit:
     """At most `concurrency` executions at a time, or `rate` executions begun per `per` seconds, or both.
 
     Nodes with a limit of the same name share it: with `by="all"` all of them, with "graph" or
-    "node" only those of one graph or only one node, with "tag:<name>" those of runs that have the
-    same value of that tag (at most 200 bytes; runs without it count as one). A nested run has the
-    outermost run's tags. With "input:<path>", as "input:customer.id", executions count together if
-    they have the same value in their run's task, or in their item of a map: a text of at most 200
-    bytes or a number. A node without that value fails.
+    "node" only the nodes of one graph or only one node, with "tag:<name>" the nodes of runs with
+    the same value of that tag (at most 200 bytes; runs without it count as one). A nested run has
+    the outermost run's tags. With "input:<path>", as "input:customer.id", executions count together
+    if they have the same value in their run's task, or in their item of a map: a text of at most
+    200 bytes or a number. A node without that value fails.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Limit:
     by: str = "all"
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         name = self.name if isinstance(self.name, str) else ""
         if not (name.isprintable() and name.strip() and len(name) <= MOST_NAME):
             raise DefinitionError(
@@ -133,7 +133,7 @@ def input_key(task: JSON | LazyValue, path: str) -> str | None:
 
 
 def _value_at(task: JSON | LazyValue, path: str) -> tuple[str, str]:
-    """Return the value at a path as a key, and what is wrong with it."""
+    """Return the value at a path as a key, and its problem or ""."""
     value = codec.plain(codec.unpack(codec.read(task)))
     names = path.split(".")
     for depth, name in enumerate(names):

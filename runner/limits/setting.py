@@ -112,9 +112,7 @@ class LimitSetting:
         return self.numbers((next(starts, ""), concurrency, 0))[0]
 
     def declare(self, declarations: Iterable[DeclaredNumbers]) -> LimitSetting:
-        """Return the setting with the graphs' present declarations that differ, each once; new ones
-        come last.
-        """
+        """Return the setting with the graphs' differing declarations, each once; new ones come last."""
         current = dict.fromkeys(declarations)
         starts = [start for start, _, _ in current]
         ordered = dict.fromkeys(
