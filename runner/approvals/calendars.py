@@ -103,7 +103,7 @@ def add_calendar(name: str, calendar: Calendar) -> Calendar:
         raise UsageError(f"{calendar!r:.80} can't be added as the calendar {name!r:.80}.")
     if _calendars.setdefault(name, calendar) != calendar:
         raise UsageError(
-            f"there is another calendar {name!r} already; give this one a name of its own."
+            f"there is another calendar {name!r} already; give this one another name."
         )
     return calendar
 

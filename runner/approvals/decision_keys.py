@@ -118,7 +118,7 @@ class SigningKey:
             return cls(entry["kid"], _private(entry, module.decoded))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"{str(path)!r:.200} holds no private key of decisions: {error!r}."
+                f"{str(path)!r:.200} holds no private decision key: {error!r}."
             ) from None
 
     def sign(

@@ -149,7 +149,7 @@ def _names(names: Collection[str], directory: str) -> frozenset[str]:
     is_list = isinstance(names, Collection) and not isinstance(names, str)
     if not is_list or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is no list of names."
+            f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is not a list of names."
         )
     return frozenset(names)
 

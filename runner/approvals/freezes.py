@@ -20,7 +20,7 @@ LOOK_EVERY = 5.0
 """Seconds between two looks of a working process; a freeze may take this long to hold everywhere."""
 
 WAIT_MS = 15_000
-"""How long a node that met a frozen tool waits before it looks again, in milliseconds."""
+"""Milliseconds for which a node that met a frozen tool waits before it looks again."""
 
 
 @dataclass(frozen=True, slots=True)

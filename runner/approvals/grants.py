@@ -40,7 +40,7 @@ GRANT = "grant:"
 MOST_GRAPHS, MOST_REQUESTERS = 100, 100
 
 KEPT_MS = 30 * 86_400_000
-"""How long an ended grant is still listed, in milliseconds."""
+"""Milliseconds for which an ended grant is still listed."""
 
 BELOW, ABOVE = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
 

@@ -254,7 +254,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
                 why = why or "their vote counts already"
             if why:
                 raise ApprovalMismatch(
-                    f"a vote on {question.name!r} is none in the place of {lender}: {why}."
+                    f"a vote on {question.name!r} can't count in the place of {lender}: {why}."
                 )
         effect = ballots.effect_of(question, body["decision"], ballots.response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)

@@ -106,9 +106,7 @@ def public_half(
         )
         made_at, is_framed = client_data["origin"], client_data.get("crossOrigin")
     except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ProofRefused(
-            f"what the browser has sent is no passkey: {error!r:.200}."
-        ) from error
+        raise ProofRefused(f"the browser has not sent a passkey: {error!r:.200}.") from error
     rp_id = urlsplit(origin).hostname or ""
     if not is_answer:
         raise ProofRefused(
@@ -148,4 +146,4 @@ def _members(public: object) -> dict[str, JSON]:
         numbers = public.public_numbers()
         x, y = (encoded(number.to_bytes(32)) for number in (numbers.x, numbers.y))
         return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
-    raise ProofRefused("the passkey is none of Ed25519 and P-256.")
+    raise ProofRefused("the passkey is neither Ed25519 nor P-256.")

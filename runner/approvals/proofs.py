@@ -125,11 +125,11 @@ def read_keys(text: str | bytes) -> dict[str, VerificationKey]:
         keys = [_key(entry) for entry in entries]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"the keys of decisions can't be read: {error!r}. They are a JSON Web Key Set."
+            f"the decision keys can't be read: {error!r}. They are a JSON Web Key Set."
         ) from error
     by_id = {key.kid: key for key in keys}
     if len(by_id) != len(keys):
-        raise UsageError("the keys of decisions have a kid twice.")
+        raise UsageError("the decision keys have a kid twice.")
     return by_id
 
 
@@ -150,7 +150,7 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
         secret = decoded(entry["k"])
     else:
         raise UsageError(
-            f"the key {entry.get('kid')!r:.80} is none of Ed25519 (OKP), P-256 (EC), 32 bytes and more (oct)."
+            f"the key {entry.get('kid')!r:.80} must be Ed25519 (OKP), P-256 (EC) or 32 bytes or more (oct)."
         )
     whole = isinstance(level, int) and not isinstance(level, bool)
     if (
@@ -283,7 +283,7 @@ def verify(
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ProofRefused("the decision names no one who decides.") from error
     if key.level == OWN_KEY and principal.key != key.principal:
-        raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
+        raise ProofRefused(f"the key {key.kid!r} does not belong to {principal.key!r}.")
     if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:
         raise ProofRefused(
             f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}."

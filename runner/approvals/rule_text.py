@@ -46,7 +46,7 @@ def in_words(
     *,
     is_bound: bool = True,
 ) -> str:
-    """Describe who may decide by a rule, how many are needed, and what ends it.
+    """Describe who may decide by a rule, how many are needed, and when it ends.
 
     `requester` is the key of the principal who asked for the run, `on_behalf_of` are the keys of
     the people for whom they asked. Without `is_bound` the question shows no call, so the code may

@@ -1,9 +1,9 @@
-"""Who may decide a question, and how their votes add up.
+"""Rules for who may decide a question, and the arithmetic of their votes.
 
 A `Rule` is declared in code and frozen into the question as JSON. A vote is one principal's
-decision. Votes add up only for the same effect (the digest of the call or answer), and a person counts
-once. `take` is the whole arithmetic: the store uses it when a vote arrives, and the worker when it
-counts again before the effect.
+decision. Votes add up only for the same effect (the digest of the call or answer), and a person
+counts once. `take` is the whole arithmetic: the store uses it when a vote arrives, and the worker
+when it counts again before the effect.
 """
 
 from __future__ import annotations
@@ -53,7 +53,10 @@ DELEGATED = "delegated"
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who decides or asks: `iss` vouches for the name `sub` ("" if no issuer does), `name` is for display."""
+    """A person, service or agent that decides or asks.
+
+    `iss` vouches for the name `sub` ("" if no issuer does); `name` is for display.
+    """
 
     sub: str
     iss: str = ""
@@ -76,8 +79,8 @@ class Principal:
         """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name, without an issuer.
 
         Raises:
-            UsageError: the text is empty, has a character that is invisible or looks like another,
-                or lacks one of the two separators.
+            UsageError: the text is empty, has an invisible or confusable character, or has a `|`
+                without a known kind and a colon before it.
         """
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
@@ -86,7 +89,7 @@ class Principal:
         if shown(text) != text:
             raise UsageError(
                 f"{validation.one_line(text)!r:.80} names no principal: it has characters that can't be seen "
-                "or that look like those of another script."
+                "or that look like another script's."
             )
         if not sub.strip() or not colon or kind not in KINDS or validation.problem(text):
             raise UsageError(
@@ -98,7 +101,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asked for a run: the principal's key ("" if nobody was named), and on whose behalf.
+    """Requester of a run: the principal's key ("" if nobody was named), and those on whose behalf.
 
     `level` is the level at which that is proven for this very run: 0 without a signature.
     """
@@ -139,7 +142,7 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may decide a question, how many are needed, and what ends it.
+    """Rule for a question: who may decide it, how many are needed, and when it ends.
 
     `eligible` and `exclude` are selectors: `user:<principal>` or a plain name, `group:<name>`,
     `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and, for a node of
@@ -238,7 +241,7 @@ class Rule:
                 fields[name] = tuple(fields[name])
             return cls(**fields)
         except (TypeError, KeyError, ValueError) as error:
-            raise UsageError(f"this is no rule for approvals: {error!r}.") from error
+            raise UsageError(f"this isn't a rule for approvals: {error!r}.") from error
 
     def counts(self, kind: str) -> bool:
         """Return whether principals of a kind may vote. A rule with stages leaves services to each stage."""
@@ -525,7 +528,7 @@ def forbidden(
     if not selectors & eligible:
         where = ""
         if voter.level:
-            where = "; groups and roles are those of the key or the login that signed"
+            where = "; groups and roles come from the key or the login that signed"
         elif not (voter.groups or voter.roles) and any(
             form.startswith(("group:", "role:")) for form in eligible
         ):
@@ -626,7 +629,7 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
         return Count(
             "forbidden",
             tally,
-            detail=f"{vote.decision!r} is none of the decisions of this question",
+            detail=f"{vote.decision!r} is not a decision that this question takes",
         )
     if voted_in == tally.round and not resets:
         return Count("duplicate", tally, detail="you have voted")

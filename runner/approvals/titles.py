@@ -47,7 +47,7 @@ def check_names(template: str, names: Collection[str], subject: str) -> None:
     """
     if unknown := [name for name in FIELD.findall(template) if name not in names]:
         raise UsageError(
-            f"the title {template!r} names {unknown[0]!r}, which is no argument of {subject}; "
+            f"the title {template!r} names {unknown[0]!r}, which is not an argument of {subject}; "
             f"it may name {', '.join(sorted(names)) or 'none'}."
         )
 

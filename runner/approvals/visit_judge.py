@@ -1,4 +1,4 @@
-"""Judges decisions for one visit, with the data that its claim brought and the store keeps beside it.
+"""Judgement of decisions for one visit, with the data that its claim brought and the store keeps beside it.
 
 The claim reads the votes once, if a question with a rule was answered: a visit makes no request for
 them. Keys are read when a rule asks for identity.
@@ -102,8 +102,8 @@ class VisitJudge:
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision.
 
-        A used decision also gets the time of a retry, but no more: anyone who writes to the store
-        can mark it as used.
+        At level 0 a used decision is never too late. Above, it gets only a retry's time more:
+        anyone who writes to the store can mark it as used.
         """
         if decision.used is not None and level_of(rule) == 0:
             return False

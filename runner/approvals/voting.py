@@ -36,7 +36,7 @@ MOST_LENT = 100
 
 @dataclass(frozen=True, slots=True)
 class CastVote(Request[Reply]):
-    """Count one vote on a question with a rule; a vote that meets the rule answers the question."""
+    """Request to count one vote on a question with a rule; a vote that meets the rule answers it."""
 
     verb = "vote"
     ballot: Ballot
@@ -144,7 +144,7 @@ def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
     jti = ballots.jti_of(ballot)
     if jti is None or not run.voter(ballot.interrupt_id, f"{JTI}{jti}"):
         return None
-    detail = "a vote with this jti has counted; sign each vote with a jti of its own"
+    detail = "a vote with this jti has counted; sign each vote with its own jti"
     return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
 
 
@@ -229,7 +229,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOperation(Request[Reply]):
-    """Apply claim, release, delegate, comment or withdraw_vote; a repeat gets its receipt again."""
+    """Request to claim, release, delegate, comment or withdraw a vote; a repeat gets its receipt again."""
 
     verb = "act"
     operation: Operation
@@ -366,7 +366,7 @@ def _withdraw(case: Case) -> Done | Receipt:
     if refusal := case.barred():
         return refusal
     if voter_record.get("round") != tally.round:
-        return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
+        return case.refusal(ReceiptStatus.REJECTED, "you have no vote that counts")
     has_other_votes = tally.effects.get(voter_record["effect"], 0) > voter_record["weight"]
     built_on = voter_record["decision"] == "edit" and (
         case.rule.edit == "resets" or has_other_votes

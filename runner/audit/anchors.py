@@ -159,7 +159,7 @@ def _anchor(target: str) -> Anchor:
     if target.startswith(("https:", "http:")):
         return WebAnchor(target)
     raise UsageError(
-        f"RUNNER_AUDIT_ANCHOR: {target!r:.80} is none of log, file:PATH and https://…."
+        f"RUNNER_AUDIT_ANCHOR: {target!r:.80} is neither log, file:PATH nor https://…."
     )
 
 

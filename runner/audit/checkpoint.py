@@ -71,12 +71,12 @@ def read_verifier_key(text: str) -> tuple[str, Ed25519PublicKey]:
         data = base64.b64decode(key_text, validate=True)
         if not name or data[:1] != ED25519 or key_id(name, data[1:]).hex() != identity:
             raise UsageError(
-                f"{text.strip():.80} is no verifier key: its name, id and key do not fit together."
+                f"{text.strip():.80} is not a verifier key: its name, id and key do not fit together."
             )
         return name, Ed25519PublicKey.from_public_bytes(data[1:])
     except ValueError as error:  # includes binascii.Error
         raise UsageError(
-            f"{text.strip():.80} is no verifier key (name+id+base64): {error}."
+            f"{text.strip():.80} is not a verifier key (name+id+base64): {error}."
         ) from error
 
 
@@ -101,7 +101,7 @@ def read(note: str, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
     lines = text.split("\n")
     if not blank or len(lines) < 4 or not lines[0]:
         raise UsageError(
-            "this is no checkpoint: it needs an origin, a size, a root, an empty line and signatures."
+            "this is not a checkpoint: it needs an origin, a size, a root, an empty line and signatures."
         )
     if not any(_holds(line, text, keys) for line in signatures.splitlines()):
         names = ", ".join(sorted(keys)) or "none"

@@ -186,7 +186,7 @@ def unanchored(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> Verdict | No
     if outside and not roots:
         return Verdict(
             Result.INCOMPLETE,
-            f"the checkpoint of the file, of {tree.size} entries, is none of those that were kept "
+            f"the checkpoint of the file, of {tree.size} entries, isn't among those that were kept "
             "elsewhere: get newer ones, or export again",
         )
     return None
@@ -216,7 +216,7 @@ def _read(lines: Iterable[str]) -> _File:
         except Exception as error:
             raise BrokenLine(f"line {number} is not JSON: {error}", number) from error
         if not isinstance(value, dict):
-            raise BrokenLine(f"line {number} is no object", number)
+            raise BrokenLine(f"line {number} is not an object", number)
         part_name = next((name for name in PARTS if name in value), "")
         if part_name:
             if part_name in file.parts or len(value) != 1:
@@ -254,7 +254,7 @@ def _hash(text: object, subject: str) -> bytes:
             return base64.b64decode(text, validate=True)
     except ValueError:
         pass
-    raise BrokenLine(f"{subject} is no hash")
+    raise BrokenLine(f"{subject} is not a hash")
 
 
 def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
@@ -379,7 +379,7 @@ def _verify_run(
         return Verdict(
             Result.INCOMPLETE,
             f"a checkpoint that was kept elsewhere has {newer} entries, "
-            f"that of the file {last_checkpoint.size}",
+            f"the file's own {last_checkpoint.size}",
         )
     if (refusal := unanchored(last_checkpoint, outside)) is not None:
         return refusal

@@ -83,7 +83,7 @@ def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
     if not path.is_file():
         if "+" in path_or_key:
             return _by_id([path_or_key])
-        raise UsageError(f"there is no file {path_or_key!r} with a public key.")
+        raise UsageError(f"no file {path_or_key!r} with a public key was found.")
     data = path.read_bytes()
     try:
         if b"-----BEGIN" in data:

@@ -129,7 +129,7 @@ def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
 
 
 class Sealing:
-    """Seals, signs and trims the audit of one partition, some entries in each pass.
+    """Sealer of one partition's audit: seals, signs and trims some entries in each pass.
 
     `problem` says why nothing is signed or anchored, or is "".
     """

@@ -71,8 +71,8 @@ class SupervisedProcess:
         _processes.add(self)
 
     def alive(self, seconds: float = 0) -> bool:
-        """Return whether the child lives, after waiting up to `seconds` for its end; a reused pid
-        can't mislead it.
+        """Return whether the child lives, after waiting up to `seconds` for its end; reused pids
+        don't matter.
         """
         return self._sign >= 0 and not select.select([self._sign], [], [], seconds)[0]
 

@@ -23,7 +23,7 @@ MOST_RUNS, LONGEST_DEBOUNCE = 1_000_000_000, 366 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """At most `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
+    """Bound of `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
 
     Runs without the tag share one key. A start beyond that is accepted and waits ("queue"), is
     refused ("refuse"), cancels the open run and begins after its end ("replace"), or returns the
@@ -64,7 +64,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """A run of a graph, or of one value of a tag, begins `seconds` after the last of several starts.
+    """Delay of a graph's runs: one begins `seconds` after the last of several starts of its key.
 
     Each start until then gets the same run, and replaces its task and invocation state. It begins
     at most `at_most` seconds after the first start, by default ten times `seconds`.

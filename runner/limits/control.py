@@ -124,12 +124,12 @@ class LimitControl:
                 ),
                 (
                     "runner_limit_oldest_seconds",
-                    "For how long the first of them waits for a slot.",
+                    "Seconds for which the first of them has waited for a slot.",
                     max(0, now - since) / 1000,
                 ),
                 (
                     "runner_limit_last_start_seconds",
-                    "In how long the last of them has its start time.",
+                    "Seconds until the start time of the last of them.",
                     max(0, last_start_at - now) / 1000,
                 ),
                 (
@@ -151,7 +151,7 @@ class LimitControl:
         if not (limit.declarations or limit.setting or limit.waiting):
             raise NotFoundError(
                 f"no graph of this store has a limit {validation.one_line(name)!r:.80}; "
-                "`runner limits list` shows those that there are."
+                "`runner limits list` shows the existing ones."
             )
         return limit
 
@@ -215,7 +215,7 @@ class LimitControl:
         if key != limit.name and not key.startswith(tuple(starts)):
             raise UsageError(
                 f"the limit {limit.name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
-                f"{', '.join(starts) or 'nothing else than its name'}."
+                f"{', '.join(starts) or 'only its name'}."
             )
         now = self._shared.limit_settings()[1]
         until = 0 if seconds is None else now + round(seconds * 1000)
@@ -235,7 +235,7 @@ class LimitControl:
         if key not in [limit.name, *(each.key for each in pauses)]:
             raise NotFoundError(
                 f"the key {validation.one_line(key)!r:.80} is not paused; "
-                f"`runner limits show {limit.name}` shows those that are."
+                f"`runner limits show {limit.name}` shows the paused ones."
             )
         return self._change(
             key, "limit.resumed", lambda setting: setting.resume(key), reason, by

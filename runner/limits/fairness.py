@@ -26,7 +26,7 @@ UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
 
 
 STAYS_MS = 330_000
-"""How long a window counts an unclaimed doorbell, in ms; a timer rings again before that."""
+"""Milliseconds for which a window counts an unclaimed doorbell; a timer rings again before that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Share the slots of a graph's queues between the values of a tag, whatever the backlog of each.
+    """Fair sharing of a graph's queues between the values of a tag, whatever the backlog of each.
 
     `by` is "tag:<name>"; runs without the tag together have one key. A key of weight 5 begins five
     nodes for each node of a key of weight 1, the default. Only keys with ready nodes count.

@@ -25,7 +25,7 @@ FASTEST, SLOWEST = 1000.0, 1 / (366 * 86_400)
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `concurrency` executions at a time, or `rate` executions begun per `per` seconds, or both.
+    """Limit of `concurrency` executions at a time, or of `rate` executions begun per `per` seconds, or both.
 
     Nodes with a limit of the same name share it: with `by="all"` all of them, with "graph" or
     "node" only the nodes of one graph or only one node, with "tag:<name>" the nodes of runs with

@@ -15,7 +15,7 @@ MOST_PAUSES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class LimitPause:
-    """No node starts under a key until the time `ends_at` (ms), or until it is resumed if that is 0.
+    """Pause of a key: no node starts under it until `ends_at` (ms), or until it is resumed if that is 0.
 
     If the key is the limit's name, no node starts under any of its keys.
     """

@@ -114,7 +114,7 @@ def checked(schedule: Schedule) -> Schedule:
     except (KeyError, OSError, ValueError) as error:
         raise UsageError(f"the time zone {schedule.timezone!r:.80} is not known.") from error
     if schedule.cron and next(_cron_times(schedule, 0), None) is None:
-        raise UsageError(f"{schedule.cron!r} is the cron expression of no time at all.")
+        raise UsageError(f"{schedule.cron!r} never matches a time.")
     checked_tags(schedule.tags)
     return schedule
 
@@ -125,7 +125,7 @@ def _cron(expression: str) -> Any:
     is_plain = len(expression) <= MOST_CRON and not CHANCE.search(expression)
     if not is_plain or len(expression.split()) != 5 or not croniter.is_valid(expression):
         raise UsageError(
-            f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday."
+            f"{expression!r:.80} is not a cron expression: minute, hour, day, month, weekday."
         )
     return croniter
 

@@ -148,7 +148,7 @@ def checked(webhook: Webhook) -> Webhook:
     unknown = [kind for kind in webhook.events if kind not in KINDS]
     if unknown:
         raise UsageError(
-            f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}."
+            f"{unknown[0]!r:.80} is not a kind of notice; these are: {', '.join(sorted(KINDS))}."
         )
     if webhook.signature not in SIGNATURES:
         raise UsageError(
@@ -171,9 +171,7 @@ def _is_usable(url: str) -> bool:
 
 
 def message_id(notice: str) -> str:
-    """Return the `webhook-id` of a notice; it has no dots, since dots separate the parts of the
-    signed text.
-    """
+    """Return the `webhook-id` of a notice, without dots: these separate the parts of the signed text."""
     return f"msg_{hashlib.sha256(notice.encode()).hexdigest()[:32]}"
 
 
