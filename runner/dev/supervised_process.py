@@ -71,9 +71,7 @@ class SupervisedProcess:
         _processes.add(self)
 
     def alive(self, seconds: float = 0) -> bool:
-        """Return whether the child lives, after waiting up to `seconds` for its end; reused pids
-        don't matter.
-        """
+        """Return whether the child still lives after up to `seconds`; a reused pid can't mislead it."""
         return self._sign >= 0 and not select.select([self._sign], [], [], seconds)[0]
 
     def kill(self) -> None:
