@@ -128,10 +128,10 @@ class Auth:
 class Grants:
     """The widest bounds of the grants that a rule allows: decisions on calls to come.
 
-    `bounds` is a JSON Schema that the arguments of each call must fit, as in `{"properties":
-    {"amount": {"maximum": 50}}}`; `uses` is the maximum number of calls by one grant, `sums` the
-    maximum total of an argument over all those calls, `lifetime` the maximum number of seconds that
-    a grant holds.
+    `bounds` is a JSON Schema that the arguments of each call must fit, as in
+    `{"properties": {"amount": {"maximum": 50}}}`; `uses` is the maximum number of calls by one
+    grant, `sums` the maximum total of an argument over all those calls, `lifetime` the maximum
+    number of seconds that a grant holds.
     """
 
     bounds: Mapping[str, Any] = field(default_factory=dict)
@@ -154,8 +154,8 @@ class Rule:
     "anyone". `escalate` lists (seconds, selectors that become eligible then), in the business time
     of the `calendar` if one is named. People vote; with `agents` also agents, or exactly the
     principals of these `kinds`, as in ("human", "service"). The decision may be used for
-    `use_within` seconds. `title` describes the effect in one sentence, with the names of arguments
-    in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
+    `use_within` seconds after it. `title` describes the effect in one sentence, with the names of
+    arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
     "the amount is above 500"; `policy` names the function that returned the rule (see
     `policies.py`, which fills it in). `grants` allows decisions on calls to come, within those
     bounds.
