@@ -25,7 +25,7 @@ MOST_RUNS, LONGEST_DEBOUNCE = 1_000_000_000, 366 * 86_400
 class Concurrency:
     """Bound of `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
 
-    Runs without the tag share one key. A start beyond that is accepted and waits ("queue"), is
+    Runs without the tag share one key. A start beyond the bound is accepted and waits ("queue"), is
     refused ("refuse"), cancels the open run and begins after its end ("replace"), or returns the
     open run ("skip"). With `while_waiting=False` a run that only waits for people does not count;
     it continues with its answer at once, and counts again.
@@ -64,7 +64,7 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """Delay of a graph's runs: one begins `seconds` after the last of several starts of its key.
+    """Delay of a run of a graph, or of one value of a tag: it begins `seconds` after the last of its starts.
 
     Each start until then gets the same run, and replaces its task and invocation state. It begins
     at most `at_most` seconds after the first start, by default ten times `seconds`.
