@@ -1,4 +1,4 @@
-"""Rules of approvals: who may decide a question, how many, and how sure it must be who they are."""
+"""Approval rules: who may decide a question, how many must, and how their identity is proven."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Absences: while one person is away, another may vote in their place, as far as each rule lets them.
+"""Absences: while one person is away, another may vote in their place, as far as each rule allows.
 
-What the absent person says is one message, signed where there are keys, and nothing happens to a question
-until the other person votes on it. Then that message is the loan of a vote, as after `delegate`, and a worker
-that judges the decision reads the message again.
+The absent person leaves one message, signed if there are keys. It changes nothing on a question
+until the other person votes there. Then the message counts as a loan of the vote, as after
+`delegate`, and a worker that judges the decision reads the message again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 
 LONGEST = 366 * 86_400_000
-"""Milliseconds that an absence lasts at most."""
+"""Maximum length of an absence in milliseconds."""
 
 MOST_ONLY = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Absence:
-    """Who is away (`by`), who may vote for them (`to`), and from when until when (ms).
+    """Absence of a person (`by`), the person who may vote for them (`to`), and its begin and end (ms).
 
-    With `only` the votes are lent that they have by these selectors, such as "group:finance". `groups` and
-    `roles` are what the door knew of them; `body` is the message as they signed it.
+    `only` limits the loan to votes that they have by these selectors, such as "group:finance".
+    `groups` and `roles` are theirs as the door knew them; `body` is the message as they signed it.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -50,12 +50,12 @@ class Absence:
 
     @property
     def person(self) -> Voter:
-        """Who is away, as the door knew them."""
+        """The absent person, as the door knew them."""
         return Voter(Principal.read(self.by), frozenset(self.groups), frozenset(self.roles))
 
     @property
     def selectors(self) -> list[str]:
-        """Selectors by which it lends a vote, as lists of questions name them."""
+        """Selectors by which the absence lends a vote, as lists of questions name them."""
         name = rules.plain_name(self.by)
         forms = {form: form for form in self.person.selectors - {"anyone"}}
         forms[f"user:{self.by}"] = f"user:{name}"
@@ -74,7 +74,8 @@ def absence_body(
     """Return the message of an absence, as it is signed. Times are ms since 1970.
 
     Raises:
-        UsageError: a name is no principal, an entry of `only` no selector, or the times can't be used.
+        UsageError: a name isn't a principal, an entry of `only` isn't a selector, or the times
+            can't be used.
     """
     people = [
         name if isinstance(name, Principal) else Principal.read(name) for name in (by, to)
@@ -100,7 +101,7 @@ def absence_body(
 def standing_in(
     absences: Iterable[Absence], question: Interrupt, stage: int, now: int
 ) -> list[Absence]:
-    """List the absences that lend a vote on a question now (ms), as far as is known before it is cast."""
+    """List the absences that lend a vote on a question now (ms), as far as is known before the vote."""
     rule = Rule.thawed(question.rule) if question.rule else None
     if rule is None or rule.delegate == "none":
         return []

@@ -1,4 +1,4 @@
-"""Votes on a question with a rule: as they come in, as they are stored, and what they are for."""
+"""Votes on a question with a rule: as they come in, as they are stored, and the effects they are for."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 
 SKEW = 60
-"""Seconds that the clocks of a door, a store and a worker may differ."""
+"""Seconds by which the clocks of a door, a store and a worker may differ."""
 
 OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
-"""Operations of people on a question besides voting."""
+"""Operations that people can do on a question besides voting."""
 
 MOST_SIGNATURES = 64
-"""Signatures of one person on one question that may be remembered at once."""
+"""Maximum number of one person's signatures on one question that are remembered at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """One vote as it comes in, judged as far as its question alone decides.
+    """One vote as it comes in, judged as far as its question alone allows.
 
-    `response` (packed) is what its effect would answer; `effect` is the digest of that. `answered` has, by
-    node, the principals who answered what the rule excludes. `body` is the message as it was signed.
-    `shown_at` (ms) is when the door has shown the question to who votes; 0 where it does not say.
-    `plain_issuer` is the issuer of names without one, see `rules.is_same_person`; `began` (ms) is when the
-    run was started, by its id. `away` are the keys of those in whose place the voter may vote by an absence.
+    `response` (packed) is the answer that the vote would give; `effect` is its digest. `answered`
+    has, by node, the principals who answered there, for nodes whose answerers the rule excludes.
+    `body` is the message as it was signed. `shown_at` (ms) is when the door showed the question to
+    the voter; 0 if the door doesn't say. `plain_issuer` is the issuer of names without one, see
+    `rules.is_same_person`; `began` (ms) is when the run was started, by its id. `away` has the keys
+    of absent people for whom the voter may vote.
     """
 
     interrupt_id: str
@@ -56,9 +57,9 @@ class Ballot:
 class Use:
     """One use of a decision: the digest of the effect and its idempotency key.
 
-    `follows` is the key under which the node that asked may have used it already, for a node after it.
-    What has been done has a `result`, the digest of what came of it, and a `status`: completed or failed. A
-    call that nobody was asked about has the id of its `grant` in place of a question's.
+    `follows` is the key under which the asking node may have used the decision already, for a node
+    after it. A finished effect has a `result`, the digest of its outcome, and a `status`: completed
+    or failed. A call that nobody was asked about has the id of its `grant` instead of a question's.
     """
 
     interrupt_id: str
@@ -85,9 +86,10 @@ class Use:
 class Operation:
     """One operation on a question besides voting: see voting.py.
 
-    `kind` is one of `OPERATIONS`. `to` is who gets a delegated vote, `ttl` how long a claim holds in ms.
-    `body` is the message as it was signed. For an absence, `lent` has its `body` and `until` when it lends a
-    vote (ms). An operator who gives a vote to another person is named (`by`), and says why in the comment.
+    `kind` is one of `OPERATIONS`. `to` is the delegate of a vote, `ttl` the length of a claim in
+    ms. `body` is the message as it was signed. When an absence lends a vote, `lent` has the
+    absence's `body` and its end, `until` (ms). `by` names an operator who gives a vote to another
+    person, with the reason in the comment.
     """
 
     interrupt_id: str
@@ -109,13 +111,13 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """Standing of a question's votes: the tally, and what people did to the question besides.
+    """Standing of a question's votes: the tally, and the effects of other operations.
 
-    `votes` counts all that were ever taken. `claim` is the key of who has claimed it, until `claimed_until`
-    (ms). `lent` has by the key of who may vote in place of another that other's key, `spent` by the other's
-    key the round in which that was done. `escalated` counts the
-    steps of escalation that have come. `edited_at` (seconds since 1970) is when the edit was signed that
-    voided the votes before it.
+    `votes` counts all votes taken so far. `claim` is the key of the person who has claimed the
+    question, until `claimed_until` (ms). `lent` maps the key of each stand-in to the key of the
+    person they vote for; `spent` maps that person's key to the round in which the stand-in voted.
+    `escalated` counts the steps of escalation so far. `edited_at` (seconds since 1970) is when the
+    edit that voided earlier votes was signed.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -133,15 +135,15 @@ class Standing:
 
 
 def approved(question: Interrupt) -> str:
-    """Return the effect of approving a question as it was shown; "" where it shows no action."""
+    """Return the effect of approving a question as it was shown; "" if it shows no action."""
     return "" if question.action is None else digests.digest("action", question.action)
 
 
 def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
-    """Return what a vote is for: the digest of the call or of the answer; "" for a rejection.
+    """Return the effect a vote is for: the digest of the call or of the answer; "" for a rejection.
 
     Raises:
-        UnstorableError: the response has values that other languages would read as others.
+        UnstorableError: the response has values that other languages would read as different ones.
     """
     return effect(question.id, question.action, decision, response)
 
@@ -149,7 +151,7 @@ def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
 def effect(
     interrupt_id: str, action: Mapping[str, JSON] | None, decision: str, response: JSON
 ) -> str:
-    """Return what a vote is for, by the id of the question and the action that it shows: see `effect_of`."""
+    """Return the effect a vote is for, by the question's id and the action that it shows: see `effect_of`."""
     if decision == "reject":
         return ""
     if action is None or decision == "respond":
@@ -174,7 +176,7 @@ def facts(
     voter_record: Mapping[str, Any],
     now: int,
 ) -> VoterFacts:
-    """Return what decides beside the rule who may vote on a question now; `voter_record` is the voter's."""
+    """Return the facts besides the rule that decide who may vote now; `voter_record` is the voter's own."""
     key, proof = operation.voter.principal.key, proof_of(operation)
     return VoterFacts(
         requesters=(question.requester, *question.on_behalf_of),
@@ -195,7 +197,7 @@ def lent(
     voter_record: Mapping[str, Any],
     now: int,
 ) -> int | None:
-    """Return the stage in which a person may vote in the place of another; None where nowhere."""
+    """Return the stage in which a person may vote in another's place; None if in no stage."""
     loan, by = voter_record.get("lent"), standing.lent.get(operation.voter.principal.key)
     if (
         loan is None
@@ -210,7 +212,7 @@ def lent(
 
 
 def loan(operation: Operation, stage: int) -> dict[str, JSON]:
-    """Return what is kept for one who may vote in the place of another: of whom, where, and their word."""
+    """Return the record kept for a stand-in: whom they vote for, in which stage, and the lender's message."""
     body = operation.lent.get("body", operation.body)
     return {
         "by": operation.voter.principal.key,
@@ -222,7 +224,7 @@ def loan(operation: Operation, stage: int) -> dict[str, JSON]:
 
 
 def escalated(question: Interrupt, now: int) -> list[str]:
-    """Return the selectors that have become eligible by now (ms), because a question was open for long."""
+    """Return the selectors that escalation has made eligible by now (ms)."""
     steps = (question.rule or {}).get("escalate", ())
     due = zip(question.escalates_at, steps, strict=False)
     return [entry for moment, (_, selectors) in due if moment <= now for entry in selectors]
@@ -234,14 +236,14 @@ def receipt(
     detail: str = "",
     numbers: Sequence[int] = (),
 ) -> Receipt:
-    """Write what became of a vote or an operation; the numbers are have, need and against."""
+    """Return the receipt of a vote or an operation; the numbers are have, need and against."""
     address = address_of(operation.interrupt_id)
     run_id = address.run_id if address else None
     return Receipt(status, operation.interrupt_id, run_id, detail, *numbers)
 
 
 def counted(ballot: Ballot, count: Count) -> Receipt:
-    """Write the receipt of a vote that was taken or refused by its rule."""
+    """Return the receipt of a vote that its rule took or refused."""
     numbers = (
         (count.have, count.need, count.tally.against)
         if count.word in {"counted", "accepted"}
@@ -251,36 +253,36 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
 
 
 def proof_of(operation: Ballot | Operation) -> Mapping[str, Any]:
-    """Return the proof of a message, without having checked it; an empty one where it has none."""
+    """Return a message's proof without checking it; an empty one if it has none."""
     proof = operation.body.get("proof")
     return proof if isinstance(proof, dict) else {}
 
 
 def jti_of(operation: Ballot | Operation) -> JSON:
-    """Return the id of the signature, which counts once; None where it has none."""
+    """Return the id of the signature, which counts once; None if it has none."""
     return proof_of(operation).get("jti")
 
 
 def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
-    """Return what is kept of a person's signatures: the end of each by its jti, while a door may take it."""
+    """Return a person's remembered signatures: the expiry by jti, as long as a door may still take them."""
     ends_by_jti: Mapping[str, int] = voter_record.get("jtis", {})
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
 
 
-# Comparisons that a worker makes of every signature when it counts again: here they refuse the message, so
-# that a vote which a receipt takes is one that counts.
+# A worker compares every signature in these ways when it counts again. Here the comparisons refuse the
+# message, so that every vote with an accepting receipt also counts there.
 
 
 def is_in_time(moment: int, issued: int, expires: int) -> bool:
-    """Return whether a vote may be stored at a moment (ms) that was signed and expires at these (seconds)."""
+    """Return whether a vote signed and expiring at these times (seconds) may be stored at a moment (ms)."""
     return (issued - SKEW) * 1000 <= moment <= (expires + SKEW) * 1000
 
 
 def mistimed(issued: int, question: Interrupt, began: int, edited_at: int = 0) -> str:
-    """Return why no vote counts that was signed at a time (seconds since 1970); "" where it may.
+    """Return why a vote signed at a time (seconds since 1970) doesn't count; "" if it may.
 
-    `began` (ms) is when the run was started, `edited_at` (seconds) when the edit was signed that voided the
-    votes before it.
+    `began` (ms) is when the run was started, `edited_at` (seconds) when the edit that voided
+    earlier votes was signed.
     """
     if question.expires_in is not None and issued * 1000 > question.ends_at + SKEW * 1000:
         return "it was signed after the question had expired"
@@ -292,7 +294,7 @@ def mistimed(issued: int, question: Interrupt, began: int, edited_at: int = 0) -
 def untimely(
     operation: Ballot | Operation, question: Interrupt, standing: Standing, now: int
 ) -> Receipt | None:
-    """Refuse a signature of another time than the store's (ms), in which a worker would not find the vote."""
+    """Refuse a signature whose time disagrees with the store's (ms): a worker would reject the vote."""
     if not (proof := proof_of(operation)):
         return None
     issued, ahead = proof["iat"], proof["iat"] - now / 1000
@@ -308,7 +310,7 @@ def untimely(
 
 
 def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
-    """Refuse a vote that counts as something else than its signed message says."""
+    """Refuse a vote that differs from its signed message."""
     body: Mapping[str, Any] = ballot.body
     if not proof_of(ballot):
         return None
@@ -324,7 +326,7 @@ def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
 
 
 def response_of(body: Mapping[str, Any]) -> Any:
-    """Return what a vote's message answers, packed: an approval of a call answers true."""
+    """Return the response in a vote's message, packed: an approval of a call answers true."""
     if body.get("decision") == "reject":
         return None
     response = codec.pack(body.get("response"), "the response")
@@ -334,7 +336,7 @@ def response_of(body: Mapping[str, Any]) -> Any:
 def spent(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
 ) -> Receipt | None:
-    """Refuse a signature that has counted before, whatever came after it; None for one that is new."""
+    """Refuse a signature that has counted before, whatever came after it; None for a new one."""
     ends_by_jti = signatures(voter_record, now)
     if jti_of(operation) in ends_by_jti:
         return receipt(operation, ReceiptStatus.DUPLICATE, "this signature has counted")
@@ -347,7 +349,7 @@ def spent(
 
 
 def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
-    """Refuse a passkey that counts no higher than when it signed last; one that never counts is taken.
+    """Refuse a passkey whose counter has not grown since it last signed; one without a counter is taken.
 
     Step 21 of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion.
     """
@@ -364,7 +366,7 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
 def signed_in(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
 ) -> dict[str, JSON]:
-    """Return a person's part with the signature of what is done now."""
+    """Return a person's part with the signature of this operation added."""
     ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
         ends_by_jti[jti] = operation.body["proof"]["exp"]
@@ -373,7 +375,7 @@ def signed_in(
 
 
 def marks(operation: Operation, nonce: str) -> list[JSON]:
-    """Return by what a repeat of an operation is known."""
+    """Return the marks by which a repeat of an operation is recognized."""
     return [nonce, operation.idempotency_key, jti_of(operation)]
 
 
@@ -384,11 +386,11 @@ def part_of(
     vote_receipt: Receipt,
     nonce: str,
 ) -> dict[str, JSON]:
-    """Return what is kept of a voter's part: which vote is theirs, and its receipt for a repeat."""
+    """Return the stored part of a voter: which vote is theirs, and its receipt for a repeat."""
     return {
         **signed_in(ballot, voter_record, vote["at"]),
         "n": vote["n"],
-        # A vote that counts nothing leaves its voter the one that does.
+        # A vote without weight doesn't use up its voter's one vote.
         "round": vote["round"] if vote["weight"] else None,
         **{name: vote[name] for name in ("stage", "decision", "effect", "weight")},
         "nonce": nonce,
@@ -410,9 +412,9 @@ def voted(
     voter_record: Mapping[str, Any],
     response: JSON,
 ) -> dict[str, JSON]:
-    """Return the data of the event that a vote leaves; `voter_record` is the voter's before it.
+    """Return the data of a vote's event; `voter_record` is the voter's part before it.
 
-    `response` is what an edit or an answer is, where that is short.
+    `response` is the content of an edit or an answer, if short.
     """
     data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
     numbers = {
@@ -436,11 +438,11 @@ def voted(
 
 
 METHODS = ("asserted", "service", "login", "signature")
-"""Ways to authenticate who decides, by level; a passkey's signature is "webauthn"."""
+"""Ways to authenticate a voter, by level; a passkey's signature is "webauthn"."""
 
 
 def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
-    """Return who votes, as the data of an event: by which proof, and when they were authenticated (ms)."""
+    """Return the voter's identity for an event's data: the proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
     data: dict[str, JSON] = {
         "by": (isinstance(ballot, Operation) and ballot.by) or voter.principal.key,
@@ -476,7 +478,7 @@ def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:
 def answerers(
     questions_with_votes: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
 ) -> frozenset[str]:
-    """Return the keys of those who answered questions or voted on them; each has its votes beside it."""
+    """Return the keys of everyone who answered questions or voted on them; votes come with each question."""
     keys = set[str]()
     for question, votes in questions_with_votes:
         keys |= {vote["by"] for vote in votes}

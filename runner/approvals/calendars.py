@@ -1,6 +1,6 @@
-"""Business time: when so many working seconds have passed, in a zone, with days off.
+"""Business time: the moment at which some working seconds have passed, in a time zone, with days off.
 
-Escalations of a question are computed when it is asked, so the store only sees milliseconds.
+A question's escalations are computed when it is asked, so the store only sees milliseconds.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ WORKDAYS: Mapping[int, Sequence[Span]] = {day: ((time(9), time(17)),) for day in
 """Monday to Friday, nine to five."""
 
 MOST_DAYS = 3_660
-"""Days that are looked at for working time: where ten years have none, there is none."""
+"""Days searched for working time: a calendar without any in ten years has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
-    """Working hours by weekday (0 is Monday), in the zone of that name, without the days in `holidays`.
+    """Working hours by weekday (0 is Monday), in the named time zone, without the days in `holidays`.
 
     A span belongs to the day on which it begins.
     """
@@ -38,7 +38,8 @@ class Calendar:
         """Check the zone and the hours.
 
         Raises:
-            UsageError: the zone is not known, a weekday is none, or spans overlap or are out of order.
+            UsageError: the zone is not known, a weekday is invalid, or spans overlap or are out of
+                order.
         """
         try:
             ZoneInfo(self.zone)
@@ -64,18 +65,18 @@ class Calendar:
             )
 
     def after(self, start: int, seconds: float) -> int:
-        """Return the moment (ms) at which so many working seconds have passed since `start` (ms).
+        """Return the moment (ms) at which this many working seconds have passed since `start` (ms).
 
         Raises:
-            UsageError: the calendar has no working time in the ten years that follow.
+            UsageError: the calendar has no working time in the following ten years.
         """
         zone = ZoneInfo(self.zone)
         remaining = timedelta(seconds=seconds)
         moment = datetime.fromtimestamp(start / 1000, zone)
-        day = moment.date() - timedelta(days=1)  # whose last span may end on the next
+        day = moment.date() - timedelta(days=1)  # its last span may end on the next day
         for _ in range(MOST_DAYS):
             for begin, end in () if day in self.holidays else self.hours.get(day.weekday(), ()):
-                # Compared as moments: a day on which the clocks change is shorter or longer.
+                # Compare moments: a day on which the clocks change is shorter or longer.
                 opening = max(datetime.combine(day, begin, zone).timestamp(), start / 1000)
                 last_day = day + timedelta(days=end <= begin)
                 closing = datetime.combine(last_day, end, zone).timestamp()
@@ -93,16 +94,16 @@ _calendars: dict[str, Calendar] = {}
 
 
 def add_calendar(name: str, calendar: Calendar) -> Calendar:
-    """Make a calendar known to rules with `calendar=name`; do it in a module that RUNNER_GRAPHS names.
+    """Make a calendar known to rules with `calendar=name`; call it in a module that RUNNER_GRAPHS names.
 
     Raises:
-        UsageError: it is no calendar, or another one has that name.
+        UsageError: it isn't a calendar, or another one has that name.
     """
     if not isinstance(calendar, Calendar) or not name:
         raise UsageError(f"{calendar!r:.80} can't be added as the calendar {name!r:.80}.")
     if _calendars.setdefault(name, calendar) != calendar:
         raise UsageError(
-            f"there is another calendar {name!r} already; give this one a name of its own."
+            f"there is another calendar {name!r} already; give this one another name."
         )
     return calendar
 
@@ -111,7 +112,7 @@ def calendar(name: str) -> Calendar:
     """Return a calendar by its name.
 
     Raises:
-        UsageError: none has that name.
+        UsageError: no calendar has that name.
     """
     result = _calendars.get(name)
     if result is None:
@@ -122,7 +123,7 @@ def calendar(name: str) -> Calendar:
 
 
 def escalates_at(rule: Rule, asked_at: int) -> list[int]:
-    """Return when each step of a rule's escalation comes, in ms: in working time where it names a calendar.
+    """Return the time of each escalation step in ms, counted in working time if the rule names a calendar.
 
     Raises:
         UsageError: the calendar is not known, or has no working time.

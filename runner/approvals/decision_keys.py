@@ -1,8 +1,9 @@
-"""The keys of decisions as files: the public ones that check proofs, and the one by which a door signs.
+"""Decision keys in files: the public keys that check proofs, and the private key with which a door signs.
 
-`RUNNER_DECISION_KEYS` is a JSON Web Key Set, read again when it has changed. `RUNNER_SIGNING_KEY` is one
-private key in the same form. `runner keys` writes both; `runner/approvals/proofs.py` says what is in them.
-Signatures need the package cryptography (the extra `audit`), which is imported only where a key is used.
+`RUNNER_DECISION_KEYS` is a JSON Web Key Set, read again after a change. `RUNNER_SIGNING_KEY` is one
+private key in the same form. `runner keys` writes both; `runner/approvals/proofs.py` describes the
+contents. Signatures need the package cryptography (the extra `audit`), which is imported only where
+a key is used.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ STAMP = tuple[int, int, int]
 
 
 def proofs() -> ModuleType:
-    """Import what checks and makes signatures.
+    """Import the module that checks and makes signatures.
 
     Raises:
         MissingExtra: cryptography is not installed.
@@ -41,10 +42,10 @@ def proofs() -> ModuleType:
 
 
 def run_name(requester: Mapping[str, Any] | None) -> str:
-    """Return what a run's id is after its partition by the signature of who asks for it; "" without one.
+    """Return a run's id, without its partition, by its requester's signature; "" without a signature.
 
     Raises:
-        UsageError: the signature is none.
+        UsageError: the signature isn't valid for a start.
     """
     body = (requester or {}).get("body")
     return "" if body is None else str(proofs().run_name(body))
@@ -54,17 +55,17 @@ class DecisionKeys:
     """The public keys of a file. Thread-safe; share one per process."""
 
     def __init__(self, path: str | None = None) -> None:
-        """Without a path, `RUNNER_DECISION_KEYS` names the file when it is first needed."""
+        """Set the file; without a path, `RUNNER_DECISION_KEYS` names it when it is first needed."""
         self._path = path
         self._lock = threading.Lock()
         self._stamp: STAMP | None = None
         self._keys: Mapping[str, VerificationKey] = {}
 
     def read(self) -> Mapping[str, VerificationKey]:
-        """Return the keys by `kid`, read again where the file has changed; none where no file is set.
+        """Return the keys by `kid`, read again if the file has changed; none if no file is set.
 
         Raises:
-            UsageError: the file can't be read, or has something else in it.
+            UsageError: the file can't be read, or has other contents.
         """
         path = self._file()
         if not path:
@@ -90,17 +91,17 @@ class DecisionKeys:
 
 @dataclass(frozen=True, slots=True)
 class SigningKey:
-    """The key by which a service or a door signs decisions; `key` is a private key, or a secret."""
+    """The key with which a service or a door signs decisions; `key` is a private key, or a secret."""
 
     kid: str
     key: Ed25519PrivateKey | bytes
 
     @classmethod
     def read(cls, path: str | Path | None = None) -> SigningKey:
-        """Read a private key as `runner keys new` writes it; without a path that of `RUNNER_SIGNING_KEY`.
+        """Read a private key as `runner keys new` writes it; by default the file of `RUNNER_SIGNING_KEY`.
 
         Raises:
-            UsageError: no key is set, or the file holds none.
+            UsageError: no key is set, or the file doesn't hold one.
         """
         if path is None:
             from runner.settings import Settings  # noqa: PLC0415 - as above
@@ -117,7 +118,7 @@ class SigningKey:
             return cls(entry["kid"], _private(entry, module.decoded))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UsageError(
-                f"{str(path)!r:.200} holds no private key of decisions: {error!r}."
+                f"{str(path)!r:.200} holds no private decision key: {error!r}."
             ) from None
 
     def sign(
@@ -129,11 +130,12 @@ class SigningKey:
     ) -> dict[str, JSON]:
         """Return a message with its proof: an answer of version 2, or a start with a requester.
 
-        `login` is what the door has checked: `auth_time` (seconds since 1970), `acr`, and the lists `groups`
-        and `roles`. Sign when it is sent: the proof is taken for five minutes.
+        `login` holds facts that the door has checked: `auth_time` (seconds since 1970), `acr`, and
+        the lists `groups` and `roles`. Sign right before sending: the proof is valid for five
+        minutes.
 
         Raises:
-            UnstorableError: a value would be read as another by other languages.
+            UnstorableError: other languages would read a value as a different one.
         """
         moment = time.time() if now is None else now
         proof: dict[str, JSON] = proofs().sign(

@@ -1,8 +1,8 @@
-"""Digests of what people approve: SHA-256 over canonical JSON (RFC 8785), with a domain in front.
+"""Digests of approved content: SHA-256 over canonical JSON (RFC 8785), prefixed with a domain.
 
-Any language can compute them again: docs/reference/digests.md has the objects that are hashed, key by key.
-Each kind of digest hashes one object, never joined texts, so that no two different things have the same
-bytes.
+Any language can recompute them: docs/reference/digests.md lists the hashed objects, key by key.
+Each kind of digest hashes one object, never joined texts, so that two different things never have
+the same bytes.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from runner.records import codec
 from runner.records.codec import JSON
 
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
-"""Prefix of the JSON: a digest of one kind is never that of another."""
+"""Prefix of the JSON: digests of two kinds never coincide."""
 
 
 def canonical(value: JSON, subject: str) -> bytes:
     """Return JSON data in its canonical form.
 
     Raises:
-        UnstorableError: a number is NaN, infinite or an integer of 2**53 and more, which other languages
-        would read as another one, or a text has half of a surrogate pair.
+        UnstorableError: a number is NaN, infinite or an integer of 2**53 or more, which other
+            languages would read as a different number, or a text contains half of a surrogate pair.
     """
     try:
         return rfc8785.dumps(value)
@@ -49,7 +49,7 @@ def digest(kind: str, value: JSON, subject: str = "") -> str:
 
 
 def payload_digest(data: JSON) -> str:
-    """Hash what an entry of the audit stands for; data without a canonical form is hashed as it is stored."""
+    """Hash the data that an audit entry refers to; data without a canonical form is hashed as stored."""
     try:
         return digest("payload", data)
     except UnstorableError:
@@ -58,10 +58,11 @@ def payload_digest(data: JSON) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Effect to be approved: a tool's call, or what a function says that it is about to do.
+    """Effect to be approved: a tool call, or what a function says it is about to do.
 
-    `tenant` is the namespace of the installation, `kind` is "tool", "function" or "node". `schema` is the
-    JSON Schema of the tool's arguments: with another one the same arguments may mean something else.
+    `tenant` is the namespace of the installation, `kind` is "tool", "function" or "node". `schema`
+    is the JSON Schema of the tool's arguments: under a different schema the same arguments may mean
+    something else.
     """
 
     tenant: str
@@ -83,10 +84,10 @@ class Action:
         }
 
     def digest(self) -> str:
-        """Hash the call; see `canonical` for what is raised."""
+        """Hash the call; raises as `canonical` does."""
         return digest("action", self.preimage(), f"the call of {self.tool!r}")
 
 
 def policy(rule: JSON, on_expire: JSON, expires_at: int | None, risk: str) -> dict[str, JSON]:
-    """Return the object hashed as a question's policy: who decides, and what happens without a decision."""
+    """Return the object hashed as a question's policy: the rule, and the outcome without a decision."""
     return {"rule": rule, "on_expire": on_expire, "expires_at": expires_at, "risk": risk}

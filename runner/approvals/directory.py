@@ -1,4 +1,4 @@
-"""Who is in which group: asked where a vote comes in, and never by workers.
+"""The directory of people's groups: doors ask it when a vote comes in, workers never do.
 
 `RUNNER_DIRECTORY=module:object` names the object; every door asks it.
 """
@@ -20,28 +20,29 @@ Answer = TypeVar("Answer")
 
 @runtime_checkable
 class Directory(Protocol):
-    """Source of the groups and roles of people. The methods may be called on many threads at once.
+    """Source of people's groups and roles. The methods may be called on many threads at once.
 
-    The names are bare: "finance" is what a rule calls `group:finance`. For one it does not know it returns
-    nothing; what it raises refuses the vote for now, and a message is applied again later.
+    The names are bare: "finance" is `group:finance` in a rule. For an unknown principal they return
+    nothing. An error refuses the vote for now, and a message is applied again later.
     """
 
     def groups(self, principal: Principal) -> Collection[str]:
-        """Return the names of the groups that a person is in."""
+        """Return the names of a person's groups."""
 
     def roles(self, principal: Principal) -> Collection[str]:
-        """Return the names of the roles that a person has."""
+        """Return the names of a person's roles."""
 
 
 @runtime_checkable
 class AccountDirectory(Directory, Protocol):
-    """A directory that also knows whose accounts elsewhere are, such as those of Slack."""
+    """A directory that also knows the owners of accounts elsewhere, such as on Slack."""
 
     def person(self, account: Principal, email: str) -> Principal | None:
-        """Return the person as the other doors know them, so that they count once; None for no one.
+        """Return the person as other doors know them, so that they count once; None for an unknown owner.
 
-        `account` has the account's id, and as its issuer where it is: `https://slack.com/T0123456789`. That
-        of a mailbox is `mailto`, and its id the address.
+        `account` has the account's id, and as its issuer the place of the account:
+        `https://slack.com/T0123456789`. A mailbox has the issuer `mailto`, and the address as its
+        id.
         """
 
 
@@ -50,9 +51,9 @@ class MailDirectory(AccountDirectory, Protocol):
     """A directory that also knows the addresses to which questions are sent."""
 
     def addresses(self, selectors: Collection[str]) -> Collection[str]:
-        """Return the e-mail addresses of the people whom one of the selectors names.
+        """Return the e-mail addresses of the people whom any of the selectors names.
 
-        They are those of a rule: `user:ana`, `group:finance`, `role:manager`, `anyone`.
+        The selectors come from a rule: `user:ana`, `group:finance`, `role:manager`, `anyone`.
         """
 
 
@@ -61,7 +62,7 @@ def directory(name: str) -> Directory:
     """Import a directory by its name, `module:object`.
 
     Raises:
-        UsageError: there is no such object, or it lacks a method.
+        UsageError: no such object exists, or it lacks a method.
     """
     module, _, attribute = name.partition(":")
     try:
@@ -78,10 +79,11 @@ def directory(name: str) -> Directory:
 
 
 def owner_of(account: Principal, email: str, name: str) -> Voter | None:
-    """Return whose account it is, with their groups and roles, by the directory of that name.
+    """Return the owner of an account, with their groups and roles, by the directory of that name.
 
     Raises:
-        DirectoryError: it could not be asked. UsageError: it can't be imported, or knows no accounts.
+        DirectoryError: it could not be asked. UsageError: it can't be imported, or doesn't know
+            accounts.
     """
     source = directory(name)
     if not isinstance(source, AccountDirectory):
@@ -97,7 +99,8 @@ def addresses_of(selectors: Collection[str], name: str) -> list[str]:
     """List the addresses of the people whom selectors name, by the directory of that name.
 
     Raises:
-        DirectoryError: it could not be asked. UsageError: it can't be imported, or knows no addresses.
+        DirectoryError: it could not be asked. UsageError: it can't be imported, or doesn't know
+            addresses.
     """
     source = directory(name)
     if not isinstance(source, MailDirectory):
@@ -109,9 +112,9 @@ def addresses_of(selectors: Collection[str], name: str) -> list[str]:
 
 
 def looked_up(voter: Voter, name: str) -> Voter:
-    """Return the voter with the groups and roles that the directory of that name has; "" is none.
+    """Return the voter with the groups and roles from the directory of that name, if it isn't "".
 
-    What the door knew of them, as from the claims of a login, stays.
+    Groups and roles known to the door, as from the claims of a login, stay.
 
     Raises:
         DirectoryError: it could not be asked. UsageError: it can't be imported.
@@ -142,11 +145,11 @@ def _answered(name: str, subject: str, ask: Callable[[], Answer]) -> Answer:
 
 
 def _names(names: Collection[str], directory: str) -> frozenset[str]:
-    # A text is a collection of its letters: none of them is a group.
+    # A text is a collection of letters, which aren't groups.
     is_list = isinstance(names, Collection) and not isinstance(names, str)
     if not is_list or not all(isinstance(name, str) for name in names):
         raise UsageError(
-            f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is no list of names."
+            f"RUNNER_DIRECTORY={directory}: it returned {names!r:.80}, which is not a list of names."
         )
     return frozenset(names)
 

@@ -1,4 +1,4 @@
-"""Freezes: effects that an operator has stopped, of a graph, of a tool or all."""
+"""Freezes: an operator has stopped the effects of a graph, of a tool, or all effects."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ log = logging.getLogger(__name__)
 ALL = "all"
 
 LOOK_EVERY = 5.0
-"""Seconds for which a process works without a look: so long a freeze may take to be in force everywhere."""
+"""Seconds between two looks of a working process; a freeze may take this long to hold everywhere."""
 
 WAIT_MS = 15_000
-"""For how long a node waits that has met a frozen tool, before it looks again."""
+"""Milliseconds for which a node that met a frozen tool waits before it looks again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Freeze:
-    """A freeze of "all", "graph:<graph>" or "tool:<tool>"; why, by whom and since when (ms)."""
+    """A freeze of "all", "graph:<graph>" or "tool:<tool>", with its reason, author and beginning (ms)."""
 
     scope: str
     reason: str
@@ -33,16 +33,16 @@ class Freeze:
     at: int = 0
 
     def __str__(self) -> str:
-        """Say it in one line."""
+        """Describe the freeze in one line."""
         by_whom = f" by {plain_name(self.by)}" if self.by else ""
         return f"{self.scope} is frozen{by_whom}: {validation.one_line(self.reason)}"
 
 
 def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> str:
-    """Name what is to be frozen.
+    """Name the scope of a freeze.
 
     Raises:
-        UsageError: it is not one of the three.
+        UsageError: the arguments don't name exactly one of the three.
     """
     if sum(map(bool, (graph, tool, everything))) != 1:
         raise UsageError("name one of a graph, a tool, or all.")
@@ -56,7 +56,7 @@ def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> st
 
 
 def scope_named(kind: str, name: str) -> str:
-    """Name what is to be frozen by its kind, "all", "graph" or "tool"; raises as `scope_of`."""
+    """Name the scope of a freeze by its kind, "all", "graph" or "tool"; raises as `scope_of` does."""
     graph, tool = (name if kind == each else "" for each in ("graph", "tool"))
     return scope_of(graph, tool, everything=kind == ALL)
 
@@ -64,10 +64,10 @@ def scope_named(kind: str, name: str) -> str:
 def frozen(
     freezes: Mapping[str, Freeze], graph: str = "", tool: str = "", names: Iterable[str] = ()
 ) -> Freeze | None:
-    """Return what keeps a node of a graph, or a call of a tool in one, from running; None if nothing does.
+    """Return the freeze that stops a node of a graph, or a call of a tool in one; None if there is none.
 
-    A graph's freeze holds for the graphs inside it, too. `graph` may be the path of a nested one: any part
-    of it counts. `names` are further names of the graphs on it: see `Registry.names_on`.
+    A graph's freeze also holds for the graphs inside it. `graph` may be the path of a nested graph:
+    any part of it counts. `names` are further names of the graphs on it: see `Registry.names_on`.
     """
     if not freezes:
         return None
@@ -78,7 +78,7 @@ def frozen(
 
 
 def parts_of(path: str) -> list[str]:
-    """Return the names in the path of a graph and the paths that it begins with: of "a/b" a, b and a/b."""
+    """Return the names in a graph's path and the paths that it begins with: for "a/b" a, b and a/b."""
     names = path.split("/") if path else []
     return [*names, *("/".join(names[:end]) for end in range(2, len(names) + 1))]
 
@@ -89,7 +89,7 @@ _check_of_node: ContextVar[Callable[[str], None]] = ContextVar(
 
 
 def check_by(check: Callable[[str], None]) -> None:
-    """Have `check` refuse frozen tools of all agents in this context, also of graphs that a node calls."""
+    """Have `check` refuse frozen tools of all agents in this context, including graphs that a node calls."""
     outer = _check_of_node.get()
 
     def both(tool: str) -> None:
@@ -100,28 +100,28 @@ def check_by(check: Callable[[str], None]) -> None:
 
 
 def check_tool(tool: str) -> None:
-    """Stop before a call of a tool that is frozen where the running node is; outside of nodes none is.
+    """Stop before a call of a tool that is frozen for the running node; outside of nodes, no tool is frozen.
 
     Raises:
-        EffectsFrozen: it is.
+        EffectsFrozen: the tool is frozen.
     """
     _check_of_node.get()(tool)
 
 
 class Freezes:
-    """Cache of freezes. Thread-safe; without work it costs nothing, with work a read every few seconds."""
+    """Cache of freezes. Thread-safe; it reads every few seconds while there is work, and never without."""
 
     def __init__(
         self,
         read_freezes: Callable[[], Mapping[str, Freeze]],
         names: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
-        """Nothing is read yet. `names` returns further names of the graphs on a path."""
+        """Prepare the cache without reading. `names` returns further names of the graphs on a path."""
         self._read, self._names, self._due = read_freezes, names, 0.0
         self._known: Mapping[str, Freeze] = {}
 
     def refresh(self) -> None:
-        """Read now what is frozen; where the store is away, what was read last counts on."""
+        """Read the freezes now; if the store can't be reached, the last ones read stay valid."""
         self._due = time.monotonic() + LOOK_EVERY
         try:
             self._known = self._read()
@@ -129,10 +129,10 @@ class Freezes:
             log.info("freeze.unread: %s What was read last counts.", error)
 
     def of(self, graph: str, tool: str = "") -> Freeze | None:
-        """Return what stops a node of a graph, or a call of a tool there.
+        """Return the freeze that stops a node of a graph, or a call of a tool there.
 
-        What is said to stop something is read again: after a thaw the doorbell rings at once, and who
-        still believed in the freeze would let it pass.
+        A freeze found in the cache is read again: after a thaw the doorbell rings at once, and a
+        process that still believed in the freeze would ignore it.
         """
         active_freezes = self.known
         if not active_freezes:
@@ -146,7 +146,7 @@ class Freezes:
 
     @property
     def known(self) -> Mapping[str, Freeze]:
-        """All that is frozen, by its scope."""
+        """All freezes, by scope."""
         if time.monotonic() >= self._due:
             self.refresh()
         return self._known
@@ -155,7 +155,7 @@ class Freezes:
         """Stop before an effect that is frozen.
 
         Raises:
-            EffectsFrozen: it is; the node is tried again later.
+            EffectsFrozen: the effect is frozen; the node is tried again later.
         """
         freeze = self.of(graph, tool)
         if freeze is not None:

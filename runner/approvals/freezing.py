@@ -1,4 +1,4 @@
-"""Setting and ending freezes, and saying so in receipts; `Freezes.check` of freezes.py stops the effects."""
+"""Setting and ending freezes, and naming them in receipts; `Freezes.check` in freezes.py enforces them."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def freeze(
 ) -> None:
     """Freeze a scope: see `scope_of` in freezes.py. Every process obeys within a few seconds.
 
-    `force` freezes a name that nothing has here, such as a tool that only a worker's code or a framework's
-    agent has.
+    `force` freezes a name that is unknown here, such as a tool that only a worker's code or a
+    framework's agent has.
 
     Raises:
-        ConflictError: it is frozen already. UsageError: there is no reason, or it is too long.
+        ConflictError: it is frozen already. UsageError: the reason is missing or too long.
         NotFoundError: no graph or tool has this name.
     """
     _reason(reason)
@@ -36,10 +36,10 @@ def freeze(
 
 
 def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
-    """End a freeze; nodes that it has kept waiting are rung for with the next sweep.
+    """End a freeze; the next sweep rings for the nodes that it has kept waiting.
 
     Raises:
-        NotFoundError: the scope is not frozen. UsageError: there is no reason, or it is too long.
+        NotFoundError: the scope is not frozen. UsageError: the reason is missing or too long.
     """
     if engine.store.do(ThawScope(scope, _reason(reason), by)).word == "unknown":
         raise NotFoundError(f"{scope} is not frozen; nothing was changed.")
@@ -47,7 +47,7 @@ def thaw(engine: Engine, scope: str, reason: str, by: str = "") -> None:
 
 
 def with_freeze(engine: Engine, receipt: Receipt) -> Receipt:
-    """Say in the receipt of an answer that was taken which freeze keeps it from having an effect."""
+    """Add to the receipt of a taken answer which freeze keeps it from taking effect."""
     run = (
         engine.store.peek(receipt.run_id)
         if receipt.status in TAKEN and receipt.run_id
@@ -67,7 +67,7 @@ def with_freeze(engine: Engine, receipt: Receipt) -> Receipt:
 
 
 def _check_known(engine: Engine, kind: str, name: str) -> None:
-    """Refuse a name that no graph or tool has: a freeze of it would stop nothing."""
+    """Refuse a name that no graph or tool has: freezing it would stop nothing."""
     if kind == "tool":
         nodes = [
             node

@@ -1,8 +1,8 @@
-"""The gate where a call begins: it asks people by the call's rule, and judges what they decided.
+"""The gate at the beginning of a call: it asks people by the call's rule, and judges their decision.
 
-A rule that depends on the call is asked for twice: where the call begins, and, for the arguments with which
-it would be made, after the decision. If the policy then wants more than was given, or raises, the call is
-not made and a new question is asked, about those arguments and by that rule.
+A policy is asked for the rule twice: when the call begins, and after the decision, for the
+arguments with which the call would be made. If the policy then wants more than was given, or
+raises, the call is not made and a new question is asked, about those arguments and by that rule.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from runner.records.asking import is_answered, judged_value
 from runner.records.interrupts import Address, Interrupt
 
 MOST_STEPS = 20
-"""Questions about one call at most, of which each wants more than the one before."""
+"""Maximum number of questions about one call, each wanting more than the one before."""
 
 
 class EditRefused(UsageError):
-    """An edit of a call is not what the tool would get; the model reads why."""
+    """An edit differs from the arguments that the tool would get; the model reads why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallState:
-    """State of a call that needs approval: its question, the decision on it (None while it is open), and
-    the arguments with which the call would be made.
+    """State of a call that needs approval: its question, the decision, and the arguments of the call.
+
+    The decision is None while the question is open. The arguments are those with which the call
+    would be made.
     """
 
     question: Interrupt
@@ -40,7 +42,7 @@ class CallState:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A call that a grant covers: its id, the digest of the call, and the arguments; its use is counted."""
+    """A call that a grant covers: the grant's id, the call's digest and arguments; the use is counted."""
 
     grant: str
     effect: str
@@ -52,25 +54,25 @@ class Granted:
 
 
 class GatedCall(Protocol):
-    """One call of a tool or node, as its executor asks about it."""
+    """One call of a tool or node, as its executor describes it to the gate."""
 
     @property
     def address(self) -> Address:
-        """Where it begins."""
+        """Where the call begins."""
 
     @property
     def answers(self) -> Mapping[str, Interrupt]:
-        """The questions of this visit that are known, by id."""
+        """The known questions of this visit, by id."""
 
     def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
-        """Build the question about these arguments; `step` counts those that wanted more, from 0.
+        """Build the question about these arguments; `step` counts the questions that wanted more, from 0.
 
         Raises:
             UsageError: it can't be asked.
         """
 
     def earlier(self, step: int) -> Iterable[Interrupt]:
-        """List the questions of a step that were asked before, in any state."""
+        """List a step's questions that were asked before, in any state."""
 
     def action(self, args: Any) -> Action:
         """Return the action of the call with these arguments."""
@@ -79,7 +81,7 @@ class GatedCall(Protocol):
         """Return the idempotency key under which the effect of the call is used."""
 
     def policy_arguments(self, args: Any) -> Mapping[str, Any]:
-        """Return the arguments as a policy gets them."""
+        """Return the arguments in the form that a policy takes."""
 
     def edited(self, approval: Approval) -> Any:
         """Return the arguments of an edit.
@@ -92,11 +94,13 @@ class GatedCall(Protocol):
 def decide(
     approval: Rule | Policy, call: GatedCall, args: Any, context: CallContext
 ) -> CallState | Granted | None:
-    """Return the state of a call's approval; None if it needs none.
+    """Return the state of a call's approval; None if the call needs no approval.
 
     Raises:
-        ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: there was none.
-        UsageError: a question can't be asked. Whatever a policy raises before anything was asked.
+        ApprovalMismatch: a decision does not hold. InterruptExpired, InterruptWithdrawn: nobody
+            decided.
+        UsageError: a question can't be asked. Any error that a policy raises before a question was
+            asked.
     """
     state: CallState | None = None
     stricter_rule: Rule | None = None
@@ -134,7 +138,7 @@ def decide(
 
 
 def _asked_rule(call: GatedCall, step: int) -> Rule | None:
-    """Return the rule by which a step was asked before; None if it was not."""
+    """Return the rule by which a step was asked before; None if it was not asked."""
     rules = [
         (question.reasked, question.rule) for question in call.earlier(step) if question.rule
     ]
@@ -144,7 +148,7 @@ def _asked_rule(call: GatedCall, step: int) -> Rule | None:
 def _wanted(
     policy: Policy, met_rule: Rule, call: GatedCall, args: Any, context: CallContext
 ) -> Rule | None:
-    """Return the rule that the policy wants directly before the effect, if the one that was met is less."""
+    """Return the rule that the policy wants directly before the effect, if it wants more than was met."""
     try:
         rule = policy.rule(call.policy_arguments(args), context)
     except Exception as error:  # noqa: BLE001 - whatever it raises, the call must not be made

@@ -34,7 +34,7 @@ from runner.store.requests import ChangeGrant
 
 @dataclass(frozen=True, slots=True)
 class GrantVote:
-    """A vote for a grant: who, approve or reject, when (ms since 1970), and a comment."""
+    """A vote for a grant: the voter, approve or reject, the time (ms since 1970), and a comment."""
 
     by: str
     decision: str
@@ -47,10 +47,11 @@ GrantState = Literal["waits", "valid", "rejected", "used up", "over", "revoked"]
 
 @dataclass(frozen=True, slots=True)
 class GrantView:
-    """A grant as doors show it, with what was used of it.
+    """A grant as doors show it, with its uses so far.
 
-    `state` is "waits" for votes, "valid", "rejected", "used up", "over" or "revoked". Times are ms since
-    1970. `have` of `need` is what its votes weigh. See `Grant` for the rest.
+    `state` is "waits" (for votes), "valid", "rejected", "used up", "over" or "revoked". Times are
+    ms since 1970. `have` is the weight of its votes, `need` the weight it needs. See `Grant` for
+    the rest.
     """
 
     id: str
@@ -75,7 +76,7 @@ class GrantView:
 
 
 def view_of(engine: Engine, record: GrantRecord) -> GrantView:
-    """Return a grant as doors show it now."""
+    """Return a grant in its current state, as doors show it."""
     grant, count = record.grant, _count(record)
     state: GrantState = "waits"
     if record.revoked is not None:
@@ -109,7 +110,7 @@ def view_of(engine: Engine, record: GrantRecord) -> GrantView:
 
 
 def list_grants(engine: Engine) -> list[GrantView]:
-    """Return all grants, the newest first."""
+    """List all grants, the newest first."""
     records = sorted(
         engine.store.signed(GrantRecord).values(), key=lambda each: -each.grant.made_at
     )
@@ -129,12 +130,12 @@ def propose(
 ) -> GrantRecord:
     """Return a grant for calls like the one that a question shows; nothing is stored.
 
-    `lifetime` is in seconds, without it as long as the rule allows; without `graphs` it is for the graph of
-    the question.
+    `lifetime` is in seconds and defaults to the longest that the rule allows; `graphs` defaults to
+    the graph of the question.
 
     Raises:
-        NotFoundError: there is no such question. UsageError: a requester is no principal.
-        GrantRefused: it can't be granted; the error names the field.
+        NotFoundError: no such question was asked. UsageError: a requester isn't a principal.
+        GrantRefused: the grant is not possible; the error names the field.
     """
     (question,) = engine.store.interrupts([interrupt_id])
     if question is None:
@@ -167,7 +168,7 @@ def propose(
 
 
 def _schema(question: Interrupt) -> Mapping[str, Any]:
-    """Return the schema of the arguments; without one their names are those that were shown."""
+    """Return the schema of the arguments; without one, a schema with the names that the question shows."""
     action: Mapping[str, Any] = question.action or {}
     return question.response_schema or {
         "properties": {name: _shape(value) for name, value in action["args"].items()}
@@ -190,7 +191,7 @@ def _check_graphs(engine: Engine, grant: Grant) -> None:
         ]
         nodes = [node for plan in plans for node in plan.definition.nodes.values()]
         tools = {tool.tool_name for node in nodes for tool in tools_of(node.executor)}
-        # Tools of a framework's agent are known to the framework alone.
+        # Only the framework knows the tools of its agent.
         frameworks = any(
             not any(tools_of(node.executor)) and node.kind not in {"function", "graph"}
             for node in nodes
@@ -210,12 +211,12 @@ def message(
 
 
 def vote(engine: Engine, record: GrantRecord, body: Mapping[str, Any], voter: Voter) -> Receipt:
-    """Count a vote for a grant, and store the grant if this is the first; `voter` is who the door says.
+    """Count a vote for a grant, and store the grant with its first vote; `voter` is as the door knows them.
 
-    The receipt is accepted once enough have granted it, or one that ends it has rejected it.
+    The receipt is accepted once enough people have granted it, or a rejection ends it.
 
     Raises:
-        DirectoryError: who they are can't be looked up now; nothing was counted.
+        DirectoryError: the directory can't be asked who the voter is; nothing was counted.
     """
     grant, rule = record.grant, Rule.thawed(record.rule)
     (question,) = engine.store.interrupts([grant.question])
@@ -241,7 +242,7 @@ def vote(engine: Engine, record: GrantRecord, body: Mapping[str, Any], voter: Vo
         nonlocal receipt
         current = stored_record or record
         if voter.doubt:
-            return current  # it waits for a signature of theirs
+            return current  # the grant waits for the voter's signature
         count, was = _count(current), ""
         if current.revoked is not None or _is_over(engine, current):
             was = "revoked, or is over"
@@ -290,7 +291,7 @@ def find(engine: Engine, grant_id: str) -> GrantRecord:
     """Return a grant.
 
     Raises:
-        NotFoundError: there is none of this id.
+        NotFoundError: no grant has this id.
     """
     record = engine.store.signed(GrantRecord).get(grant_id.removeprefix(GRANT))
     if record is None:
@@ -299,10 +300,10 @@ def find(engine: Engine, grant_id: str) -> GrantRecord:
 
 
 def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantView:
-    """Revoke a grant: no call begins by it from now on, on any worker.
+    """Revoke a grant: from now on no call begins by it, on any worker.
 
     Raises:
-        NotFoundError: there is none of this id. UsageError: there is no reason, or it is too long.
+        NotFoundError: no grant has this id. UsageError: the reason is missing or too long.
         ConflictError: it was revoked before.
     """
     validation.reason(reason)

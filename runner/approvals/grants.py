@@ -1,8 +1,8 @@
 """Grants: decisions on calls to come, bounded by arguments, uses, sums, time and requesters.
 
-A rule allows them by `grants=Grants(...)`, which has their widest bounds. A grant is signed as a vote is, by
-as many as its rule needs; the worker judges it where a call begins, by the rule in the code and for the
-requester of that run, and the store counts its uses: see docs/how-to/grants.md.
+A rule allows them by `grants=Grants(...)`, which has their widest bounds. People sign a grant like
+a vote, as many as its rule needs. The worker judges it when a call begins, by the rule in the code
+and for the requester of that run, and the store counts its uses: see docs/how-to/grants.md.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from runner.approvals.proofs import VerificationKey
 
 GRANT = "grant:"
-"""Begins the name of a grant where a message or a use names a question otherwise."""
+"""Prefix of a grant's name in messages and uses, which otherwise name a question."""
 
 MOST_GRAPHS, MOST_REQUESTERS = 100, 100
 
 KEPT_MS = 30 * 86_400_000
-"""For how long a grant that is over is still listed."""
+"""Milliseconds for which an ended grant is still listed."""
 
 BELOW, ABOVE = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
 
@@ -49,16 +49,17 @@ INSIDE = dict(zip((*BELOW, *ABOVE), (le, lt, ge, gt), strict=True))
 OF_TEXTS = ("minLength", "maxLength", "pattern")
 
 KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
-"""Keywords of JSON Schema that bound one argument of the calls of a grant."""
+"""Keywords of JSON Schema that can bound one argument of a grant's calls."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Terms of a grant: calls of one tool, or runs of one node, of some graphs.
+    """Terms of a grant: calls of one tool, or runs of one node, in some graphs.
 
-    `bounds` is the JSON Schema that the arguments of each call must fit: every argument that it names must be
-    there. `uses` and `sums` (by argument) bound all calls together. Times are ms; `requesters` are the keys
-    of those whose runs it is for, without any of them all. `question` is the one on whose page it was made.
+    `bounds` is the JSON Schema that the arguments of each call must fit; every argument that it
+    names must be present. `uses` and `sums` (by argument) bound all calls together. Times are ms;
+    `requesters` are the keys of the people whose runs it is for, all runs if empty. `question` is
+    the question on whose page it was made.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -78,18 +79,18 @@ class Grant:
     v: int = 1
 
     def digest(self) -> str:
-        """Hash all of it: what those sign who grant it."""
+        """Hash the whole grant; the people who grant it sign this."""
         return digests.digest("grant", asdict(self), "the grant")
 
     def allows(self, uses: int, sums: Mapping[str, Decimal]) -> bool:
-        """Return whether it is for so many calls of such sums, of which none is missing."""
+        """Return whether it is for this many calls with these sums, and no sum is missing."""
         return uses <= self.uses and all(
             name in sums and sums[name] <= Decimal(str(most))
             for name, most in self.sums.items()
         )
 
     def covers(self, action: Mapping[str, Any], graph_id: str) -> bool:
-        """Return whether it is for an action (its preimage) in a graph, with arguments within its bounds."""
+        """Return whether it covers an action (its preimage) in a graph, with arguments within its bounds."""
         return (
             (self.tenant, self.kind, self.tool)
             == tuple(action[n] for n in ("tenant", "kind", "tool"))
@@ -100,11 +101,11 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class GrantRecord:
-    """A grant as it is stored, with the votes for it and how much of it was used.
+    """A grant as it is stored, with the votes for it and its uses.
 
-    `rule` is the one that it was made by. A vote has who it is `by`, when (`at`, ms) and its signed `body`,
-    or the groups and roles that the door has seen. `revoked` has who has revoked it, when, and why.
-    `used_for` are the idempotency keys of its uses.
+    `rule` is the rule by which it was made. A vote has the voter (`by`), the time (`at`, ms) and
+    its signed `body`, or the groups and roles that the door saw. `revoked` has who revoked it,
+    when, and why. `used_for` are the idempotency keys of its uses.
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -118,10 +119,10 @@ class GrantRecord:
     used_for: frozenset[str] = frozenset()
 
     def amounts(self, args: Mapping[str, Any], key: str) -> dict[str, str] | None:
-        """Return what a call adds to each sum, as exact decimal numbers.
+        """Return the amounts that a call adds to the sums, as exact decimal numbers.
 
-        None where one is no number, or nothing was left for it when this was read; a call that was counted
-        under its `key` needs nothing.
+        None if an amount isn't a number, or if too little was left for it when this was read; a
+        call that was already counted under its `key` needs nothing.
         """
         numbers = {
             name: number
@@ -138,7 +139,7 @@ class GrantRecord:
 
 
 def number_of(value: object) -> Decimal | None:
-    """Return a number, also one that is written as text as a `Decimal` is; None for anything else."""
+    """Return a number, also from text that is written as `Decimal` writes it; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -156,7 +157,7 @@ def properties_of(bounds: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def fits(bounds: Mapping[str, Any], args: object) -> bool:
-    """Return whether arguments are within bounds: each one that is named is there, and fits."""
+    """Return whether arguments are within bounds: each named argument is present and fits."""
     return isinstance(args, Mapping) and all(
         name in args and _fits(bound, args[name])
         for name, bound in properties_of(bounds).items()
@@ -164,7 +165,7 @@ def fits(bounds: Mapping[str, Any], args: object) -> bool:
 
 
 def _fits(bound: Mapping[str, Any], value: object) -> bool:
-    """Return whether a value fits; a keyword for another type, which JSON Schema ignores, refuses here."""
+    """Return whether a value fits; unlike in JSON Schema, a keyword for another type refuses it."""
     number = number_of(value)
     if INSIDE.keys() & bound and (number is None or not _is_inside(bound, number)):
         return False
@@ -186,7 +187,7 @@ def check_bounds(bounds: object, field: str) -> None:
     """Check the form of bounds.
 
     Raises:
-        GrantRefused: they aren't an object schema of plain bounds, or nothing is within them.
+        GrantRefused: they aren't an object schema of plain bounds, or nothing fits them.
     """
     if not isinstance(bounds, Mapping) or set(bounds) - {"type", "properties", "required"}:
         raise GrantRefused(
@@ -234,7 +235,7 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
     """Check that calls with a schema can be within bounds.
 
     Raises:
-        GrantRefused: they have no such argument, or none of its values is.
+        GrantRefused: the calls lack an argument, or none of its values fits.
     """
     arguments = schema.get("properties", {})
     for name, bound in properties_of(bounds).items():
@@ -262,7 +263,7 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
 
 
 def _kinds(schema: Mapping[str, Any]) -> set[str]:
-    """Return the types that a schema names, its own and those of its alternatives."""
+    """Return the types that a schema and its alternatives name."""
     kinds: set[str] = set()
     for alternative in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
         types = alternative.get("type", ())
@@ -271,7 +272,7 @@ def _kinds(schema: Mapping[str, Any]) -> set[str]:
 
 
 def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: str) -> None:
-    """Check that bounds are within those that a rule allows.
+    """Check that bounds are within the widest bounds of a rule.
 
     Raises:
         GrantRefused: they are wider, or can't be compared.
@@ -313,10 +314,10 @@ def _is_within(inner: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
 
 
 def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) -> None:
-    """Check a grant where it is made; `schema` is that of the arguments, if it is known, `now` is in ms.
+    """Check a new grant; `schema` is the schema of the arguments, if known, `now` is in ms.
 
     Raises:
-        GrantRefused: it can't be met, is wider than the rule allows, or has an end that is past.
+        GrantRefused: it can't be met, is wider than the rule allows, or ends in the past.
     """
     limits_of_rule = rule.grants
     if limits_of_rule is None:
@@ -358,11 +359,11 @@ def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) 
         raise GrantRefused("requesters", f"must name at most {MOST_REQUESTERS} principals")
 
 
-# -- who has granted it ------------------------------------------------------------------------------
+# -- votes for a grant -------------------------------------------------------------------------------
 
 
 def voter_of(vote: Mapping[str, Any]) -> Voter:
-    """Return who a vote for a grant is from, as its door has seen them."""
+    """Return the voter of a vote for a grant, as the door knew them."""
     groups, roles = (frozenset(vote.get(name) or ()) for name in ("groups", "roles"))
     return Voter(
         Principal.read(vote["by"]),
@@ -381,7 +382,7 @@ def counted(
     requesters: Sequence[str] = (),
     answered: Mapping[str, frozenset[str]] | None = None,
 ) -> Count:
-    """Count the votes for a grant by a rule; the last one's refusal is what counts if there is one."""
+    """Count the votes for a grant by a rule; if the last vote is refused, return that refusal."""
     effect, tally, rounds = grant.digest(), Tally(), dict[str, int]()
     count = Count("counted", tally, 0, rule.steps[0].need)
     for voter, decision in voters:
@@ -414,10 +415,11 @@ def judge(
     keys: Callable[[], Mapping[str, VerificationKey]],
     now: int,
 ) -> str:
-    """Return why a grant does not hold for a run, or ""; `rule` is the code's, `now` is in ms.
+    """Return why a grant does not hold for a run, or ""; `rule` comes from the code, `now` is in ms.
 
-    Nothing is taken from the store that a signature could say: the grant is the one that those signed who
-    count by the rule, for a run that none of those has asked for whom the rule excludes.
+    Everything that a signature could prove is taken from signatures, not from the store: the grant
+    must be the one signed by people who count by the rule, for a run that nobody excluded by the
+    rule asked for.
     """
     grant, limits_of_rule, level = record.grant, rule.grants, level_of(rule)
     if limits_of_rule is None:
@@ -438,7 +440,7 @@ def judge(
         ]
         count = counted(
             rule, grant, voters
-        )  # by all, so that a rejection ends it for every run
+        )  # with everybody's votes, so that a rejection ends the grant for every run
         if count.decision != "reject":
             people = (requester.key, *requester.on_behalf_of)
             count = counted(rule, grant, voters, people, answered)
@@ -450,9 +452,9 @@ def judge(
 
 
 def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> bool:
-    """Return whether the time of a grant is over (`now` in ms), or a key that has signed it was revoked.
+    """Return whether a grant's time is over (`now` in ms), or a key that signed it was revoked.
 
-    It is for calls to come: a key that was revoked grants nothing from then on.
+    A grant is for calls to come: from its revocation on, a key grants nothing.
     """
     signed_by = {vote["body"].get("proof", {}).get("kid") for vote in record.votes}
     return now > record.grant.until or any(
@@ -465,10 +467,11 @@ def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) 
 def _signed_by(
     vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey]
 ) -> Voter:
-    """Return who has signed a vote for a grant.
+    """Return the voter who signed a vote for a grant.
 
     Raises:
-        UsageError, ProofRefused: nobody has, it is for another grant, or from another time.
+        UsageError, ProofRefused: nobody has, it is for another grant, or it was signed at another
+            time.
     """
     from runner.approvals.proofs import verify  # noqa: PLC0415 - an extra, which most do without
 

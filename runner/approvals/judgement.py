@@ -1,8 +1,9 @@
-"""Judgement of a decision by the worker, directly before what was approved takes effect.
+"""Judgement of a decision by the worker, directly before the approved effect.
 
-The rule that counts is the one in the code: a client of the store could lower a stored one. So the
-question as the code asks it now must be the one that was answered, the votes are counted again, and where
-the rule asks for identity each vote must be signed for this very question: see docs/how-to/approvals.md.
+The rule in the code counts, since a client of the store could weaken a stored one. So the question
+as the code asks it now must be the one that was answered, and the votes are counted again. If the
+rule asks for identity, each vote must be signed for this very question: see
+docs/how-to/approvals.md.
 """
 
 from __future__ import annotations
@@ -31,18 +32,19 @@ if TYPE_CHECKING:
     from runner.approvals.proofs import Proved, VerificationKey
 
 PARTITION = 2
-"""Characters of a run id that name its partition."""
+"""Number of characters in a run id that name its partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """Evidence for a decision.
 
-    `votes` are those of the question as they are stored, in order. `requester` has the `principal` who asked
-    for the run and the signed `body` that said so, `root` is that run's id. `answered` has, by node,
-    those who answered what the rule excludes. `keys` reads the keys that check proofs, by `kid`. `began` (ms)
-    is when the run was started, by its id, which the digest of the question covers. `plain_issuer` is the
-    issuer of names without one, `tenant` the namespace of the installation.
+    `votes` are the question's votes as they are stored, in order. `requester` has the `principal`
+    who asked for the run and the signed `body` that said so, `root` is that run's id. `answered`
+    has, by node, the principals who answered there, for nodes whose answerers the rule excludes.
+    `keys` reads the keys that check proofs, by `kid`. `began` (ms) is when the run was started, by
+    its id, which the question's digest covers. `plain_issuer` is the issuer of names without one,
+    `tenant` the namespace of the installation.
     """
 
     votes: Sequence[Mapping[str, Any]] = ()
@@ -64,7 +66,7 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
     """Return the decision on a question, if it holds for the question as the code asks it now.
 
     Raises:
-        ApprovalMismatch: it does not; the message says in what.
+        ApprovalMismatch: it does not hold; the message says why.
     """
     try:
         return _judge(question, answered_question, evidence)
@@ -77,7 +79,7 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
 
 
 def is_stale(rule: Rule, question: Interrupt, now: int, retry_ms: int = 0) -> bool:
-    """Return whether a decision is too old to be used at `now` (ms), or once more after `retry_ms`."""
+    """Return whether a decision is too old to use at `now` (ms), with `retry_ms` more for a repeated use."""
     return now > question.answered_at + rule.use_within * 1000 + retry_ms
 
 
@@ -151,7 +153,7 @@ def _differs(question: Interrupt, difference: str) -> ApprovalMismatch:
 
 
 def _check_decision(question: Interrupt, count: Count, last_vote: Mapping[str, Any]) -> None:
-    """Compare what is stored of the decision with what the votes have come to."""
+    """Compare the stored decision with the outcome of the votes."""
     decision = ballots.decision_of(question, count)
     wrong = []
     if question.decision != decision:
@@ -175,7 +177,7 @@ def _check_decision(question: Interrupt, count: Count, last_vote: Mapping[str, A
 
 
 def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
-    """Count votes that no voter had to sign, by the weights that their door has seen."""
+    """Count votes that no voter had to sign, by the weights that the store recorded."""
     del question
     tally, rounds = Tally(), dict[str, int]()
     for vote_record in evidence.votes:
@@ -196,7 +198,7 @@ NO_ONE = (-1, "")
 
 
 def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
-    """Count votes as their proofs have them; what is stored beside a proof must follow from it."""
+    """Count votes according to their proofs; the fields stored beside a proof must follow from it."""
     keys = evidence.keys()
     facts = VoterFacts(
         _requesters(rule, question, evidence, keys),
@@ -207,7 +209,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     tally, rounds, seen_jtis = Tally(), dict[str, int](), set[str]()
     lent_in = dict[
         str, tuple[int, str]
-    ]()  # in which round another has voted in one's place, and who
+    ]()  # by lender: the round in which a stand-in voted, and the stand-in
     edit_time = 0
     for vote_record in evidence.votes:
         proof = _proved(vote_record["body"], question, evidence, keys, edit_time)
@@ -252,7 +254,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
                 why = why or "their vote counts already"
             if why:
                 raise ApprovalMismatch(
-                    f"a vote on {question.name!r} is none in the place of {lender}: {why}."
+                    f"a vote on {question.name!r} can't count in the place of {lender}: {why}."
                 )
         effect = ballots.effect_of(question, body["decision"], ballots.response_of(body))
         vote = Vote(voter.principal.key, body["decision"], effect)
@@ -280,7 +282,7 @@ def _proved(
     *,
     effective: int = 0,
 ) -> Proved:
-    """Return the proof of a message about a question, which was signed while that could be decided."""
+    """Return the proof of a message about a question, signed while the question could be decided."""
     from runner.approvals.proofs import ProofRefused, verify  # noqa: PLC0415 - an extra, which most do without
 
     try:
@@ -290,7 +292,7 @@ def _proved(
             f"a vote on {question.name!r} has no proof that holds: {error}"
         ) from error
     if body.get("operation") == rules.AWAY:
-        return proof  # of no question: see `_not_away`
+        return proof  # an absence doesn't name a question: see `_not_away`
     if body.get("interrupt_id") != question.id:
         raise ApprovalMismatch(f"a vote on {question.name!r} was signed for another question.")
     if why := ballots.mistimed(proof.issued, question, evidence.began, edit_time):
@@ -299,7 +301,7 @@ def _proved(
 
 
 def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
-    """Return why a message of one in these groups lets a voter not vote in their place; "" where it does."""
+    """Return why a message doesn't let a voter stand in for its sender (in these groups); "" if it does."""
     if (
         body.get("operation") not in {"delegate", rules.AWAY}
         or Principal.read(body["to"]).key != voter.principal.key
@@ -316,7 +318,7 @@ def _not_away(
     facts: VoterFacts,
     vote: tuple[str, int],
 ) -> str:
-    """Return why the message of an absence lends no vote, "" if it does; `vote` is where, and when (s)."""
+    """Return why an absence's message lends no vote, or ""; `vote` is the vote's tenant and time (s)."""
     (tenant, issued), skew = vote, ballots.SKEW * 1000
     if body.get("tenant") != tenant:
         return "it is for another installation"
@@ -359,7 +361,7 @@ def _check_stated(
 def requester_level(
     requester: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
 ) -> int:
-    """Return the level at which it is proven who asked for a run, `root` or one inside that."""
+    """Return the level at which it is proven who asked for a run, `root` or one inside it."""
     body = requester.get("body")
     if not body or not keys:
         return 0
@@ -375,7 +377,7 @@ def requester_level(
 def requester_of(
     stored: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
 ) -> Requester:
-    """Return who asked for the outermost run `root`: as the signature of its start says, if it has one."""
+    """Return the requester of the outermost run `root`: according to the signature of its start, if any."""
     level = requester_level(stored, keys, root)
     key = Principal.read(stored["body"]["requester"]).key if level else stored["principal"]
     names = (stored["body"] if level else stored).get("on_behalf_of") or ()
@@ -385,7 +387,7 @@ def requester_of(
 def _requesters(
     rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, VerificationKey]
 ) -> frozenset[str]:
-    """Return who asked for the run; where the rule excludes them, by a proof that holds for this run."""
+    """Return who asked for the run; if the rule excludes them, by a proof that holds for this run."""
     people = frozenset({question.requester, *question.on_behalf_of})
     if not rules.excludes_requester(rule):
         return people
@@ -420,7 +422,7 @@ def _requesters(
 
 
 def _escalated(rule: Rule, question: Interrupt, moment: int) -> list[str]:
-    """List who had become eligible at a moment (ms). Business time only makes that later."""
+    """List the selectors made eligible by escalation at a moment (ms). Business time can only delay it."""
     earliest = [question.asked_at + round(seconds * 1000) for seconds, _ in rule.escalate]
     times = [max(each) for each in zip(earliest, question.escalates_at, strict=True)]
     return ballots.escalated(replace(question, escalates_at=times), moment)

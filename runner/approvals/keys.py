@@ -1,7 +1,8 @@
-"""Keys of decisions: make, list, rotate and revoke them, in a file of public keys.
+"""Decision keys: make, list, rotate and revoke them, in a file of public keys.
 
-The file is a JSON Web Key Set and holds no private key. A key is never removed from it, since decisions that
-it signed must stay checkable: it is revoked. See `runner/approvals/proofs.py` for what the entries mean.
+The file is a JSON Web Key Set and holds no private key. A key is revoked but never removed, since
+decisions that it signed must stay checkable. See `runner/approvals/proofs.py` for the meaning of
+the entries.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ Entry = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key of decisions, without its bytes; `revoked_at` is in milliseconds, 0 where it is valid.
+    """A public decision key, without its bytes; `revoked_at` is in milliseconds, 0 while it is valid.
 
-    `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that checks logins
-    and 3 for a person's own key. `issuers` is None where it speaks for all. `thumbprint` is that
-    of RFC 7638, by which two people compare a key; a secret has none.
+    `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that
+    checks logins and 3 for a person's own key. `issuers` is None if the key speaks for all.
+    `thumbprint` follows RFC 7638; two people compare a key by it. A secret has none.
     """
 
     kid: str
@@ -50,14 +51,14 @@ class KeySet:
     """The public keys of one file, which need not exist yet."""
 
     def __init__(self, path: str | Path) -> None:
-        """Name the file."""
+        """Set the path of the file."""
         self._path = Path(path)
 
     def entries(self) -> list[PublicKey]:
         """List the keys, oldest first.
 
         Raises:
-            UsageError: the file is no key set.
+            UsageError: the file isn't a key set.
         """
         return [_shown(entry) for entry in self._read()]
 
@@ -66,8 +67,8 @@ class KeySet:
     ) -> PublicKey:
         """Make a key and write both halves: the public one into the set, the private one to a new file.
 
-        `members` are those of the entry: level, issuers, principal, groups, roles. With `hmac` there is one
-        secret, which then stands in both files.
+        `members` belong to the entry: level, issuers, principal, groups, roles. With `hmac` there
+        is one secret, which is written to both files.
 
         Raises:
             ConflictError: the set has the `kid`, or the private file exists.
@@ -88,13 +89,13 @@ class KeySet:
         before_write: Callable[[Entry], object] = lambda entry: entry,
         **members: JSON,
     ) -> PublicKey:
-        """Add the public half of a key that a person has made: kty, crv, x and y; of a passkey more.
+        """Add the public half of a key that a person has made: kty, crv, x and y; for a passkey more.
 
         `before_write` is called with the entry before the set is written.
 
         Raises:
-            ConflictError: the set has the `kid`, or the public half. UsageError: the members don't fit
-                together.
+            ConflictError: the set has the `kid`, or the public half. UsageError: the members don't
+                fit together.
         """
         entry = {
             "kid": kid,
@@ -118,12 +119,12 @@ class KeySet:
         return _shown(entry)
 
     def rotate(self, kid: str, successor: str, private: Path, ends: float) -> PublicKey:
-        """Make a key that follows another one, with the same members; the old one signs until `ends`.
+        """Make a successor of a key, with the same members; the old key signs until `ends`.
 
-        `ends` is in seconds since 1970: until then either of the two is taken.
+        `ends` is in seconds since 1970: until then either of the two is accepted.
 
         Raises:
-            NotFoundError: there is no such key. ConflictError: as for `make`, or it is a passkey.
+            NotFoundError: no such key exists. ConflictError: as for `make`, or it is a passkey.
         """
         old_entry = self._entry(kid)
         if "rp_id" in old_entry:
@@ -139,10 +140,10 @@ class KeySet:
         return new_key
 
     def revoke(self, kid: str, since: float) -> PublicKey:
-        """Refuse what a key says that it has signed from then on, in seconds since 1970; 0 is all of it.
+        """Refuse signatures that a key dates from a time on, in seconds since 1970; 0 refuses all of them.
 
         Raises:
-            NotFoundError: there is no such key.
+            NotFoundError: no such key exists.
         """
         self._entry(kid)
         with self._changed() as entries:
@@ -169,7 +170,7 @@ class KeySet:
 
 
 class _Change:
-    """Changes the file whole: a reader finds the old set or the new one."""
+    """Change of the whole file at once: a reader finds the old set or the new one."""
 
     def __init__(self, path: Path, read_entries: Callable[[], list[Entry]]) -> None:
         self._path, self._read = path, read_entries
@@ -213,7 +214,7 @@ def write_private(path: Path, entry: Mapping[str, JSON]) -> None:
 
 
 def new_key(*, hmac: bool = False) -> tuple[Entry, Entry]:
-    """Make a key: the members of its public entry, and those that the private file has beside them."""
+    """Make a key: return the members of its public entry, and the additional ones of the private file."""
     encode = proofs().encoded
     if hmac:
         return {"kty": "oct", "k": encode(secrets.token_bytes(SECRET_BYTES))}, {}

@@ -1,7 +1,8 @@
-"""Passkeys: a person's own key (level 3) that a browser or a device holds, by WebAuthn.
+"""Passkeys: a person's own key (level 3), held by a browser or a device (WebAuthn).
 
-No server makes one valid. It checks what a browser has made and shows the public half, which an administrator
-adds to the keys of decisions as that of a person, like any key of theirs: see `runner/approvals/keys.py`.
+A server can't make a passkey valid. It checks the browser's registration and shows the public half;
+an administrator adds that to the decision keys, like any other key of the person: see
+`runner/approvals/keys.py`.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ with needs_extra("audit", "signed decisions"):
     from cryptography.hazmat.primitives.serialization import load_der_public_key
 
 HAS_KEY = 64
-"""Flag of an authenticator: the data has the key that it has made."""
+"""Authenticator flag: the data contains the newly made key."""
 
 KEY_ID = 55
-"""Where the id of a key begins in that data; its length stands before it, in two bytes."""
+"""Offset of the key's id in that data; the two bytes before it hold the id's length."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureRequest:
-    """Request of a browser to one passkey: to sign `challenge`; the result completes `proof`."""
+    """Request that a browser has one passkey sign `challenge`; the signature completes `proof`."""
 
     kid: str
     rp_id: str
@@ -53,7 +54,7 @@ class SignatureRequest:
 def passkeys_of(
     keys: Mapping[str, VerificationKey], principal: str, origin: str, now: float
 ) -> list[VerificationKey]:
-    """List the passkeys of a principal that can sign at an origin now (seconds since 1970)."""
+    """List the passkeys with which a principal can sign at an origin now (seconds since 1970)."""
     return [
         key
         for key in keys.values()
@@ -67,9 +68,9 @@ def passkeys_of(
 def signature_request(
     body: Mapping[str, JSON], key: VerificationKey, now: float, jti: str
 ) -> SignatureRequest:
-    """Return what a passkey has to sign so that a message counts, at a time in seconds since 1970.
+    """Return the request for a passkey's signature on a message, at a time in seconds since 1970.
 
-    That time is also when its owner has been authenticated: the device verifies them at each signature.
+    That time is also when the owner was authenticated: the device verifies them at each signature.
     """
     issued_at = int(now)
     proof: dict[str, JSON] = {
@@ -87,13 +88,14 @@ def signature_request(
 def public_half(
     registration: Mapping[str, Any], challenge: bytes, origin: str
 ) -> dict[str, JSON]:
-    """Return the public half of a passkey that a browser has made at an origin, as an entry of a key set.
+    """Return the public half of a passkey that a browser made at an origin, as an entry of a key set.
 
-    `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser gives them:
-    https://www.w3.org/TR/webauthn-2/#sctn-registering-a-new-credential, without an attestation.
+    `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser
+    gives them: https://www.w3.org/TR/webauthn-2/#sctn-registering-a-new-credential, without an
+    attestation.
 
     Raises:
-        ProofRefused: it was made for something else, or its owner was not verified.
+        ProofRefused: the passkey was made for something else, or its owner was not verified.
     """
     try:
         client_data = codec.load_json(decoded(registration["client_data"]))
@@ -104,9 +106,7 @@ def public_half(
         )
         made_at, is_framed = client_data["origin"], client_data.get("crossOrigin")
     except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise ProofRefused(
-            f"what the browser has sent is no passkey: {error!r:.200}."
-        ) from error
+        raise ProofRefused(f"the browser has not sent a passkey: {error!r:.200}.") from error
     rp_id = urlsplit(origin).hostname or ""
     if not is_answer:
         raise ProofRefused(
@@ -139,11 +139,11 @@ def public_half(
 
 
 def _members(public: object) -> dict[str, JSON]:
-    """Return the members of a JSON Web Key."""
+    """Return the members of the public key's JSON Web Key."""
     if isinstance(public, Ed25519PublicKey):
         return {"kty": "OKP", "crv": "Ed25519", "x": encoded(public.public_bytes_raw())}
     if isinstance(public, ec.EllipticCurvePublicKey) and isinstance(public.curve, ec.SECP256R1):
         numbers = public.public_numbers()
         x, y = (encoded(number.to_bytes(32)) for number in (numbers.x, numbers.y))
         return {"kty": "EC", "crv": "P-256", "x": x, "y": y}
-    raise ProofRefused("the passkey is none of Ed25519 and P-256.")
+    raise ProofRefused("the passkey is neither Ed25519 nor P-256.")

@@ -1,7 +1,7 @@
 """Rules that depend on the call: a function of the arguments returns the rule of each call, or None.
 
-A policy is asked where a call begins, and again directly before its effect: see `gate.py`. The rule that it
-returned is frozen into the question, with the policy's name and a hash of its source.
+A policy is asked when a call begins, and again directly before its effect: see `gate.py`. The rule
+that it returned is frozen into the question, with the policy's name and a hash of its source.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ ApprovalPolicy: TypeAlias = Callable[..., Rule | None]
 """A function of the validated arguments, and of a `CallContext` if it takes two."""
 
 Gates: TypeAlias = "Mapping[str, Rule | Policy] | Rule | Policy | None"
-"""The rules and policies of several tools: one for all of them, or by name."""
+"""Rules and policies of several tools: one for all of them, or by name."""
 
 
 class CallSource(Protocol):
-    """The run in which a call begins, as a policy may ask about it."""
+    """The run in which a call begins, with the facts that a policy may ask for."""
 
     graph_id: str
 
@@ -38,9 +38,9 @@ class CallSource(Protocol):
 class CallContext:
     """The call that a policy returns a rule for.
 
-    `tool` is the name of the tool; of a node's approval the name of the node. `run_id`, `node_id` and
-    `visit` say where it begins. An agent that is called directly has no run: `run_id` is that of its
-    invocation, and nobody asked for it.
+    `tool` is the name of the tool, or of the node for a node's approval. `run_id`, `node_id` and
+    `visit` say where the call begins. An agent that is called directly has no run: `run_id` is the
+    id of its invocation, and nobody asked for it.
     """
 
     tool: str
@@ -51,7 +51,7 @@ class CallContext:
 
     @property
     def graph(self) -> str:
-        """The name of the graph; of a nested one its path."""
+        """The graph's name; for a nested graph, its path."""
         return self.source.graph_id if self.source else ""
 
     @property
@@ -61,13 +61,13 @@ class CallContext:
 
     @property
     def tags(self) -> Mapping[str, str]:
-        """The tags of the run, as the store has them: nothing signs them."""
+        """The tags of the run, as the store has them; no signature covers them."""
         return self.source.tags() if self.source else {}
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """A function that returns the rule of a call, None if the call needs no approval."""
+    """A function that returns the rule of a call, or None if the call needs no approval."""
 
     function: ApprovalPolicy
     name: str
@@ -78,7 +78,7 @@ class Policy:
         """Return the rule of a call.
 
         Raises:
-            UsageError: the function returned something else. Whatever the function raises.
+            UsageError: the function returned something else. Any error that the function raises.
         """
         rule = self.function(args, context) if self.takes_context else self.function(args)
         if rule is None:
@@ -94,13 +94,13 @@ class Policy:
 def checked(
     approval: object, subject: str, names: Collection[str] | None = None
 ) -> Rule | Policy | None:
-    """Return the rule or the policy that `approval=` of a tool or node was given.
+    """Return the rule or policy given as `approval=` of a tool or node.
 
     `names` are the arguments that the title of a rule may name.
 
     Raises:
-        DefinitionError: it is neither, a function that can't be called with arguments and a context, or a
-            rule whose title names something else.
+        DefinitionError: it is neither a rule nor a function of the arguments and a context, or it
+            is a rule whose title names something else.
     """
     if approval is None or isinstance(approval, Policy):
         return approval
@@ -138,7 +138,7 @@ def _takes(signature: inspect.Signature, number: int) -> bool:
 
 
 def by_tool(approval: object, subject: str) -> Gates:
-    """Return what `approval=` of something with several tools was given: for all of them, or by their names.
+    """Return the `approval=` of something with several tools: one for all of them, or by their names.
 
     Raises:
         DefinitionError: see `checked`.
@@ -168,7 +168,7 @@ def without_edits(rule: Rule) -> Rule:
     """Return a rule for something that nobody can edit.
 
     Raises:
-        UsageError: it allows nothing but edits.
+        UsageError: the rule allows only edits.
     """
     decisions = [decision for decision in rule.decisions if decision != "edit"]
     if not decisions:
@@ -186,7 +186,7 @@ def _name(function: Any) -> str:
 
 
 def _hash(function: Any) -> str:
-    """Hash the source of a function, so that people see which text of it has returned a rule."""
+    """Hash a function's source, so that people see which version of it returned a rule."""
     code = (
         function
         if hasattr(function, "__qualname__")
@@ -200,10 +200,10 @@ def _hash(function: Any) -> str:
 
 
 def wants_no_more(rule_now: Rule, met: Rule) -> bool:
-    """Return whether a decision by one rule satisfies another: who, how many and how sure, no less.
+    """Return whether a decision by the rule `met` satisfies `rule_now`: in who, how many and how sure.
 
-    Title, reason and policy don't matter. Each other difference has to leave the votes that were given as
-    good as they were; one that can't be compared so counts as more.
+    Title, reason and policy don't matter. Any other difference must leave the votes already given
+    just as valid; a difference that can't be compared that way counts as wanting more.
     """
     if len(rule_now.steps) != len(met.steps) or bool(rule_now.stages) != bool(met.stages):
         return False

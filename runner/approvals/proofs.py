@@ -1,13 +1,13 @@
-"""Proofs of who decided: signatures over a whole decision, of a service, a login's door, or a person's own
-key.
+"""Proofs of who decided: signatures over a decision by a service, a login's door or a person's own key.
 
-A decision is a JSON object; its `proof` names the key and the times, and `sig` covers everything else of
-the object but `reply_to`. Keys are a JSON Web Key Set (RFC 7517) with three members of our own: `level` (1
-a service, 2 a door that checks logins, 3 a person's own key), `issuers` (for whose principals levels 1 and
-2 may speak; without it for all) and `principal` (whose own key it is). Its `groups` and `roles` are those of
-that person; of a door those that it may state, without any of them all. `revoked` (seconds since 1970)
-refuses what was signed from then on. A passkey's entry also says where it may be used (`rp_id`, `origins`)
-and its id in the browser (`credential`): see `runner/approvals/passkeys.py`.
+A decision is a JSON object; its `proof` names the key and the times, and `sig` covers everything
+else in the object except `reply_to`. Keys are a JSON Web Key Set (RFC 7517) with members of our
+own: `level` (1 a service, 2 a door that checks logins, 3 a person's own key), `issuers` (the
+issuers for whose principals a key of level 1 or 2 may speak; all by default) and `principal` (the
+owner of a level 3 key). `groups` and `roles` belong to that owner; on a door's key they limit which
+ones the door may state, any if empty. `revoked` (seconds since 1970) refuses everything signed from
+then on. A passkey's entry also says where it may be used (`rp_id`, `origins`) and its id in the
+browser (`credential`): see `runner/approvals/passkeys.py`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ with needs_extra("audit", "signed decisions"):
 DOMAIN = b"celery-graph-runner/decision/v2\n"
 
 LIFETIME = 300
-"""Seconds for which a signature of a service or a door may be sent: it is made when it is needed."""
+"""Maximum seconds during which a service's or a door's signature may be sent; it is made when needed."""
 
 SIGNATURE = frozenset({"sig", "authenticator_data", "client_data"})
-"""The members of a proof that are made from the rest."""
+"""The members of a proof that are computed from the rest."""
 
 PRESENT, VERIFIED = 1, 4
-"""Flags of an authenticator: a person was there, and was recognized."""
+"""Authenticator flags: a person was present, and was verified."""
 
 
 class ProofRefused(RunnerError):
@@ -54,7 +54,7 @@ class ProofRefused(RunnerError):
 
 @dataclass(frozen=True, slots=True)
 class VerificationKey:
-    """One key of a set; `secret` is set for HMAC, `public` otherwise. See the module for the rest."""
+    """One key of a set; `secret` is set for HMAC, otherwise `public`. See the module for the rest."""
 
     kid: str
     level: int
@@ -73,7 +73,7 @@ class VerificationKey:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """A proof that holds: who it is of, how sure it is, and what the door knew of the login.
+    """A valid proof: whose it is, at which level, and the door's knowledge of the login.
 
     `issued` and `expires` are in seconds since 1970. For `counter` and `claims` see `Voter`.
     """
@@ -92,13 +92,13 @@ class Proved:
     claims: frozenset[str] = frozenset()
 
     def voter(self) -> Voter:
-        """Return who votes, with all that the proof vouches for."""
+        """Return the voter, with everything that the proof vouches for."""
         login = (self.level, self.login_age, self.acr, "", self.counter, self.claims)
         return Voter(self.principal, self.groups, self.roles, *login)
 
 
 def encoded(data: bytes) -> str:
-    """Return bytes in base64url without padding, as all of JOSE has them."""
+    """Return bytes in base64url without padding, as in all of JOSE."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
@@ -106,7 +106,7 @@ def decoded(text: object) -> bytes:
     """Read base64url.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text isn't base64url.
     """
     if not isinstance(text, str) or not text.isascii() or set(text) & {"=", "+", "/", " "}:
         raise ValueError("not base64url")
@@ -117,18 +117,19 @@ def read_keys(text: str | bytes) -> dict[str, VerificationKey]:
     """Read a JSON Web Key Set, by `kid`.
 
     Raises:
-        UsageError: it is malformed, a `kid` is missing or there twice, or a private key is in it.
+        UsageError: it is malformed, a `kid` is missing or occurs twice, or it contains a private
+            key.
     """
     try:
         entries = json.loads(text)["keys"]
         keys = [_key(entry) for entry in entries]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UsageError(
-            f"the keys of decisions can't be read: {error!r}. They are a JSON Web Key Set."
+            f"the decision keys can't be read: {error!r}. They are a JSON Web Key Set."
         ) from error
     by_id = {key.kid: key for key in keys}
     if len(by_id) != len(keys):
-        raise UsageError("the keys of decisions have a kid twice.")
+        raise UsageError("the decision keys have a kid twice.")
     return by_id
 
 
@@ -149,7 +150,7 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
         secret = decoded(entry["k"])
     else:
         raise UsageError(
-            f"the key {entry.get('kid')!r:.80} is none of Ed25519 (OKP), P-256 (EC), 32 bytes and more (oct)."
+            f"the key {entry.get('kid')!r:.80} must be Ed25519 (OKP), P-256 (EC) or 32 bytes or more (oct)."
         )
     whole = isinstance(level, int) and not isinstance(level, bool)
     if (
@@ -181,10 +182,10 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
 
 
 def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
-    """Return what a signature covers: all of the decision but `reply_to` and the signature itself.
+    """Return the bytes that a signature covers: the whole decision except `reply_to` and the signature.
 
     Raises:
-        UnstorableError: it has values that other languages would read as others.
+        UnstorableError: it has values that other languages would read as different ones.
     """
     proof = decision.get("proof")
     payload = {
@@ -198,7 +199,7 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
 
 
 def challenge_of(decision: Mapping[str, JSON]) -> bytes:
-    """Return what a passkey signs of a decision: the hash of what any signature covers.
+    """Return the challenge that a passkey signs for a decision: the hash of the bytes of `signed_bytes`.
 
     Raises:
         UnstorableError: as for `signed_bytes`.
@@ -207,13 +208,14 @@ def challenge_of(decision: Mapping[str, JSON]) -> bytes:
 
 
 def run_name(start: Mapping[str, Any]) -> str:
-    """Return the id, less its partition, of the run that a signed message starts: it starts no other.
+    """Return the id, without its partition, of the one run that a signed message can start.
 
-    It is the id of a run (a UUID version 7 in 26 letters and digits) of the time of the signature, whose
-    other bits are a hash of what was signed.
+    It is a run id (a UUID version 7 in 26 letters and digits) with the time of the signature; its
+    other bits are a hash of the signed bytes.
 
     Raises:
-        UsageError: the proof has no time. UnstorableError: it has values that other languages read as others.
+        UsageError: the proof has no time. UnstorableError: it has values that other languages would
+            read as different ones.
     """
     proof = start.get("proof")
     issued_at = proof.get("iat") if isinstance(proof, Mapping) else None
@@ -235,8 +237,8 @@ def sign(
 ) -> dict[str, JSON]:
     """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
 
-    `login` is what a door knows of the login: `auth_time` (seconds since 1970), `acr`, the lists `groups`
-    and `roles` of bare names, and its `level`, if that is less than the key's.
+    `login` is the door's knowledge of the login: `auth_time` (seconds since 1970), `acr`, the lists
+    `groups` and `roles` of bare names, and its `level` if lower than the key's.
     """
     proof: dict[str, JSON] = {
         "alg": "HS256" if isinstance(key, bytes) else "Ed25519",
@@ -259,11 +261,12 @@ def verify(
     member: str = "by",
     effective: float = 0,
 ) -> Proved:
-    """Check a decision's proof. `now` (seconds since 1970) is when it comes in; a worker that counts votes
-    again later passes None, since the door that took it has checked the times.
+    """Check a decision's proof at `now`, the time it comes in (seconds since 1970).
 
-    `member` names the principal: "requester" in the message that starts a run. `effective` is when a
-    message has its effect that has it later: a key that was revoked by then has none.
+    A worker that counts votes again later passes None for `now`, since the door that took the
+    decision has checked the times. `member` names the principal: "requester" in the message that
+    starts a run. `effective` is the time at which a message takes effect, if later: a key revoked
+    by then doesn't count.
 
     Raises:
         ProofRefused: it does not hold; the message says why.
@@ -280,7 +283,7 @@ def verify(
     except (KeyError, TypeError, AttributeError, UsageError) as error:
         raise ProofRefused("the decision names no one who decides.") from error
     if key.level == OWN_KEY and principal.key != key.principal:
-        raise ProofRefused(f"the key {key.kid!r} is not that of {principal.key!r}.")
+        raise ProofRefused(f"the key {key.kid!r} does not belong to {principal.key!r}.")
     if key.level < OWN_KEY and key.issuers is not None and principal.iss not in key.issuers:
         raise ProofRefused(
             f"the key {key.kid!r} does not speak for the issuer {principal.iss!r}."
@@ -309,7 +312,7 @@ def verify(
         age,
         acr
         if isinstance(acr, str) and level < OWN_KEY
-        else None,  # the issuer of a login says it
+        else None,  # only the issuer of a login can state it
         _vouched(key, key.groups, proof.get("groups")),
         _vouched(key, key.roles, proof.get("roles")),
         (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
@@ -322,7 +325,7 @@ def verify(
 
 
 def _vouched(key: VerificationKey, of_key: frozenset[str], stated: object) -> frozenset[str]:
-    """Return the groups or roles of who decides: those of their own key, or what a door may state of them."""
+    """Return a principal's groups or roles: from their own key, or those that a door may state for them."""
     if key.level == OWN_KEY:
         return of_key
     return _texts(stated) & of_key if of_key else _texts(stated)
@@ -334,7 +337,7 @@ def _texts(names: object) -> frozenset[str]:
 
 
 def signature_count(proof: Mapping[str, Any]) -> int:
-    """Return how often a passkey has signed, as its device counts; 0 where none does, or for another key."""
+    """Return a passkey's signature count; 0 if its device doesn't count, or for another kind of key."""
     data = decoded(proof["authenticator_data"]) if proof.get("alg") == "webauthn" else b""
     return int.from_bytes(data[33:37])
 
@@ -382,11 +385,11 @@ def _assertion_holds(
     key: VerificationKey,
     public: Ed25519PublicKey | ec.EllipticCurvePublicKey,
 ) -> bool:
-    """Check an assertion of WebAuthn, whose challenge is the hash of the whole decision.
+    """Check a WebAuthn assertion, whose challenge is the hash of the whole decision.
 
-    The steps of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion that concern a decision: type,
-    challenge, origin (in no frame of another), relying party, that a person was there and was verified, and
-    the signature.
+    The steps of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion that concern a decision:
+    type, challenge, origin (not in another site's frame), relying party, that a person was present
+    and verified, and the signature.
     """
     data, client = decoded(proof["authenticator_data"]), decoded(proof["client_data"])
     client_data = codec.load_json(client)

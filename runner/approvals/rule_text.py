@@ -1,4 +1,4 @@
-"""A rule of approvals in words, for those who decide by it: every door shows the same sentence."""
+"""Approval rules in words, for the people who decide by them: every door shows the same sentence."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def in_words(
     *,
     is_bound: bool = True,
 ) -> str:
-    """Describe who may decide by a rule, how many are needed, and what ends it.
+    """Describe who may decide by a rule, how many are needed, and when it ends.
 
-    `requester` is the key of who asked for the run, `on_behalf_of` are those of for whom. Not `is_bound`: the
-    question shows no call, so the code may do anything with the answer, and approvers are warned.
+    `requester` is the key of the principal who asked for the run, `on_behalf_of` are the keys of
+    the people for whom they asked. Without `is_bound` the question shows no call, so the code may
+    do anything with the answer, and approvers are warned.
     """
     head = ", then ".join(_step(step, rule) for step in rule.steps)
     phrases = [
@@ -65,7 +66,7 @@ def in_words(
 
 
 def who(form: str) -> str:
-    """Name a selector, as that of a vote: `user:human:|ana` is ana, `group:finance` is group finance."""
+    """Name a selector for people: `user:human:|ana` is ana, `group:finance` is group finance."""
     if form == DELEGATED:
         return "a delegate"
     form = selector(form)
@@ -76,23 +77,23 @@ def who(form: str) -> str:
 
 
 def deciders(rule: Mapping[str, Any] | None, assignees: Sequence[str]) -> str:
-    """Name those who may decide a question, by its rule as it is stored, or its assignees."""
+    """Name the people who may decide a question, by its stored rule or its assignees."""
     steps = (rule["stages"] or (rule,)) if rule is not None else ()
     names = [who(form) for step in steps for form in step["eligible"]]
     return ", ".join(dict.fromkeys([*names, *assignees])) or "anyone"
 
 
 UNDONE = {"function": "the action is not approved", "node": "the node does not run"}
-"""Consequences of an answer in place of an action, by its kind; a call of a tool is not made."""
+"""Consequence for the action, by its kind, of an answer instead of a decision; a tool call isn't made."""
 
 
 def instead(action: Mapping[str, Any] | None) -> str:
-    """Say what an answer in place of an action means for it; "" for a question that shows none."""
+    """Say what an answer instead of a decision means for the action; "" if the question shows no action."""
     return "" if action is None else UNDONE.get(str(action["kind"]), "the call is not made")
 
 
 def person(key: str) -> str:
-    """Name a principal by its key: with its issuer, and its kind if it is not a human."""
+    """Name a principal by its key: with its issuer, and its kind unless it is a human."""
     principal = Principal.read(key)
     name = plain_name(key)
     if name != key:
@@ -137,7 +138,7 @@ def _excluded(rule: Rule, requester: str, on_behalf_of: Sequence[str]) -> list[s
 
 
 def _barred_kinds(rule: Rule, steps: Sequence[Rule]) -> list[str]:
-    """Name the kinds that may vote in none of some stages of a rule."""
+    """Name the kinds that may not vote in any of these stages of a rule."""
     return [
         f"{kind}s"
         for kind in KINDS

@@ -1,9 +1,9 @@
-"""Who may decide a question, and what their votes come to.
+"""Rules for who may decide a question, and the arithmetic of their votes.
 
-A `Rule` is declared in code and frozen into the question as JSON. A vote is one principal's decision. Votes
-add up only for the same effect (the digest of what would run), and a person counts once: `take` is the
-whole arithmetic, used by the store when a vote arrives and by the worker that counts again before the
-effect.
+A `Rule` is declared in code and frozen into the question as JSON. A vote is one principal's
+decision. Votes add up only for the same effect (the digest of the call or answer), and a person
+counts once. `take` is the whole arithmetic: the store uses it when a vote arrives, and the worker
+when it counts again before the effect.
 """
 
 from __future__ import annotations
@@ -26,35 +26,36 @@ DecisionKind = Literal["approve", "edit", "reject", "respond"]
 DECISIONS = ("approve", "edit", "reject", "respond")
 
 MAX_EFFECTS = 8
-"""Different effects that one question's votes may be for: more edits are refused."""
+"""Maximum number of different effects among one question's votes: more edits are refused."""
 
 MAX_EDITS = 100
-"""Edits of one question that void earlier votes: what a worker counts again has a bound."""
+"""Maximum number of edits of one question that void earlier votes; it bounds a worker's recount."""
 
 MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
 
 HOUR, DAY = 3_600.0, 86_400.0
 
 SERVICE, LOGIN, OWN_KEY = 1, 2, 3
-"""The levels above 0, at which no issuer vouches for a name."""
+"""Levels above 0; at level 0 no issuer vouches for a name."""
 
 ANSWERED = "answered:"
-"""Begins the selector of those who answered a node's questions."""
+"""Prefix of the selector for everyone who answered a node's questions."""
 
 OUTER = "../"
-"""Begins the name of a node of a graph around that of the rule."""
+"""Prefix for the name of a node in a graph around the rule's graph."""
 
 AWAY = "away"
-"""Operation of the message by which somebody who is away lends their votes: see absences.py."""
+"""Operation of the message by which an absent person lends their votes: see absences.py."""
 
 DELEGATED = "delegated"
-"""Selector of a vote that is cast in the place of another person."""
+"""Selector of a vote that is cast in another person's place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Who decides or asks: `iss` is who vouches for the name `sub` ("" where no issuer does), `name` is for
-    display.
+    """A person, service or agent that decides or asks.
+
+    `iss` vouches for the name `sub` ("" if no issuer does); `name` is for display.
     """
 
     sub: str
@@ -63,16 +64,14 @@ class Principal:
     name: str = ""
 
     def __post_init__(self) -> None:
-        """Normalize the names: one person is not two by how an accent is written, or by a space around."""
+        """Normalize the names, so that accents or spaces written differently don't make two people of one."""
         for field_name in ("sub", "iss"):
             words = unicodedata.normalize("NFC", getattr(self, field_name)).split()
             object.__setattr__(self, field_name, " ".join(words))
 
     @property
     def key(self) -> str:
-        """The principal as one text, `kind:iss|sub`: the same for the same person, whatever the display
-        name.
-        """
+        """The principal as one text, `kind:iss|sub`, which doesn't depend on the display name."""
         return f"{self.kind}:{self.iss}|{self.sub}"
 
     @classmethod
@@ -80,8 +79,8 @@ class Principal:
         """Read `kind:iss|sub`; a plain name such as "ana" is the human of that name, without an issuer.
 
         Raises:
-            UsageError: the text is empty, has a character that can't be seen or is taken for another, or
-                has one of the two separators in another form.
+            UsageError: the text is empty, has an invisible or confusable character, or has a `|`
+                without a known kind and a colon before it.
         """
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
@@ -90,7 +89,7 @@ class Principal:
         if shown(text) != text:
             raise UsageError(
                 f"{validation.one_line(text)!r:.80} names no principal: it has characters that can't be seen "
-                "or that look like those of another script."
+                "or that look like another script's."
             )
         if not sub.strip() or not colon or kind not in KINDS or validation.problem(text):
             raise UsageError(
@@ -102,9 +101,9 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asked for a run: the principal's key ("" if nobody was named), and those on whose behalf.
+    """Requester of a run: the principal's key ("" if nobody was named), and those on whose behalf.
 
-    `level` is the level at which that is proven for this very run: 0 if no signature does.
+    `level` is the level at which that is proven for this very run: 0 without a signature.
     """
 
     key: str = ""
@@ -116,7 +115,8 @@ class Requester:
 class Auth:
     """Required authentication of voters: see docs/how-to/approvals.md for the levels 0 to 3.
 
-    `max_age` is the age of a login in seconds at most, `acr` the class of login that the issuer must state.
+    `max_age` is the maximum age of a login in seconds, `acr` the class of login that the issuer
+    must state.
     """
 
     level: int = 0
@@ -129,8 +129,9 @@ class Grants:
     """The widest bounds of the grants that a rule allows: decisions on calls to come.
 
     `bounds` is a JSON Schema that the arguments of each call must fit, as in
-    `{"properties": {"amount": {"maximum": 50}}}`; `uses` is how many calls a grant is for at most, `sums` the
-    most that an argument may come to in all of them, `lifetime` the seconds that a grant holds at most.
+    `{"properties": {"amount": {"maximum": 50}}}`; `uses` is the maximum number of calls by one
+    grant, `sums` the maximum total of an argument over all those calls, `lifetime` the maximum
+    number of seconds that a grant holds.
     """
 
     bounds: Mapping[str, Any] = field(default_factory=dict)
@@ -141,21 +142,23 @@ class Grants:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Who may decide a question, how many are needed, and what ends it.
+    """Rule for a question: who may decide it, how many are needed, and when it ends.
 
     `eligible` and `exclude` are selectors: `user:<principal>` or a plain name, `group:<name>`,
-    `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and, of a graph around
-    the rule's, `answered:../<node>`. Approvals for one effect must weigh `need` together; `weights` are
-    by selector, 1 otherwise. Rejections that weigh `veto` reject; "majority" means as many as `need`,
-    None means that rejections only count. With `stages` each opens when the one before it is met, and
-    only the stages' own numbers and selectors count. `edit="resets"` makes an edit void earlier votes.
-    `delegate` is "none", "group" or "anyone". `escalate` lists (seconds, selectors that become eligible
-    then), in the business time of the `calendar`, if there is one. People vote, with `agents` also
-    agents, or exactly those of `kinds`, as in ("human", "service"). `use_within` is how many seconds
-    after the decision it may be used. `title` says the effect in one sentence, with the names of
+    `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and, for a node of
+    a graph around the rule's, `answered:../<node>`. Approvals for one effect must together weigh
+    `need`; `weights` are by selector, 1 by default. Rejections that together weigh `veto` reject;
+    "majority" means as much as `need`, None means that rejections are only counted. With `stages`
+    each stage opens when the one before it is met, and only the stages' own numbers and selectors
+    count. `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or
+    "anyone". `escalate` lists (seconds, selectors that become eligible then), in the business time
+    of the `calendar` if one is named. People vote; with `agents` also agents, or exactly the
+    principals of these `kinds`, as in ("human", "service"). The decision may be used for
+    `use_within` seconds after it. `title` describes the effect in one sentence, with the names of
     arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
-    "the amount is above 500"; `policy` names the function that returned the rule (see `policies.py`, which
-    fills it in). `grants` allows decisions on calls to come, within those bounds.
+    "the amount is above 500"; `policy` names the function that returned the rule (see
+    `policies.py`, which fills it in). `grants` allows decisions on calls to come, within those
+    bounds.
     """
 
     eligible: Sequence[str] = ("anyone",)
@@ -179,10 +182,10 @@ class Rule:
     grants: Grants | None = None
 
     def __post_init__(self) -> None:
-        """Check all of it where it is declared.
+        """Check the whole rule at its declaration.
 
         Raises:
-            UsageError: no voter could decide by it, or a part has no meaning.
+            UsageError: no voter could decide by the rule, or a part has no meaning.
         """
         _check(self)
 
@@ -219,7 +222,7 @@ class Rule:
 
     @classmethod
     def thawed(cls, data: Mapping[str, Any]) -> Rule:
-        """Read a rule as `frozen` has written it.
+        """Read a rule written by `frozen`.
 
         Raises:
             UsageError: a field is missing, unknown or wrong.
@@ -238,17 +241,17 @@ class Rule:
                 fields[name] = tuple(fields[name])
             return cls(**fields)
         except (TypeError, KeyError, ValueError) as error:
-            raise UsageError(f"this is no rule for approvals: {error!r}.") from error
+            raise UsageError(f"this isn't a rule for approvals: {error!r}.") from error
 
     def counts(self, kind: str) -> bool:
-        """Return whether principals of a kind may vote. Which services may, each stage says."""
+        """Return whether principals of a kind may vote. A rule with stages leaves services to each stage."""
         if self.kinds:
             return kind in self.kinds
         return kind == "human" or (self.agents if kind == "agent" else bool(self.stages))
 
     @property
     def steps(self) -> Sequence[Rule]:
-        """The stages, or the rule itself where it has none."""
+        """The stages, or the rule itself if it has none."""
         return self.stages or (self,)
 
 
@@ -384,7 +387,7 @@ def _check_numbers(rule: Rule) -> None:
 
 
 def people_of(rule: Rule) -> list[str]:
-    """Name those whom a rule's selectors name: a plain name where no issuer vouches for it, else the key."""
+    """Name the people in a rule's selectors: by plain name if no issuer vouches for it, otherwise by key."""
     forms = [selector(entry) for step in rule.steps for entry in step.eligible]
     return list(
         dict.fromkeys(plain_name(form[5:]) for form in forms if form.startswith("user:"))
@@ -392,10 +395,11 @@ def people_of(rule: Rule) -> list[str]:
 
 
 def is_same_person(key: str, other_key: str, plain_issuer: str = "") -> bool:
-    """Return whether two principals count as one person where one of them is excluded.
+    """Return whether two principals count as one person when one of them is excluded.
 
-    A name without an issuer is that of every principal of the name, so that an exclusion fails closed; if
-    `plain_issuer` says which issuer such names have, it is that issuer's principal and no other.
+    A name without an issuer matches every principal of that name, so that an exclusion fails
+    closed. If `plain_issuer` gives the issuer of plain names, it matches only that issuer's
+    principal.
     """
     (kind, iss, sub), (other_kind, other_iss, other_sub) = map(_parts, (key, other_key))
     if plain_issuer:
@@ -414,12 +418,12 @@ def _parts(key: str) -> tuple[str, str, str]:
 
 
 def excludes_requester(rule: Rule) -> bool:
-    """Return whether who asked for the run may not decide."""
+    """Return whether the requester of the run may not decide."""
     return any("requester" in step.exclude for step in (rule, *rule.steps))
 
 
 def excluded_answerers(rule: Rule) -> list[str]:
-    """Name the nodes whose answerers may not decide, as the rule does."""
+    """List the nodes whose answerers may not decide, as the rule names them."""
     entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
     return sorted(
         entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED)
@@ -427,9 +431,9 @@ def excluded_answerers(rule: Rule) -> list[str]:
 
 
 def plain_name(key: str) -> str:
-    """Return a principal's key as people write it: "ana" for `human:|ana`, as long as that reads as the same.
+    """Return a principal's key as people write it: "ana" for `human:|ana`, unless that would read as another.
 
-    Who has the name "service:x|bot" is not the bot.
+    A person named "service:x|bot" keeps the full key: they are not the bot.
     """
     name = key.removeprefix("human:|")
     return key if "|" in name and name.partition(":")[0] in KINDS else name
@@ -439,10 +443,10 @@ def plain_name(key: str) -> str:
 class Approval:
     """Result of `interrupt()` with a rule.
 
-    `decision` is how it was decided, "expired" where no voter did and the question named an answer for that.
-    `response` is that of the decision: true for "approve", the new arguments for "edit", an object with
-    `rejected` (what the last of those who rejected it said) for "reject". `votes` are as they are stored,
-    `action` is the preimage of what was shown, `effect` the digest of what was decided.
+    `decision` is how it was decided, or "expired" if no voter did and the question named an answer
+    for that. `response` is true for "approve", the new arguments for "edit", an object with
+    `rejected` (the comment of the last person who rejected it) for "reject". `votes` are as they
+    are stored, `action` is the preimage of the shown action, `effect` the digest of the decided one.
     """
 
     decision: str
@@ -453,20 +457,21 @@ class Approval:
 
     @property
     def approved(self) -> bool:
-        """Return whether it was approved, as it was shown or edited."""
+        """Return whether it was approved, as shown or edited."""
         return self.decision in {"approve", "edit"}
 
 
-# Who a vote is from, judged where it comes in: on the question as it was frozen, so it costs no request.
+# Judging a voter where the vote comes in: by the question as it was frozen, so it costs no request.
 
 
 @dataclass(frozen=True, slots=True)
 class Voter:
-    """A principal with what its door knows: groups and roles (bare names), and how sure it is.
+    """A principal as its door knows it: groups and roles (bare names), and how well its identity is proven.
 
-    `login_age` is in seconds; `acr` is what the issuer stated. `counter` names the passkey that has signed,
-    and says how often it had. `doubt` is why what should prove all of that does not hold. `claims` are
-    selectors of all groups and roles that the door states: they exclude, whatever its key may vouch for.
+    `login_age` is in seconds; the issuer stated `acr`. `counter` names the passkey that signed,
+    with its signature count. `doubt` says why the proof doesn't hold. `claims` are the selectors of
+    all groups and roles that the door states: they exclude even where the door's key can't vouch
+    for them.
     """
 
     principal: Principal
@@ -491,7 +496,7 @@ class Voter:
 
 
 def weight_of(rule: Rule, selectors: Sequence[str]) -> int:
-    """Return what a vote weighs: the largest of the voter's weights, 1 without any."""
+    """Return a vote's weight: the largest of the voter's weights, 1 without any."""
     weights = {selector(entry): weight for entry, weight in rule.weights.items()}
     return max((weights[entry] for entry in selectors if entry in weights), default=1)
 
@@ -508,8 +513,9 @@ def forbidden(
 ) -> str:
     """Return why a voter may not vote in a stage, or "".
 
-    `requesters` and `answered_by` (by node) are keys of principals; `escalated_selectors` have become
-    eligible since. `plain_issuer` is the issuer of names without one, see `is_same_person`.
+    `requesters` and `answered_by` (by node) are keys of principals; `escalated_selectors` have
+    become eligible by escalation. `plain_issuer` is the issuer of names without one, see
+    `is_same_person`.
     """
     if voter.doubt:
         return voter.doubt
@@ -522,7 +528,7 @@ def forbidden(
     if not selectors & eligible:
         where = ""
         if voter.level:
-            where = "; groups and roles are those of the key or the login that signed"
+            where = "; groups and roles come from the key or the login that signed"
         elif not (voter.groups or voter.roles) and any(
             form.startswith(("group:", "role:")) for form in eligible
         ):
@@ -555,7 +561,7 @@ def needed(level: int) -> str:
 
 
 def unsure(rule: Rule, voter: Voter, stage: int) -> str:
-    """Return in what it is not sure enough who a voter is, for a stage, or ""."""
+    """Return why a voter's identity isn't proven well enough for a stage, or ""."""
     if voter.doubt:
         return voter.doubt
     for auth in {rule.auth, rule.steps[stage].auth}:
@@ -570,12 +576,12 @@ def unsure(rule: Rule, voter: Voter, stage: int) -> str:
     return ""
 
 
-# What votes come to.
+# Counting votes.
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One principal's decision, for one effect (a digest); `weight` is what it counts in its stage."""
+    """One principal's decision, for one effect (a digest); `weight` is its weight in its stage."""
 
     principal: str
     decision: DecisionKind
@@ -587,8 +593,9 @@ class Vote:
 class Tally:
     """Sums of the votes on one question so far.
 
-    `effects` has the weight for each effect in the present stage, `against` that of rejections. `round`
-    grows when an edit resets earlier votes; `settled` is the effect for which earlier stages were met.
+    `effects` has the weight for each effect in the present stage, `against` the weight of
+    rejections. `round` grows when an edit resets earlier votes; `settled` is the effect for which
+    earlier stages were met.
     """
 
     stage: int = 0
@@ -602,7 +609,7 @@ class Tally:
 class Count:
     """Outcome of one vote: "counted", "accepted", "duplicate" or "forbidden", and the tally after it.
 
-    When it is accepted, `decision` is "reject", or how the deciding effect was voted for.
+    If accepted, `decision` is "reject", or how the deciding voter voted for the effect.
     """
 
     word: Literal["counted", "accepted", "duplicate", "forbidden"]
@@ -615,14 +622,14 @@ class Count:
 
 
 def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
-    """Count one vote. `voted_in` is the round in which its principal has voted before, or None."""
+    """Count one vote. `voted_in` is the round in which its principal voted before, or None."""
     step = rule.steps[tally.stage]
     resets = vote.decision == "edit" and rule.edit == "resets"
     if vote.decision not in rule.decisions or vote.decision not in step.decisions:
         return Count(
             "forbidden",
             tally,
-            detail=f"{vote.decision!r} is none of the decisions of this question",
+            detail=f"{vote.decision!r} is not a decision that this question takes",
         )
     if voted_in == tally.round and not resets:
         return Count("duplicate", tally, detail="you have voted")
@@ -676,11 +683,12 @@ def without(tally: Tally, vote: Vote) -> Tally:
 class VoterFacts:
     """Facts besides the rule that decide who may vote.
 
-    `requesters` are the keys of who started the run and for whom, `answered` has by node the keys of those
-    who answered it, `escalated` are selectors that have become eligible; `lent` is the stage in which the
-    voter may stand in for an eligible person, `gave` is true for one who has delegated. `original` is the
-    effect of approving what was shown, `voted_in` the round in which the voter has voted before.
-    `plain_issuer` is the issuer of names without one, "" where none is set.
+    `requesters` are the keys of the run's requester and the people they asked for, `answered` has,
+    by node, the keys of everyone who answered it, `escalated` are selectors that have become
+    eligible. `lent` is the stage in which the voter may stand in for an eligible person; `gave` is
+    true if the voter has delegated. `original` is the effect of approving the action as shown,
+    `voted_in` the round in which the voter voted before. `plain_issuer` is the issuer of names
+    without one, "" if none is set.
     """
 
     requesters: Collection[str] = ()
@@ -696,13 +704,15 @@ class VoterFacts:
 def cast(
     rule: Rule, tally: Tally, voter: Voter, vote: Vote, facts: VoterFacts
 ) -> tuple[Count, Vote]:
-    """Judge who votes and count the vote, which is returned as it was counted.
+    """Judge a voter and count their vote; return the vote as it was counted, too.
 
-    An approval of other arguments than were shown is an edit, unless another has voted for these before;
-    then an edit is an approval. An edit counts nothing in the first stage for one who may not vote there.
+    An approval of changed arguments is an edit, unless another person has voted for these before;
+    then an edit is an approval. An edit that resets votes weighs nothing if its voter may not vote
+    in the first stage.
 
-    The weight of `vote` is not looked at: the rule has it. The store counts by this, and a worker again where
-    the rule asks for signatures; without them the worker only adds the stored weights up, by `take`.
+    The weight of `vote` is ignored: the rule has it. The store counts by this, and a worker does so
+    again if the rule asks for signatures; without them the worker only adds up the stored weights,
+    by `take`.
     """
     if facts.original and vote.decision in {"approve", "edit"}:
         is_supported = vote.effect in {facts.original, tally.settled, *tally.effects}
@@ -719,20 +729,20 @@ def cast(
 
 
 def may_stand_in(delegate: str, groups: Collection[str], voter: Voter) -> bool:
-    """Return whether a rule's `delegate` lets a voter vote in the place of one who is in these groups."""
+    """Return whether a rule's `delegate` lets a voter stand in for a person in these groups."""
     return delegate == "anyone" or (delegate == "group" and not voter.groups.isdisjoint(groups))
 
 
 def lends(
     only: Collection[str], step: Rule, escalated_selectors: Iterable[str], voter: Voter
 ) -> bool:
-    """Return whether a voter is eligible by one of the selectors `only`, or by any without them."""
+    """Return whether a voter is eligible by one of the selectors `only`, or by any if `only` is empty."""
     eligible = map(selector, (*step.eligible, *escalated_selectors))
     return any(form in voter.selectors and form in (only or [form]) for form in eligible)
 
 
 def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
-    """Name the selector by which one may vote who may: that of the most weight."""
+    """Name the selector by which an eligible voter votes: the one with the most weight."""
     step = rule.steps[stage]
     fits = [
         form
@@ -745,7 +755,7 @@ def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> st
 
 
 def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
-    """Return why a voter may not vote in a stage, by all that is known; "" where they may."""
+    """Return why a voter may not vote in a stage, by all known facts; "" if they may."""
     if facts.gave:
         return "you have let another vote in your place"
     escalated_selectors = [*facts.escalated, *(["anyone"] if facts.lent == stage else [])]

@@ -16,17 +16,17 @@ from runner.records.shown_text import shown
 FIELD = re.compile(r"\{(\w+)\}")
 
 LONGEST = 200
-"""Characters of a template."""
+"""Maximum number of characters of a template."""
 
 LONGEST_VALUE = 80
-"""Characters of an argument in a title; the question has all of it."""
+"""Maximum number of characters of an argument in a title; the question has the whole argument."""
 
 
 def check(template: str) -> None:
     """Check a template by itself.
 
     Raises:
-        UsageError: it is no short line of text, or has a brace that is not around a plain name.
+        UsageError: it isn't a short line of text, or has a brace that is not around a plain name.
     """
     problem = ""
     if not isinstance(template, str) or len(template) > LONGEST:
@@ -47,13 +47,13 @@ def check_names(template: str, names: Collection[str], subject: str) -> None:
     """
     if unknown := [name for name in FIELD.findall(template) if name not in names]:
         raise UsageError(
-            f"the title {template!r} names {unknown[0]!r}, which is no argument of {subject}; "
+            f"the title {template!r} names {unknown[0]!r}, which is not an argument of {subject}; "
             f"it may name {', '.join(sorted(names)) or 'none'}."
         )
 
 
 def filled(template: str, args: Mapping[str, Any]) -> str:
-    """Fill a template: a text without spaces as it is, other values as JSON, with nothing hidden."""
+    """Fill a template: a text without spaces unchanged, other values as JSON, with nothing invisible."""
     return FIELD.sub(lambda field: _shown(args, field[1]), template)
 
 

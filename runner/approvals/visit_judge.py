@@ -1,7 +1,7 @@
-"""Judges decisions for one visit, with what its claim brought and the store keeps beside it.
+"""Judgement of decisions for one visit, with the data that its claim brought and the store keeps beside it.
 
-Votes are read once, by the claim, where a question with a rule was answered: a visit makes no request for
-this. Keys are read when a rule asks for identity.
+The claim reads the votes once, if a question with a rule was answered: a visit makes no request for
+them. Keys are read when a rule asks for identity.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from runner.store.interface import Claim, Store
 from runner.store.requests import UseGrant
 
 MOST_AGAIN = 100
-"""Most repeats of a question among which a later node looks for the last."""
+"""Maximum number of repeats of a question among which a later node looks for the last."""
 
 
 GRANTS_EVERY = 1.0
-"""Seconds for which a process uses the grants that it has read; before it asks people it reads them again."""
+"""Seconds for which a process uses the grants it has read; it reads them again before it asks people."""
 
 
 class KnownGrants:
     """Cache of the grants. Thread-safe; it reads only when a call begins whose rule allows grants."""
 
     def __init__(self, store: Store) -> None:
-        """Nothing is read yet."""
+        """Prepare the cache without reading."""
         self._store, self._due = store, 0.0
         self._records: Sequence[GrantRecord] = ()
 
     def read(self, *, fresh: bool = False) -> Sequence[GrantRecord]:
-        """Return all grants, the oldest first; `fresh` as they are now."""
+        """Return all grants, the oldest first; `fresh` reads them now."""
         if fresh or time.monotonic() >= self._due:
             records = self._store.signed(GrantRecord).values()
             self._records = sorted(records, key=lambda each: each.grant.made_at)
@@ -59,7 +59,7 @@ class KnownGrants:
 
 
 class VisitJudge:
-    """Judges what was decided on the questions of one visit."""
+    """Judge of the decisions on one visit's questions."""
 
     def __init__(
         self,
@@ -72,11 +72,11 @@ class VisitJudge:
         known_grants: KnownGrants,
         plain_issuer: Callable[[], str],
     ) -> None:
-        """Read the votes on those of the claim's answers that were decided by a rule.
+        """Read the votes on the claim's answers that were decided by a rule.
 
-        `retry` is the node's: for so long an effect that has begun may begin again. `check_exclusions`
-        refuses a rule that excludes who answered a node that is none. `plain_issuer` reads the issuer of
-        names without one.
+        `retry` is the node's policy: it says how long a begun effect may begin again.
+        `check_exclusions` refuses a rule that excludes the answerers of an unknown node.
+        `plain_issuer` reads the issuer of names without one.
         """
         self._check_exclusions, self._grants = check_exclusions, known_grants
         self._plain_issuer, self._node = plain_issuer, claim.token.node
@@ -94,7 +94,7 @@ class VisitJudge:
         """Return the decision on a question, if it holds.
 
         Raises:
-            ApprovalMismatch: it does not.
+            ApprovalMismatch: it does not hold.
         """
         evidence = self._evidence.get(decision.id) or self._read(decision)
         return judgement.judge(question, decision, evidence)
@@ -102,7 +102,8 @@ class VisitJudge:
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision.
 
-        One that is marked as used has the time of a retry beside: anyone who writes to the store can mark it.
+        At level 0 a used decision is never too late. Above, it gets only a retry's time more:
+        anyone who writes to the store can mark it as used.
         """
         if decision.used is not None and level_of(rule) == 0:
             return False
@@ -114,10 +115,11 @@ class VisitJudge:
         return clock() if clock else time.time_ns() // 1_000_000
 
     def check(self, rule: Rule) -> None:
-        """Check what a rule needs to know besides itself.
+        """Check the facts that a rule depends on.
 
         Raises:
-            UsageError: it excludes the requester, who is not known, or names an unknown node or calendar.
+            UsageError: it excludes the requester, who is not known, or names an unknown node or
+                calendar.
         """
         escalates_at(rule, 0)
         self._check_exclusions(rule)
@@ -161,7 +163,7 @@ class VisitJudge:
         self, records: Sequence[GrantRecord], rule: Rule, action: Action, key: str
     ) -> str:
         shown, requester = action.preimage(), None
-        # A call that a crash repeats goes on by the grant that has counted it.
+        # A call repeated after a crash continues by the grant that has counted it.
         for record in sorted(records, key=lambda each: key not in each.used_for):
             grant = record.grant
             if not grant.covers(shown, self.graph_id):
@@ -213,19 +215,19 @@ class VisitJudge:
         return Evidence(votes, requester, answered_by, keys, root, began, issuer, self.tenant)
 
     def _root(self, run_id: str) -> str:
-        """Return the outermost run: for one of a nested graph the store says it."""
+        """Return the outermost run; for a nested graph's run it comes from the store."""
         record = self._store.peek(run_id) if self._nested else None
         return record.root if record else run_id
 
 
 def is_named(requester: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
-    """Return whether it is known who asked for a run; `inherited` are those who asked for another."""
+    """Return whether it is known who asked for a run; `inherited` requesters asked for another run."""
     return requester is not None and not requester.get("inherited")
 
 
 def began_at(store: Store, question: Interrupt) -> int:
     """Return when a question's run was started (ms), by its id, which the question's digest covers."""
-    # Where a test has a clock of its own, ids are not of its time.
+    # Run ids don't follow the store's own clock, which a test may set.
     return 0 if store.clock else run_ids.time_of(question.run_id)
 
 
@@ -234,9 +236,9 @@ SCOPES = ("function", "node")
 
 
 def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt | None:
-    """Return the newest question of a name that one of some visits asked by a rule, if it is answered.
+    """Return the newest question of a name that any of these visits asked by a rule and that is answered.
 
-    It may have been asked again: then the last one counts, whose id no other has.
+    If it was asked again, the last one counts; each repeat has its own id.
     """
     newest: Interrupt | None = None
     for address in addresses:
@@ -251,7 +253,7 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
 
 
 def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
-    """Return, by node as a rule names it, who answered that: in the question's run or one around it."""
+    """Return, by node as a rule names it, who answered it: in the question's run or one around it."""
     is_nested = PATH in (question.place or {}).get("graph", "")
     return answerers_of(store, rule, question.run_id, is_nested=is_nested)
 
@@ -259,7 +261,7 @@ def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozen
 def answerers_of(
     store: Store, rule: Rule, run_id: str, *, is_nested: bool = True
 ) -> dict[str, frozenset[str]]:
-    """Return, by node as a rule names it, who answered that: in a run or one around it."""
+    """Return, by node as a rule names it, who answered it: in a run or one around it."""
     nodes, runs = excluded_answerers(rule), [run_id]
     if nodes and is_nested:
         while (record := store.peek(runs[-1])) is not None and record.parent:

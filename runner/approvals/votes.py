@@ -1,6 +1,6 @@
-"""Votes on questions with a rule: what a door judges on the question alone, before the store counts.
+"""Votes on questions with a rule: a door judges them by the question alone, before the store counts.
 
-A question without a rule takes a vote, too: as the answer that it means.
+A question without a rule takes a vote, too, as the corresponding answer.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ from runner.store.receipts import check_answer
 from runner.store.requests import ChangeAbsence, new_nonce
 
 Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
-"""Returns a message with its proof, or as it is."""
+"""Function that returns a message with its proof, or unchanged."""
 
 MOST_CLAIMED = 30 * 86_400
-"""Seconds that a claim holds at most."""
+"""Maximum length of a claim in seconds."""
 
 
 def apply_vote(
@@ -61,16 +61,16 @@ def apply_vote(
     """Count a decision on a question with a rule.
 
     Raises:
-        DirectoryError: who the voter is can't be looked up now; nothing was counted.
-        ConflictError: it is `queued`, and for a process that has the graph. StoreError: the store can't be
-            reached.
+        DirectoryError: the directory can't be asked who the voter is; nothing was counted.
+        ConflictError: it is `queued`, and this process does not have the graph. StoreError: the
+            store can't be reached.
     """
     if queued:
         _check_served(engine, question)
     rule = Rule.thawed(question.rule or {})
     kind, response = decision.decision or "respond", decision.response
     if kind == "approve" and response is None:
-        response = True  # of what was shown
+        response = True  # as it was shown
     reason = _unfit(decision, kind, response, question, engine.store.max_bytes)
     if reason:
         return decision.receipt(ReceiptStatus.REJECTED, reason)
@@ -118,9 +118,9 @@ def apply_vote(
 
 
 def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -> Ballot:
-    """Lend a voter, who may not vote otherwise, the vote of somebody who is away and has named them.
+    """Lend the vote of an absent person to a voter whom they named and who may not vote otherwise.
 
-    Return the vote with those who are away: of others no earlier absence counts any more.
+    Return the vote with the absences that hold now: no other earlier absence counts any more.
     """
     voter, now = ballot.voter, round(now_of(engine) * 1000)
     key = voter.principal.key
@@ -153,7 +153,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
                 proof = proofs().verify(absence.body, keys, now=None, effective=now / 1000)
             except proofs().ProofRefused:
                 continue
-            # The passkey has signed once, for all of its votes.
+            # The passkey signed the absence once, for all votes that it lends.
             person = replace(proof.voter(), counter=None)
         if barred(rule, person, facts, stage) or not may_stand_in(
             rule.delegate, person.groups, voter
@@ -185,7 +185,7 @@ def lend(
     instead_of: Principal | None,
     by: str,
 ) -> Receipt:
-    """Let a person vote in the place of one who is eligible, as an operator wants: see `answers.reassign`."""
+    """Let a person vote in an eligible person's place, on an operator's order: see `answers.reassign`."""
     rule = Rule.thawed(question.rule or {})
     if level_of(rule):
         raise UsageError(
@@ -217,11 +217,11 @@ def lend(
 
 
 def begin_absence(engine: Engine, body: Mapping[str, JSON], voter: Voter) -> Absence:
-    """Store an absence, in place of an earlier one of the same person; `voter` is who the door says.
+    """Store an absence, replacing the person's earlier one; `voter` is as the door knows them.
 
     Raises:
         UsageError: it is over already, or its signature does not hold.
-        DirectoryError: who they are can't be looked up now; nothing was stored.
+        DirectoryError: the directory can't be asked who they are; nothing was stored.
     """
     message: Mapping[str, Any] = body
     if message["until"] <= now_of(engine) * 1000:
@@ -249,7 +249,7 @@ def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
     """End the absence of a person: from now on nobody votes in their place by it.
 
     Raises:
-        NotFoundError: they are not away. UsageError: the name is no principal's.
+        NotFoundError: they are not away. UsageError: the name isn't a principal.
     """
     key = principal_of(who).key
     if engine.store.do(ChangeAbsence(key, None, by)).word == "unknown":
@@ -257,7 +257,7 @@ def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
 
 
 def absences(engine: Engine) -> list[Absence]:
-    """List the absences that are not over, in the order of their ends."""
+    """List the absences that are not over, ordered by their ends."""
     now = now_of(engine) * 1000
     return sorted(
         (absence for absence in engine.store.signed(Absence).values() if absence.until >= now),
@@ -266,7 +266,7 @@ def absences(engine: Engine) -> list[Absence]:
 
 
 def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
-    """Name those for whom a person may vote now, with their groups and roles: for lists of questions."""
+    """Name the people for whom a person may vote now, with their groups and roles: for lists of questions."""
     now = now_of(engine) * 1000
     return [
         form
@@ -277,10 +277,11 @@ def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
 
 
 def _check_served(engine: Engine, question: Interrupt) -> None:
-    """Refuse a queued message about a question of another service: that one's directory and keys judge it.
+    """Refuse a queued message about another service's question: that service's directory and keys judge it.
 
     Raises:
-        ConflictError: this process does not have the question's graph; one that has it takes the message.
+        ConflictError: this process does not have the question's graph; a process that has it takes
+            the message.
     """
     graph_id = outermost((question.place or {}).get("graph", ""))
     if graph_id not in engine.registry.names():
@@ -298,15 +299,15 @@ def apply_operation(
     *,
     queued: bool = False,
 ) -> Receipt:
-    """Do what a person wants with a question with a rule, besides voting.
+    """Apply a person's operation, other than a vote, to a question with a rule.
 
-    `body` is the message, see `messages.operation_body`. `by` is who the door itself says that it is of;
-    `key` is for a message without an idempotency key.
+    `body` is the message, see `messages.operation_body`. `by` is the sender according to the door
+    itself; `key` is for a message without an idempotency key.
 
     Raises:
-        UsageError: a name is no principal, the time or the comment can't be used.
-        DirectoryError: who they are can't be looked up now; nothing was done.
-        ConflictError: it is `queued`, and for a process that has the graph.
+        UsageError: a name isn't a principal, or the time or the comment can't be used.
+        DirectoryError: the directory can't be asked who they are; nothing was done.
+        ConflictError: it is `queued`, and this process does not have the graph.
     """
     message: Mapping[str, Any] = body
     name, kind, comment, ttl = (
@@ -358,10 +359,10 @@ def apply_operation(
 
 
 def principal_of(text: Principal | str) -> Principal:
-    """Return the principal that a text names, or the one that it is.
+    """Return the principal that a text names; a principal is returned unchanged.
 
     Raises:
-        UsageError: it names no principal.
+        UsageError: the text doesn't name a principal.
     """
     return text if isinstance(text, Principal) else Principal.read(text)
 
@@ -369,14 +370,16 @@ def principal_of(text: Principal | str) -> Principal:
 def sender_of(
     engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int
 ) -> tuple[Voter, Mapping[str, JSON]]:
-    """Return the authenticated sender of a message about a question, and the proof to store.
+    """Return the authenticated sender of a message about a question, and the message to store.
 
-    `voter` is who the door says, which counts where nothing need be proved; a proof that does not hold is
-    a doubt. For a rule of a `level` above 0 the groups are those that the proof vouches for, as the worker
-    sees them that counts again: it asks no directory. At level 0 a proof is checked where there are keys.
+    `voter` is the sender according to the door, which counts if nothing needs proof; a proof that
+    does not hold becomes a doubt. For a rule of a `level` above 0 the groups are those that the
+    proof vouches for, as seen by the worker that counts again, which asks no directory. At level 0
+    a proof is checked if there are keys.
 
     Raises:
-        UsageError: keys or directory can't be read. DirectoryError: the directory could not be asked.
+        UsageError: keys or directory can't be read. DirectoryError: the directory could not be
+            asked.
     """
     proof = body.get("proof")
     if not level and (proof is None or not engine.decision_keys.read()):
@@ -397,7 +400,7 @@ def sender_of(
 
 
 def now_of(engine: Engine) -> float:
-    """Return the time in seconds since 1970: that of a store with a clock of its own."""
+    """Return the time in seconds since 1970, from the store's clock if it has one."""
     clock = engine.store.clock
     return clock() / 1000 if clock else time.time()
 
@@ -411,9 +414,10 @@ def _looked_up(engine: Engine, voter: Voter) -> Voter:
 
 
 def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[str, JSON]:
-    """Sign a message as this process, with the groups that its directory knows, if it has a signing key.
+    """Sign a message as this process, with the groups from its directory, if it has a signing key.
 
-    Only for callers that know themselves who their principal is: what comes by a queue is never signed here.
+    Only for callers that know the principal themselves: a message from a queue is never signed
+    here.
 
     Raises:
         UsageError: the key can't be read. DirectoryError: the directory could not be asked.
@@ -447,12 +451,12 @@ def proven(
 
 
 def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Return who asks for a run as it is stored: the principal, for whom, and the message if it is signed.
+    """Return a run's requester as it is stored: the principal, for whom, and the message if it is signed.
 
-    Where this process has no keys the proof is not checked: the worker that needs it does.
+    A process without keys doesn't check the proof: the worker that needs it does.
 
     Raises:
-        UsageError: a name is no principal's, or the proof does not hold.
+        UsageError: a name isn't a principal, or the proof does not hold.
     """
     message: Mapping[str, Any] = body
     principal = Principal.read(str(message["requester"])).key
@@ -485,20 +489,21 @@ def inherited(
     body: dict[str, JSON],
     sign: Sign | None = None,
 ) -> dict[str, JSON] | None:
-    """Return who asks for a run that is made from another one, `by` a person; None where no one is known.
+    """Return the requester of a run made from another one `by` a person; None if nobody is known.
 
-    `body` says what is done. All who asked for the other run ask for this one, too. Without `by` it is
-    marked as `inherited`: a rule that excludes who asks does not take that.
+    `body` describes the operation. Everyone who asked for the other run also asks for this one.
+    Without `by` the requester is marked as `inherited`: a rule that excludes the requester does not
+    accept that.
 
     Raises:
-        UsageError: `by` is no principal.
+        UsageError: `by` isn't a principal.
     """
     source = engine.store.requester(run_id) or {}
     people = [
         name for name in (source.get("principal"), *source.get("on_behalf_of", ())) if name
     ]
     if by is None:
-        # What was signed was the start of the other run.
+        # The signature covers only the start of the other run.
         record = {name: value for name, value in source.items() if name != "body"}
         return {**record, "inherited": True} if record else None
     principal = principal_of(by)
@@ -515,7 +520,7 @@ def inherited(
 def _unfit(
     decision: Decision, kind: str, response: JSON, question: Interrupt, max_bytes: int
 ) -> str:
-    """Say why a vote can't be taken, of any voter; "" where it can."""
+    """Say why nobody's vote like this can be taken; "" if it can."""
     if question.action is not None and not decision.decision and question.is_open:
         return (
             "the question shows a call, so it is decided, by approve, edit or reject; the decision respond "
@@ -539,7 +544,7 @@ def _unfit(
 
 
 def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
-    """Compare a response with the schema, which is that of the arguments where the question shows a call."""
+    """Compare a response with the schema: the schema of the arguments, if the question shows a call."""
     edits = (
         question.action is not None and decision in {"approve", "edit"} and response is not True
     )
@@ -559,7 +564,7 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
 
 
 def _other_names(args: Mapping[str, JSON], edited_args: Mapping[str, JSON]) -> str:
-    """Say which names an edit has more or less than the call that was shown, where no schema says it."""
+    """Say which names an edit adds to or lacks from the shown call, for a question without a schema."""
     unknown, missing = (
         sorted(edited_args.keys() - args.keys()),
         sorted(args.keys() - edited_args.keys()),

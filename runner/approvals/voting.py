@@ -1,6 +1,7 @@
 """Votes on a question with a rule, and the other operations: delegate, claim, release, comment, withdraw.
 
-Each reads the question, how its votes stand, and the one person's part: nothing grows with the voters.
+Each reads the question, the standing of its votes and the one person's part, so its cost doesn't
+grow with the number of voters.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from runner.store.receipts import repeated_operation, repeated_vote, too_late
 from runner.store.requests import asking, make, note, run_of
 
 MOST_LENT = 100
-"""Most people who may vote in place of others on one question."""
+"""Maximum number of people who may vote in place of others on one question."""
 
 
 @dataclass(frozen=True, slots=True)
 class CastVote(Request[Reply]):
-    """Count one vote on a question with a rule; where it meets the rule, the question is answered."""
+    """Request to count one vote on a question with a rule; a vote that meets the rule answers it."""
 
     verb = "vote"
     ballot: Ballot
@@ -47,7 +48,7 @@ class CastVote(Request[Reply]):
         return run_of(self.ballot.interrupt_id)
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        """Count the vote; of one that comes again return the earlier receipt."""
+        """Count the vote; for a repeated one, return the earlier receipt."""
         ballot, nonce = self.ballot, self.nonce
         name, voter, now = ballot.interrupt_id, ballot.voter, transaction.clock()
         run = asking(transaction, name)
@@ -83,8 +84,8 @@ class CastVote(Request[Reply]):
         vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
         if selector == rules.DELEGATED and "body" in voter_record["lent"]:
             vote_record["lent"] = voter_record["lent"]["body"]
-        # An earlier vote of the same person stays, though it is void: the worker counts all of them again in
-        # their order, and without it the rounds and stages of those after it would be others.
+        # The same person's earlier vote stays, though it is void: the worker counts all votes again in
+        # order, and without it the rounds and stages of later votes would differ.
         run.put_vote(name, number, vote_record)
         run.put_voter(
             name, key, ballots.part_of(ballot, voter_record, vote_record, receipt, nonce)
@@ -122,7 +123,7 @@ class CastVote(Request[Reply]):
 
 
 def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply:
-    """Make the transition of what the votes on a question came to."""
+    """Make the transition for the decision of the votes on a question."""
     address = address_of(answer.interrupt_id)
     if address is None:
         return Reply("unknown")
@@ -139,16 +140,16 @@ def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply
 
 
 def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
-    """Refuse a vote with the `jti` of another person's: the worker counts a `jti` once on a question."""
+    """Refuse a vote that reuses the `jti` of another vote: the worker counts a `jti` once per question."""
     jti = ballots.jti_of(ballot)
     if jti is None or not run.voter(ballot.interrupt_id, f"{JTI}{jti}"):
         return None
-    detail = "a vote with this jti has counted; sign each vote with a jti of its own"
+    detail = "a vote with this jti has counted; sign each vote with its own jti"
     return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
 
 
 def _copied(transaction: UnitOfWork[RunT], operation: Ballot | Operation) -> Receipt | None:
-    """Refuse a passkey of which there may be a copy; otherwise remember how often it has signed."""
+    """Refuse a passkey that may have been copied; otherwise store its signature count."""
     if operation.voter.counter is None:
         return None
     passkey, count = operation.voter.counter
@@ -166,7 +167,7 @@ def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Recei
 def _refuse(
     transaction: UnitOfWork[RunT], run: RunT, operation: Ballot | Operation, receipt: Receipt
 ) -> Reply:
-    """Record that a vote or an operation was forbidden; one that came twice leaves nothing."""
+    """Record that a vote or an operation was forbidden; a duplicate leaves no record."""
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused", receipts=[receipt])
     choice = operation.decision if isinstance(operation, Ballot) else operation.kind
@@ -175,7 +176,7 @@ def _refuse(
     return replace(reply, receipts=[receipt])
 
 
-# What people do besides voting. None of it decides anything.
+# Operations besides voting. None of them decides anything.
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,31 +192,31 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Who wants it."""
+        """Key of the person who wants the operation."""
         return self.operation.voter.principal.key
 
     def barred(self) -> Receipt | None:
-        """Refuse one who may not vote."""
+        """Refuse a person who may not vote."""
         why = rules.barred(
             self.rule, self.operation.voter, self.facts, self.standing.tally.stage
         )
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def unsure(self) -> Receipt | None:
-        """Refuse one of whom it is not sure enough who they are."""
+        """Refuse a person whose identity isn't proven well enough."""
         why = rules.unsure(self.rule, self.operation.voter, self.standing.tally.stage)
         return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
 
     def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
-        """Write why it is not done."""
+        """Return a receipt with the reason for refusing."""
         return ballots.receipt(self.operation, status, detail)
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Changes by an operation: the standing, the person's part, a vote that goes; `data` is for its event.
+    """Changes by an operation: the standing, the person's part, a vote to remove; `data` is for its event.
 
-    `loan` is for the part of who may vote in the person's place.
+    `loan` is stored in the part of the person who may vote instead.
     """
 
     standing: Standing
@@ -228,7 +229,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class ApplyOperation(Request[Reply]):
-    """Apply claim, release, delegate, comment or withdraw_vote; a repeat gets its receipt again."""
+    """Request to claim, release, delegate, comment or withdraw a vote; a repeat gets its receipt again."""
 
     verb = "act"
     operation: Operation
@@ -240,7 +241,7 @@ class ApplyOperation(Request[Reply]):
         return run_of(self.operation.interrupt_id)
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        """Do the operation, where the person may do it."""
+        """Apply the operation if the person may do it."""
         operation, nonce = self.operation, self.nonce
         name, key, now = (
             operation.interrupt_id,
@@ -293,7 +294,7 @@ class ApplyOperation(Request[Reply]):
 
 
 def _claim(case: Case) -> Done | Receipt:
-    """Show that a person works on a question: no other claims it until that time is over."""
+    """Show that a person works on a question: nobody else can claim it until the claim ends."""
     standing = case.standing
     if refusal := case.barred():
         return refusal
@@ -314,7 +315,7 @@ def _release(case: Case) -> Done | Receipt:
 
 
 def _comment(case: Case) -> Done | Receipt:
-    """Note what a person says who may vote, or who asked for the run."""
+    """Record a comment by someone who may vote, or who asked for the run."""
     refusal = case.unsure() if case.key in case.facts.requesters else case.barred()
     comments = case.standing.comments + 1
     return refusal or Done(
@@ -323,7 +324,7 @@ def _comment(case: Case) -> Done | Receipt:
 
 
 def _delegate(case: Case) -> Done | Receipt:
-    """Delegate one's vote; to oneself it takes that back."""
+    """Delegate one's vote; delegating to oneself takes it back."""
     rule, to, lent = case.rule, case.operation.to, dict(case.standing.lent)
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
@@ -341,7 +342,7 @@ def _delegate(case: Case) -> Done | Receipt:
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent), {"to": case.key})
     loan = ballots.loan(case.operation, case.standing.tally.stage)
-    proves = "body" in loan  # then the other's groups are those of their own proof
+    proves = "body" in loan  # then the delegate's groups come from their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
         return case.refusal(
             ReceiptStatus.FORBIDDEN, "only a member of your own group may vote in your place"
@@ -360,12 +361,12 @@ def _delegate(case: Case) -> Done | Receipt:
 
 
 def _withdraw(case: Case) -> Done | Receipt:
-    """Take back a vote of the open stage; an edit that voided others stays."""
+    """Take back a vote of the open stage; an edit that voided other votes can't be taken back."""
     voter_record, tally = dict(case.part), case.standing.tally
     if refusal := case.barred():
         return refusal
     if voter_record.get("round") != tally.round:
-        return case.refusal(ReceiptStatus.REJECTED, "there is no vote of yours that counts")
+        return case.refusal(ReceiptStatus.REJECTED, "you have no vote that counts")
     has_other_votes = tally.effects.get(voter_record["effect"], 0) > voter_record["weight"]
     built_on = voter_record["decision"] == "edit" and (
         case.rule.edit == "resets" or has_other_votes
@@ -383,7 +384,7 @@ def _withdraw(case: Case) -> Done | Receipt:
     vote_number = voter_record["n"]
     for name in ("n", "round", "jti"):
         voter_record.pop(name, None)
-    # The same message may come again, and is the vote that was taken back.
+    # The same message may come again; it must be recognized as the withdrawn vote.
     voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
     data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": vote_number}
     return Done(

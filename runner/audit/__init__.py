@@ -1,1 +1,1 @@
-"""The audit: a tree of hashes over what was asked, voted, decided and used, signed, and verified offline."""
+"""The audit: a signed hash tree over questions, votes, decisions and their use, verifiable offline."""

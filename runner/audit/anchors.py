@@ -1,8 +1,8 @@
-"""Anchors: places outside of the store where signed checkpoints are kept.
+"""Anchors: places outside the store where signed checkpoints are kept.
 
-After a checkpoint is there, nothing that it covers can be changed, cut or put in another order unseen.
-`file:` appends to a file, which should be one that who runs workers can't change; `https:` sends each to a
-server; `log` writes a line to the worker's log.
+Once a checkpoint is anchored, nobody can change, cut or reorder the entries it covers unnoticed.
+`file:` appends to a file, which the people who run workers should not be able to change; `https:`
+sends each to a server; `log` writes a line to the worker's log.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ TIMEOUT = 5.0
 """Seconds that a server may take to answer."""
 
 CONFLICT = 409
-"""Status of a server that has another checkpoint of the same tree, or a newer one."""
+"""Status of a server that has another or a newer checkpoint of the same tree."""
 
 TAIL = 65_536
-"""Bytes at a file's end in which the last checkpoint is looked for first."""
+"""Bytes at a file's end that are searched first for the last checkpoint."""
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class AnchorRefused(ArchiveError):
-    """An anchor has another checkpoint of this tree, or a newer one."""
+    """An anchor has another or a newer checkpoint of this tree."""
 
 
 class Anchor(Protocol):
-    """Where checkpoints are kept. Raises ArchiveError when it can't be reached."""
+    """Place where checkpoints are kept. Raises ArchiveError when it can't be reached."""
 
     name: str
 
@@ -47,18 +47,18 @@ class Anchor(Protocol):
         """Keep a checkpoint; the same one may come twice.
 
         Raises:
-            AnchorRefused: it has one that does not fit.
+            AnchorRefused: it has a checkpoint that conflicts with this one.
         """
 
     def last(self, origin: str) -> str:
-        """Return the last checkpoint of a tree, "" where there is none or it can't be asked."""
+        """Return the last checkpoint of a tree, "" if it has none or can't be asked."""
 
 
 class FileAnchor:
     """A file to which checkpoints are appended."""
 
     def __init__(self, path: str) -> None:
-        """Name the file; it is made by the first checkpoint."""
+        """Set the file; the first checkpoint creates it."""
         self.name, self._path = f"file:{path}", Path(path).expanduser()
 
     def write(self, note: str) -> None:
@@ -93,10 +93,10 @@ class FileAnchor:
 
 
 class WebAnchor:
-    """A server that gets each checkpoint by POST, as text; it answers 409 to one that does not fit."""
+    """A server that gets each checkpoint by POST, as text; it answers 409 to a conflicting one."""
 
     def __init__(self, url: str) -> None:
-        """Name the server.
+        """Set the server's address.
 
         Raises:
             UsageError: it is another machine, and the address has no TLS.
@@ -129,7 +129,7 @@ class WebAnchor:
 
 
 class LogAnchor:
-    """The log of the worker that signs, which should go to another machine."""
+    """The log of the worker that signs, which should be sent to another machine."""
 
     name = "log"
 
@@ -143,10 +143,10 @@ class LogAnchor:
 
 
 def anchors(targets: Iterable[str]) -> list[Anchor]:
-    """Open what RUNNER_AUDIT_ANCHOR names; nothing is written yet.
+    """Open the anchors that RUNNER_AUDIT_ANCHOR names, without writing.
 
     Raises:
-        UsageError: one has no known form.
+        UsageError: an anchor has no known form.
     """
     return [_anchor(target) for target in targets]
 
@@ -159,12 +159,12 @@ def _anchor(target: str) -> Anchor:
     if target.startswith(("https:", "http:")):
         return WebAnchor(target)
     raise UsageError(
-        f"RUNNER_AUDIT_ANCHOR: {target!r:.80} is none of log, file:PATH and https://…."
+        f"RUNNER_AUDIT_ANCHOR: {target!r:.80} is neither log, file:PATH nor https://…."
     )
 
 
 def notes(text: str) -> Iterator[str]:
-    """Read the checkpoints of a file that has any number of them, less a last one that is cut off."""
+    """Read the checkpoints in a text with any number of them, except an incomplete last one."""
     blocks = text.replace("\r\n", "\n").split("\n\n")
     for body, signatures in itertools.pairwise(blocks):
         lines = [line for line in signatures.splitlines() if line.startswith("— ")]

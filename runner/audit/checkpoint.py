@@ -1,8 +1,8 @@
 """Signed checkpoints of the audit's tree, in the form of C2SP tlog-checkpoint and signed-note.
 
-A checkpoint says how many entries there are and their root, and is signed with Ed25519. It is a few lines
-of text, so a log line, a file, a webhook or a witness can keep it. Forms: https://c2sp.org/tlog-checkpoint
-and https://c2sp.org/signed-note.
+A checkpoint states the number of entries and their root, signed with Ed25519. It is a few lines of
+text, so a log line, a file, a webhook or a witness can keep it. Forms:
+https://c2sp.org/tlog-checkpoint and https://c2sp.org/signed-note.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ with needs_extra("audit", "a signed audit"):
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 ED25519 = b"\1"
-"""The type of a key in signed-note; the only one that is written and read here."""
+"""Key type in signed-note; no other type is written or read here."""
 
 DASH = "— "
-"""Beginning of a line with a signature: an em dash and a space."""
+"""Beginning of a signature line: an em dash and a space."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def public_bytes(key: Ed25519PublicKey) -> bytes:
 
 
 def verifier_key(name: str, key: Ed25519PublicKey) -> str:
-    """Write a public key as signed-note does: `name+id+key`."""
+    """Format a public key as signed-note does: `name+id+key`."""
     public = public_bytes(key)
     return f"{name}+{key_id(name, public).hex()}+{base64.b64encode(ED25519 + public).decode()}"
 
@@ -63,7 +63,7 @@ def read_verifier_key(text: str) -> tuple[str, Ed25519PublicKey]:
     """Read a public key with its name.
 
     Raises:
-        UsageError: the text is no such key.
+        UsageError: the text isn't a verifier key.
     """
     name, _, hash_and_key = text.strip().partition("+")
     identity, _, key_text = hash_and_key.partition("+")
@@ -71,37 +71,37 @@ def read_verifier_key(text: str) -> tuple[str, Ed25519PublicKey]:
         data = base64.b64decode(key_text, validate=True)
         if not name or data[:1] != ED25519 or key_id(name, data[1:]).hex() != identity:
             raise UsageError(
-                f"{text.strip():.80} is no verifier key: its name, id and key do not fit together."
+                f"{text.strip():.80} is not a verifier key: its name, id and key do not fit together."
             )
         return name, Ed25519PublicKey.from_public_bytes(data[1:])
-    except ValueError as error:  # binascii.Error is one
+    except ValueError as error:  # includes binascii.Error
         raise UsageError(
-            f"{text.strip():.80} is no verifier key (name+id+base64): {error}."
+            f"{text.strip():.80} is not a verifier key (name+id+base64): {error}."
         ) from error
 
 
 def sign(checkpoint: Checkpoint, name: str, key: Ed25519PrivateKey) -> str:
-    """Return a checkpoint as a signed note; `name` is the key's."""
+    """Return a checkpoint as a signed note; `name` is the key's name."""
     text = checkpoint.text()
     signature = key_id(name, public_bytes(key.public_key())) + key.sign(text.encode())
     return f"{text}\n{DASH}{name} {base64.b64encode(signature).decode()}\n"
 
 
 def read(note: str, keys: Mapping[str, Ed25519PublicKey]) -> Checkpoint:
-    """Read a checkpoint that one of these keys has signed; signatures of others are passed over.
+    """Read a checkpoint signed by any of these keys; signatures of other keys are ignored.
 
-    The keys are by name, or by name and id with a "+" between: after a rotation several have one name. One
-    whose name is empty stands for each.
+    The keys are by name, or by name and id joined by "+", since keys share a name after a rotation.
+    A key with an empty name stands for any name.
 
     Raises:
-        UsageError: it is no checkpoint, or no signature of a known key holds.
+        UsageError: it isn't a checkpoint, or no signature of a known key holds.
     """
     text, blank, signatures = note.partition("\n\n")
     text += "\n"
     lines = text.split("\n")
     if not blank or len(lines) < 4 or not lines[0]:
         raise UsageError(
-            "this is no checkpoint: it needs an origin, a size, a root, an empty line and signatures."
+            "this is not a checkpoint: it needs an origin, a size, a root, an empty line and signatures."
         )
     if not any(_holds(line, text, keys) for line in signatures.splitlines()):
         names = ", ".join(sorted(keys)) or "none"
@@ -136,5 +136,5 @@ def _holds(line: str, text: str, keys: Mapping[str, Ed25519PublicKey]) -> bool:
 
 
 def named(keys: Mapping[str, Ed25519PublicKey], name: str) -> list[Ed25519PublicKey]:
-    """List the keys of a name, see `read`."""
+    """List the keys with a name, see `read`."""
     return [key for label, key in keys.items() if label.partition("+")[0] in {"", name}]

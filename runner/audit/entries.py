@@ -1,8 +1,8 @@
-"""Entries of the audit: what is appended for each event, in the step that makes it true.
+"""Entries of the audit: each event appends one, in the step that makes the event true.
 
-An entry names people, nodes, questions and digests, and has no payload: a run can be removed, and what was
-sealed of it still holds. Its place in the tree (`n`) is added where it is sealed; `run_n` counts the entries
-of its run. What is hashed of an entry is its canonical JSON.
+An entry names people, nodes, questions and digests, but has no payload: after a run is removed, its
+sealed entries still hold. An entry gets its place in the tree (`n`) when it is sealed; `run_n`
+counts the entries of its run. The hash of an entry covers its canonical JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord
 
 Mode = Literal["off", "approvals", "all"]
-"""Scope of the audit: nothing, runs from their first question with a rule on, or every run."""
+"""Scope of the audit: nothing, each run from its first question with a rule on, or every run."""
 
 VERSION = 1
 
@@ -48,12 +48,12 @@ TYPES: Mapping[str, str] = {
     EventKind.INTERRUPT_ESCALATED: "escalated",
     EventKind.NODE_HELD: "held",
 }
-"""The type of an entry, by the kind of its event."""
+"""Type of an entry, by the kind of its event."""
 
 HASHED = frozenset(
     {"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"}
 )
-"""Types of entries that have the hash of their event's data; that of a decision hashes the response."""
+"""Types of entries that hash their event's data; an entry of a decision hashes the response."""
 
 STARTED, REMOVED, SHOWN = "run.started", "run.removed", "shown"
 
@@ -66,10 +66,10 @@ AUTH = {
     "jti": "jti",
     "selector": "selector",
 }
-"""Fields of an entry about the authentication of who acts, and their names in an event's data."""
+"""Fields of an entry about the actor's authentication, and their names in an event's data."""
 
 OUTCOME = ("decision", "vote", "to", "key", "status")
-"""Fields that an outcome takes from an event's data unchanged: no more than names and numbers."""
+"""Fields that an outcome takes from an event's data unchanged: only names and numbers."""
 
 
 def entry(
@@ -87,9 +87,9 @@ def entry(
     hashes: Mapping[str, str] | None = None,
     outcome: Mapping[str, JSON] | None = None,
 ) -> dict[str, JSON]:
-    """Build an entry; parts that are empty are left out. `hashes` become its `digests`.
+    """Build an entry, leaving out empty parts. `hashes` become its `digests`.
 
-    The actor is a principal's key, in whichever form they are named: "ana" is `human:|ana`.
+    The actor is stored as a principal's key, whichever form names it: "ana" is `human:|ana`.
     """
     fields: dict[str, JSON] = {
         "run": _text(run),
@@ -119,7 +119,7 @@ def of_event(
     data: JSON = None,
     question: Interrupt | None = None,
 ) -> dict[str, JSON]:
-    """Build the entry for an event of a run; `question` is the one that it is about, as it stands then."""
+    """Build the entry for an event of a run; `question` is the one concerned, in its state at that time."""
     about: dict[str, Any] = {
         name: value
         for name, value in (data if isinstance(data, dict) else {}).items()
@@ -141,7 +141,7 @@ def of_event(
 
 
 def _actor(type_: str, question: Interrupt | None, detail: str) -> str:
-    """Return who acts by the question or the event's detail, where its data names no one."""
+    """Return the actor from the question or the event's detail, for an event whose data names nobody."""
     if type_ == "run.retried":
         return detail
     if question is None:
@@ -186,7 +186,7 @@ def _outcome(
 
 
 def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
-    """Build the first entry of a run, also where it is audited only from its first question on."""
+    """Build the first entry of a run, also for a run that is audited only from its first question on."""
     outcome: dict[str, JSON] = {
         "graph": _text(run.graph_id),
         "root": run.root if run.root != run.run_id else "",
@@ -202,12 +202,12 @@ def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> di
 
 
 def removed(run: RunRecord, at: int) -> dict[str, JSON]:
-    """Build the last entry of a run, whose data is gone with it."""
+    """Build the last entry of a run, which is removed together with its data."""
     return entry(REMOVED, at=at, run=run.run_id, outcome={"status": str(run.status)})
 
 
 def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
-    """Build the entry of what an operator has frozen, thawed or changed."""
+    """Build the entry for an operator's freeze, thaw or change."""
     outcome: dict[str, JSON] = {"scope": _text(scope)}
     return entry(
         type_,
@@ -219,7 +219,7 @@ def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str
 
 
 def malformed(n: int, digest: str) -> dict[str, JSON]:
-    """Build what stands in the tree for something that is no entry."""
+    """Build the placeholder in the tree for an item that isn't an entry."""
     return {
         "v": VERSION,
         "n": n,
@@ -239,7 +239,7 @@ def _digests_of(question: Interrupt) -> dict[str, str]:
 
 
 def _key(actor: str) -> str:
-    """Return the key of who is named; a text that names no principal as it is."""
+    """Return the key of a named actor; a text that doesn't name a principal stays as it is."""
     try:
         return Principal.read(actor).key
     except UsageError:
@@ -272,7 +272,7 @@ def of_grant(
 
 
 def of_absence(who: str, absence: Absence | None, by: str, at: int) -> dict[str, JSON]:
-    """Build the entry of one who is away, or back (None)."""
+    """Build the entry of a person who is away, or back (None)."""
     if absence is None:
         return entry("absence.ended", at=at, actor=by, outcome={"person": _text(who)})
     outcome: dict[str, JSON] = {
@@ -286,5 +286,5 @@ def of_absence(who: str, absence: Absence | None, by: str, at: int) -> dict[str,
 
 
 def _text(text: str) -> str:
-    """Return a text that has a canonical form: one half of a surrogate pair has none."""
+    """Return a text in a form that can be canonical: half of a surrogate pair is replaced."""
     return text.encode("utf-8", "replace").decode()

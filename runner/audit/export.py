@@ -1,9 +1,9 @@
-"""An exported audit: a file of JSON lines, and how it is verified without any server.
+"""An exported audit: a file of JSON lines that can be verified without any server.
 
-First come the entries, then one line each of `checkpoints`, `keys` and `proofs`. An export of all entries
-has the hash of every leaf in its proofs, so that a changed entry is found at its place. One of a run has
-for each of its entries the way up to the root, and the entries count themselves per run (`run_n`), so that
-one that was cut out is found, too. Where it was asked for, a line of `votes` has what people have signed.
+First come the entries, then one line each of `checkpoints`, `keys` and `proofs`. An export of all
+entries has the hash of every leaf in its proofs, so that a changed entry can be located. An export
+of one run has each entry's path to the root, and its entries are numbered (`run_n`), so that a
+removed entry is found, too. If asked for, a line of `votes` has the messages that people signed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ with needs_extra("audit", "a signed audit"):
 PARTS = ("checkpoints", "keys", "proofs", "votes")
 
 ENDS = frozenset({"run.ended", "run.removed"})
-"""Entries after which a run's has none: without one, that its last ones were cut off can't be seen."""
+"""Types of a run's last entry: without one, entries missing at the end go unnoticed."""
 
 
 class Result(enum.IntEnum):
@@ -45,8 +45,9 @@ class Result(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result, in words, and the line (from 1) at which the file is broken; 0 where no line can be
-    named. `tree` says of which tree the file is, how large that was, and until when the file goes.
+    """The result, its text, and the line (from 1) at which the file is broken; 0 if no line can be named.
+
+    `tree` names the file's tree, its size, and the time of the file's last entry.
     """
 
     result: Result
@@ -64,11 +65,12 @@ def export(
     *,
     votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
-    """Write all sealed entries, or with `run_id` those of one run, as lines that end with a newline.
+    """Write all sealed entries, or with `run_id` one run's entries, as lines that end with a newline.
 
-    `entries` are all up to the size of the last checkpoint, in order, from number 0. `leaves` are the hashes
-    that were sealed, so that an entry that has changed since is found at its place; they are looked at when
-    all entries were read. `votes_of` reads the signed votes of questions, if those shall be in the file.
+    `entries` are all entries up to the size of the last checkpoint, in order, from number 0.
+    `leaves` are the sealed hashes, which locate an entry that has changed since; they are read
+    after all entries. `votes_of` reads the signed votes of questions, if the file should contain
+    them.
     """
     questions: list[str] = []
     leaves_of_run: list[bytes] = []
@@ -103,7 +105,7 @@ def _texts(hashes: Iterable[bytes]) -> list[str]:
 
 @dataclass
 class _File:
-    """Content of an export: entries with their lines, and the parts behind them."""
+    """Content of an export: entries with their line numbers, and the parts after them."""
 
     entries: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
     parts: dict[str, Any] = field(default_factory=dict)
@@ -119,10 +121,10 @@ def verify(
 ) -> Verdict:
     """Verify an export with public keys, see `checkpoint.read`, that do not come from the file itself.
 
-    `origin` is the tree that it must be of; "" for any.
-    `anchored_notes` are checkpoints that were kept elsewhere: each of the file's tree must be a beginning
-    of what the file has. An anchor has those of other partitions, and of trees that were given up, as well.
-    With `decision_keys` the signed votes are verified, too.
+    `origin` names the tree that the file must belong to; "" for any. `anchored_notes` are
+    checkpoints kept elsewhere: each one of the file's tree must be a beginning of the file's
+    entries. An anchor also has checkpoints of other partitions and of abandoned trees. With
+    `decision_keys` the signed votes are verified, too.
     """
     try:
         file = _read(lines)
@@ -151,7 +153,7 @@ def verify(
 
 
 def named(tree: Checkpoint) -> str:
-    """Say which tree it is, and how large."""
+    """Describe a tree by its origin and size."""
     return f"the tree {tree.origin!r} of {tree.size} entries"
 
 
@@ -160,7 +162,7 @@ def _of_tree(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> list[Checkpoin
 
 
 def foreign(tree: Checkpoint, anywhere: Sequence[Checkpoint], origin: str) -> Verdict | None:
-    """Refuse a tree that is not the one named, or none of those that have a checkpoint elsewhere."""
+    """Refuse a tree that isn't `origin`, or isn't among the trees with a checkpoint elsewhere."""
     if origin and tree.origin != origin:
         return Verdict(
             Result.BROKEN, f"the file is of the tree {tree.origin!r}, not of {origin!r}"
@@ -172,7 +174,7 @@ def foreign(tree: Checkpoint, anywhere: Sequence[Checkpoint], origin: str) -> Ve
 
 
 def unanchored(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> Verdict | None:
-    """Refuse a checkpoint that is none of those elsewhere, if there are any of its tree.
+    """Refuse a checkpoint that isn't among those kept elsewhere, if any of these are of its tree.
 
     Raises:
         BrokenLine: one of them has signed other entries.
@@ -184,14 +186,14 @@ def unanchored(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> Verdict | No
     if outside and not roots:
         return Verdict(
             Result.INCOMPLETE,
-            f"the checkpoint of the file, of {tree.size} entries, is none of those that were kept "
+            f"the checkpoint of the file, of {tree.size} entries, isn't among those that were kept "
             "elsewhere: get newer ones, or export again",
         )
     return None
 
 
 def _with_votes(verdict: Verdict, file: _File, keys: Mapping[str, VerificationKey]) -> Verdict:
-    """Return a verdict with what the signed votes come to."""
+    """Return a verdict that includes the signed votes."""
     try:
         valid, missing, copied = verify_votes(file.entries, file.parts.get("votes", ()), keys)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -214,7 +216,7 @@ def _read(lines: Iterable[str]) -> _File:
         except Exception as error:
             raise BrokenLine(f"line {number} is not JSON: {error}", number) from error
         if not isinstance(value, dict):
-            raise BrokenLine(f"line {number} is no object", number)
+            raise BrokenLine(f"line {number} is not an object", number)
         part_name = next((name for name in PARTS if name in value), "")
         if part_name:
             if part_name in file.parts or len(value) != 1:
@@ -252,7 +254,7 @@ def _hash(text: object, subject: str) -> bytes:
             return base64.b64decode(text, validate=True)
     except ValueError:
         pass
-    raise BrokenLine(f"{subject} is no hash")
+    raise BrokenLine(f"{subject} is not a hash")
 
 
 def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
@@ -282,7 +284,7 @@ def _verify_all(
 
 
 def _leaves(file: _File, begin: int) -> list[bytes]:
-    """Return the leaf hashes of the tree; the entries, from number `begin` on, are those that were sealed."""
+    """Return the leaf hashes of the tree after comparing them with the entries, from number `begin` on."""
     leaf_texts = file.parts["proofs"].get("leaves")
     if not isinstance(leaf_texts, list):
         raise BrokenLine("the proofs are malformed")
@@ -342,7 +344,7 @@ def _check_paths(
     proofs: Mapping[str, Any],
     checkpoint: Checkpoint,
 ) -> None:
-    """Check that the entries are those of the run, in order, and in the checkpoint's tree."""
+    """Check that the entries belong to the run, in order, and to the checkpoint's tree."""
     for index, (number, entry) in enumerate(entries):
         if entry.get("run") != proofs.get("run"):
             raise BrokenLine(f"line {number} is of another run", number)
@@ -377,7 +379,7 @@ def _verify_run(
         return Verdict(
             Result.INCOMPLETE,
             f"a checkpoint that was kept elsewhere has {newer} entries, "
-            f"that of the file {last_checkpoint.size}",
+            f"the file's own {last_checkpoint.size}",
         )
     if (refusal := unanchored(last_checkpoint, outside)) is not None:
         return refusal

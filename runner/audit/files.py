@@ -1,4 +1,4 @@
-"""Files of the audit: the key that signs it, exports, and verifying these, also without a store."""
+"""Files of the audit: its signing key, exports, and their verification, also without a store."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def export_lines(
     run_id: str = "",
     votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
-    """Write the signed entries of a partition, or those of one run. Where the key is here, it signs first.
+    """Write a partition's signed entries, or one run's. With the signing key, new entries are signed first.
 
     `votes_of` is as for `export`.
 
     Raises:
-        UsageError: nothing is signed. ArchiveError: entries that are archived can't be read.
+        UsageError: nothing is signed. ArchiveError: archived entries can't be read.
         StoreError: the store can't be reached.
     """
     from runner.audit.export import export  # noqa: PLC0415 - needs an extra
@@ -56,7 +56,7 @@ def export_lines(
 
 
 def own_key(path: Path, name: str) -> Signer:
-    """Read the key of the audit, or make it: a file that only its owner can read.
+    """Read the audit's key, or make it: a file that only its owner can read.
 
     Raises:
         UsageError: the file can't be used.
@@ -70,10 +70,10 @@ def own_key(path: Path, name: str) -> Signer:
 def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
     """Read public keys: `name+id+key` as `runner audit key` prints it, or a file with such lines, PEM or JWK.
 
-    They are by `name+id`, a PEM or JWK by an id alone: see `checkpoint.read`.
+    The result is by `name+id`; a PEM or JWK key has an id but no name: see `checkpoint.read`.
 
     Raises:
-        UsageError: it is none of these.
+        UsageError: it has none of these forms.
     """
     with needs_extra("audit", "the key of the audit"):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey  # noqa: PLC0415 - an extra
@@ -83,7 +83,7 @@ def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
     if not path.is_file():
         if "+" in path_or_key:
             return _by_id([path_or_key])
-        raise UsageError(f"there is no file {path_or_key!r} with a public key.")
+        raise UsageError(f"no file {path_or_key!r} with a public key was found.")
     data = path.read_bytes()
     try:
         if b"-----BEGIN" in data:
@@ -115,10 +115,10 @@ def verify_file(
     origin: str = "",
     decision_keys: str | Path = "",
 ) -> Verdict:
-    """Verify an export; `anchored_texts` have checkpoints that were kept elsewhere.
+    """Verify an export; `anchored_texts` contain checkpoints that were kept elsewhere.
 
-    `origin` is the tree that it must be of; "" for any. `decision_keys` is the file of the public keys by
-    which signed votes are verified, too.
+    `origin` names the tree that the file must belong to; "" for any. `decision_keys` is the file of
+    public keys with which to verify signed votes, too.
 
     Raises:
         UsageError: a checkpoint or a key can't be read.
@@ -132,9 +132,9 @@ def verify_file(
 
 @dataclass(frozen=True, slots=True)
 class RunAudit:
-    """The entries of a run, and what verifying them came to.
+    """The entries of a run, and the result of verifying them.
 
-    `result` is holds, broken or incomplete; unverified where this server has no key, unsigned where no
+    `result` is holds, broken or incomplete; unverified if this server has no key, unsigned if no
     worker has signed anything yet.
     """
 
@@ -145,10 +145,10 @@ class RunAudit:
 
 
 def audit_of(shared: Shared, run_id: str) -> RunAudit:
-    """Read a run's audit and verify what is signed of it, with the key of the settings.
+    """Read a run's audit and verify its signed part, with the key from the settings.
 
-    Looking signs nothing. The key that stands in the store verifies nothing either: a client of it could have
-    put it there.
+    Reading signs nothing. The key in the store isn't used to verify: a client of the store could
+    have put it there.
     """
     logs = shared.store.audit_logs
     log = logs[partition_of(run_id) % len(logs)]

@@ -8,20 +8,21 @@ from dataclasses import dataclass, field
 from runner.audit.tree import Frontier
 
 BEGINNING = "0-0"
-"""The id before that of any entry."""
+"""Id before any entry's."""
 
 PAGE = 1_000
-"""Entries or leaves that are read at once."""
+"""Number of entries or leaves read at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Head:
     """Progress of sealing and signing the audit; `now` is the server's time in ms.
 
-    `last` is the stream's id of the last sealed entry. `first` is the number of the first entry that is still
-    here, `base` the tree before it, `steps` counts those that appended what is sealed and here. `note` is the
-    checkpoint of the first `signed` entries, and `key` verifies it; all anchors have one of `anchored`
-    entries. `problem` is why nothing is signed or anchored, or "". `epoch` counts trees that were given up.
+    `last` is the stream id of the last sealed entry. `first` is the number of the first entry still
+    in the store, `base` the tree before it, `steps` the number of steps that appended the sealed
+    entries since. `note` is the checkpoint of the first `signed` entries, and `key` verifies it;
+    all anchors have a checkpoint of `anchored` entries. `problem` says why nothing is signed or
+    anchored, or is "". `epoch` counts abandoned trees.
     """
 
     now: int
@@ -41,7 +42,7 @@ class Head:
 
 
 def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, str | int]:
-    """Write a tree as fields of the head."""
+    """Return a tree as fields of the head."""
     return {
         count: tree.size,
         name: " ".join(base64.b64encode(leaf).decode() for leaf in tree.hashes),
@@ -49,5 +50,5 @@ def tree_fields(name: str, count: str, tree: Frontier) -> dict[str, str | int]:
 
 
 def read_tree(size: int, hashes: str) -> Frontier:
-    """Read what `tree_fields` wrote."""
+    """Read a tree written by `tree_fields`."""
     return Frontier(size, tuple(base64.b64decode(leaf) for leaf in hashes.split()))

@@ -1,9 +1,9 @@
-"""Sealing the audit: entries get place and hash, the tree is signed at intervals, old ones are archived.
+"""Sealing the audit: entries get a place and a hash, the tree is signed at intervals, old ones are archived.
 
-Any number of processes may do so at once. What an entry comes to depends on the stream alone, and the head of
-the tree changes as a whole or not at all; so a worker that comes late, crashes or repeats a request makes no
-other tree. Before it signs, a process compares with the checkpoint that was anchored last: a store that has
-lost entries, or got others in their place, is not signed again.
+Any number of processes may seal at once. An entry's hash depends on the stream alone, and the head
+of the tree changes as a whole or not at all, so a worker that is late, crashes or repeats a request
+can't make a different tree. Before signing, a process compares the tree with the last anchored
+checkpoint: a store that has lost or replaced entries is not signed again.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 SIGN_AFTER = 1_000
-"""Entries after which a checkpoint is signed before it is time."""
+"""Number of entries after which a checkpoint is signed early."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signer:
-    """The key of checkpoints, and its name in them."""
+    """Key that signs checkpoints, and its name in them."""
 
     name: str
     key: Ed25519PrivateKey
 
     def public(self) -> str:
-        """Return the public key as a checkpoint's verifier takes it."""
+        """Return the public key in the form that checkpoint verifiers take."""
         from runner.audit.checkpoint import verifier_key  # noqa: PLC0415 - needs an extra
 
         return verifier_key(self.name, self.key.public_key())
@@ -89,7 +89,7 @@ def read_signer(path: str, name: str) -> Signer:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """When and how the audit is signed and archived; times in ms. See the settings of the same names."""
+    """Terms for signing and archiving the audit; times in ms. See the settings of the same names."""
 
     signer: Signer | None = None
     anchors: Sequence[Anchor] = ()
@@ -102,7 +102,7 @@ def terms(settings: Settings, archive: Archive | None = None) -> Terms:
     """Read the settings of the audit.
 
     Raises:
-        UsageError: key or anchors can't be used.
+        UsageError: the key or an anchor can't be used.
     """
     signer = read_signer(settings.audit_key, settings.namespace) if settings.audit_key else None
     return Terms(
@@ -115,7 +115,7 @@ def terms(settings: Settings, archive: Archive | None = None) -> Terms:
 
 
 def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
-    """Return an entry with its place in the tree; what is no entry is named by its hash."""
+    """Return an entry with its place in the tree; an item that isn't an entry is recorded by its hash."""
     try:
         value = codec.load_json(raw)
         if isinstance(value, dict):
@@ -129,9 +129,9 @@ def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
 
 
 class Sealing:
-    """Seals, signs and trims the audit of one partition, some entries at each pass.
+    """Sealer of one partition's audit: seals, signs and trims some entries in each pass.
 
-    `problem` is why nothing is signed or anchored, or "".
+    `problem` says why nothing is signed or anchored, or is "".
     """
 
     def __init__(self, audit: AuditLog, conditions: Terms) -> None:
@@ -139,11 +139,11 @@ class Sealing:
         self._idle_at: str | None = None
 
     def is_idle(self) -> bool:
-        """Return whether nothing came since a pass that had nothing to do: one small read."""
+        """Return whether nothing came since a pass that had nothing to do; this is one small read."""
         return self._idle_at is not None and not self._log.after(self._idle_at, 1)
 
     def run_once(self, *, sign_now: bool = False) -> bool:
-        """Seal up to a thousand entries; return whether more may wait. With `sign_now` it signs at once.
+        """Seal up to a thousand entries; return whether more may wait. `sign_now` signs at once.
 
         Raises:
             StoreError: the store can't be reached.
@@ -152,7 +152,7 @@ class Sealing:
         self.problem = head.problem
         rows = self._log.after(head.last)
         if rows and not self._seal(head, rows):
-            return True  # another worker did
+            return True  # another worker sealed them
         if rows:
             head = self._log.head()
         self._sign(head, at_once=sign_now and len(rows) < PAGE)
@@ -222,7 +222,7 @@ class Sealing:
             log.warning("audit.resumed: the audit is signed and anchored again.")
 
     def _compare(self, head: Head, signer: Signer) -> None:
-        """Check that the tree goes on from what was anchored last.
+        """Check that the tree continues the last anchored checkpoints.
 
         Raises:
             ArchiveError: it does not, or an anchor can't be read.
@@ -251,7 +251,7 @@ class Sealing:
                 )
 
     def tree_at(self, head: Head, size: int) -> Frontier:
-        """Return the tree of the first `size` entries, or that of those that are archived if it was later."""
+        """Return the tree of the first `size` entries, or of the archived entries if these are more."""
         if size == head.size:
             return head.frontier
         return head.base.extend(self._log.leaves(0, size - head.first))
@@ -262,7 +262,7 @@ class Sealing:
             log.error("audit.unsigned: %s See `runner doctor`.", problem)
             self._log.change(head, {"problem": problem})
 
-    # Trimming: what is sealed, signed where there is a key, and old enough goes to the archive.
+    # Trimming: entries that are sealed, signed if a key is set, and old enough go to the archive.
 
     def _trim(self, head: Head) -> None:
         archive = self._terms.archive
@@ -274,7 +274,7 @@ class Sealing:
         old_rows = [
             row for row in rows[:sealed_count] if int(row[0].partition("-")[0]) < cutoff
         ]
-        # The entries of one step stay: its id says where the stream begins.
+        # The entries of the last step read stay: its id says where the stream begins.
         old_rows = [row for row in old_rows if row[0] != rows[-1][0]]
         if not old_rows:
             return
@@ -299,12 +299,12 @@ class Sealing:
 
 
 def _steps(rows: Sequence[tuple[str, bytes]]) -> int:
-    """Count the steps that have appended entries: those of one have one id."""
+    """Count the steps that appended these entries: entries of one step share its id."""
     return len({name for name, _ in rows})
 
 
 def line(entry: Mapping[str, JSON], leaf: bytes) -> str:
-    """Write an entry with its hash, as archives have it."""
+    """Format an entry with its hash as a line of an archive."""
     return json.dumps(
         {"entry": dict(entry), "leaf": base64.b64encode(leaf).decode()},
         ensure_ascii=False,
@@ -316,7 +316,7 @@ def read_line(text: str) -> tuple[dict[str, Any], bytes]:
     """Read an entry with its hash.
 
     Raises:
-        ValueError: it is no such line.
+        ValueError: the line has another form.
     """
     value = json.loads(text)
     try:
@@ -331,7 +331,7 @@ def sealed(
     """Read the signed entries, from the archive and then from the store; `leaves` gets their hashes.
 
     Raises:
-        UsageError: some have been archived, and there is no archive here. ArchiveError: it lacks some.
+        UsageError: some were archived, but no archive is set here. ArchiveError: it lacks some.
     """
     if head.first:
         if archive is None:

@@ -1,7 +1,7 @@
-"""Signed votes beside an exported audit: verified by the public keys of decisions alone, without a store.
+"""Signed votes beside an exported audit: verified with the public decision keys alone, without a store.
 
-Entries have digests and no payloads. So a file that shall also prove who has signed what has a line of
-`votes` behind its proofs: each signed message with the action that its question shows.
+Entries have digests and no payloads. So a file that should also prove who signed each vote has a
+line of `votes` after its proofs: each signed message with the action that its question shows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ Entry = Mapping[str, Any]
 
 
 class BrokenLine(Exception):
-    """The file can't be what was exported; raised and caught where a file is verified."""
+    """The file isn't an unchanged export; raised and caught where a file is verified."""
 
     def __init__(self, text: str, line: int = 0) -> None:
-        """`line` counts from 1; 0 names none."""
+        """Set the message; `line` counts from 1, 0 names no line."""
         super().__init__(text)
         self.line = line
 
 
 def is_signed(entry: Entry) -> bool:
-    """Say if an entry is of a vote that was signed."""
+    """Return whether an entry is about a signed vote."""
     decision = entry.get("outcome", {}).get("decision", "withdrawn")
     return (
         entry.get("type") == "voted"
@@ -46,7 +46,7 @@ def is_signed(entry: Entry) -> bool:
 
 
 def signed_votes(store: SharedStore, question_ids: Iterable[str]) -> Iterator[JSON]:
-    """Read the signed votes of questions, as far as their runs are in the store."""
+    """Read the signed votes of questions whose runs are still in the store."""
     names = list(dict.fromkeys(question_ids))
     for name, question in zip(names, store.interrupts(names) if names else (), strict=True):
         for vote in store.votes(name):
@@ -59,12 +59,13 @@ def verify_votes(
     votes: Iterable[Mapping[str, Any]],
     keys: Mapping[str, VerificationKey],
 ) -> tuple[int, int, str]:
-    """Verify the votes of entries, which come with their lines.
+    """Verify the votes of entries, which come with their line numbers.
 
-    Return how many hold, how many are missing, and which passkey has counted backwards, "" for none.
+    Return how many hold, how many are missing, and which passkey has counted backwards, "" for
+    none.
 
     Raises:
-        BrokenLine: one is not what its entry says.
+        BrokenLine: a vote differs from its entry.
     """
     by_signature = {
         (vote["body"]["interrupt_id"], vote["body"]["proof"]["jti"]): vote for vote in votes
@@ -98,7 +99,7 @@ def verify_votes(
 
 
 def _problem(entry: Entry, vote: Mapping[str, Any], keys: Mapping[str, VerificationKey]) -> str:
-    """Say in what a signed vote differs from its entry; "" where it holds."""
+    """Say how a signed vote differs from its entry; "" if it agrees."""
     body, action = vote["body"], vote["action"]
     try:
         proof = verify(body, keys, now=None)

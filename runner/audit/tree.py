@@ -1,6 +1,6 @@
 """Merkle trees as in RFC 9162, section 2.1: a root for any number of entries, and proofs of few hashes.
 
-A reader who has a root can be shown that an entry is in the tree, without the other entries.
+For a reader who has a root, a proof shows that an entry is in the tree, without the other entries.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from runner.approvals.digests import canonical
 from runner.records.codec import JSON
 
 EMPTY = hashlib.sha256().digest()
-"""The root of a tree without entries."""
+"""Root of a tree without entries."""
 
 
 def leaf_hash(entry: bytes) -> bytes:
-    """Hash an entry; the zero byte keeps it from being taken for two hashes."""
+    """Hash an entry; the zero byte distinguishes it from a pair of hashes."""
     return hashlib.sha256(b"\0" + entry).digest()
 
 
 def leaf_of(entry: Mapping[str, JSON]) -> bytes:
-    """Return the leaf hash of an entry: that of its canonical JSON."""
+    """Return the leaf hash of an entry, over its canonical JSON."""
     return leaf_hash(canonical(dict(entry), "an entry of the audit"))
 
 
 def parent_hash(left_hash: bytes, right: bytes) -> bytes:
-    """Hash two subtrees into the one above them."""
+    """Hash two subtrees into their parent."""
     return hashlib.sha256(b"\1" + left_hash + right).digest()
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
-    """A tree to which leaves are appended, without its leaves: the roots of its full subtrees, largest first.
+    """A tree that can grow, without its leaves: the roots of its full subtrees, largest first.
 
-    There are as many as `size` has bits set, so at most 64: that is all that must be stored to go on.
+    There are as many as `size` has bits set, at most 64; nothing else must be stored to go on.
     """
 
     size: int = 0
@@ -45,7 +45,7 @@ class Frontier:
     def append(self, leaf: bytes) -> Frontier:
         """Return the tree with one more leaf hash."""
         hashes, size = [*self.hashes, leaf], self.size
-        while size & 1:  # two full subtrees of the same size are one
+        while size & 1:  # two full subtrees of the same size become one
             right = hashes.pop()
             hashes[-1] = parent_hash(hashes[-1], right)
             size >>= 1
@@ -72,7 +72,7 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
 
 
 def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the hashes beside the way from a leaf up to the root, the lowest first."""
+    """Return the sibling hashes on the path from a leaf to the root, the lowest first."""
     if len(leaves) < 2:
         return []
     split = _split(len(leaves))
@@ -85,7 +85,7 @@ def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
 def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int, list[bytes]]:
     """Return the paths of several leaves, by their places; each subtree is hashed once.
 
-    A place that the tree does not have gets an empty path, which proves nothing.
+    A place outside the tree gets an empty path, which proves nothing.
     """
     paths: dict[int, list[bytes]] = {index: [] for index in indexes}
 
@@ -109,7 +109,7 @@ def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int
 
 
 def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root: bytes) -> bool:
-    """Return whether a path proves that the tree of that root and size has this leaf there."""
+    """Return whether a path proves that the tree of that root and size has this leaf at that index."""
     if not 0 <= index < size:
         return False
     position, last_index, value = index, size - 1, leaf
@@ -127,5 +127,5 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
 
 
 def _split(size: int) -> int:
-    """The largest power of two below a size: how many leaves the left subtree has."""
+    """Return the largest power of two below a size: the number of leaves in the left subtree."""
     return 1 << (size - 1).bit_length() - 1

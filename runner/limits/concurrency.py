@@ -1,8 +1,8 @@
 """Bounds of open runs: whether a start is admitted, waits, or replaces another run.
 
-A run is open from its start to its end, also while it waits for a person. Runs inside others are not counted:
-they belong to the outermost one. The runs of a key are in two lists of the store: those that are open, and
-those that wait to begin, in the order in which they were accepted.
+A run is open from its start to its end, also while it waits for a person. Nested runs are not
+counted: they belong to the outermost one. The store keeps two lists of runs per key: the open ones,
+and those that wait to begin, in the order in which they were accepted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from runner.records.run import FINAL, Status
 WhenFull = Literal["queue", "refuse", "replace", "skip"]
 
 MOST_RUNS, LONGEST_DEBOUNCE = 1_000_000_000, 366 * 86_400
-"""The largest bound of open runs; seconds that a start may be put off."""
+"""The largest bound of open runs; the longest time in seconds that a start may be put off."""
 
 
 @dataclass(frozen=True, slots=True)
 class Concurrency:
-    """At most `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
+    """Bound of `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
 
-    Runs without the tag count as one value. A start that finds no room is accepted and waits ("queue"), is
-    refused ("refuse"), cancels the open run and begins when that has ended ("replace"), or returns the open
-    run ("skip"). With `while_waiting=False` a run that only waits for people does not count; it continues
-    with its answer at once, and counts again.
+    Runs without the tag share one key. A start beyond the bound is accepted and waits ("queue"), is
+    refused ("refuse"), cancels the open run and begins after its end ("replace"), or returns the
+    open run ("skip"). With `while_waiting=False` a run that only waits for people does not count;
+    it continues with its answer at once, and counts again.
     """
 
     at_most: int
@@ -37,7 +37,7 @@ class Concurrency:
     while_waiting: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         _check_count("Concurrency: at_most", self.at_most)
         _check_by("Concurrency", self.by)
         if self.when_full not in get_args(WhenFull):
@@ -51,11 +51,11 @@ class Concurrency:
             )
 
     def counts(self, status: Status) -> bool:
-        """Return whether a run of a status takes one of the places of its key."""
+        """Return whether a run with this status takes one of its key's places."""
         return status is Status.EXECUTING or (self.while_waiting and status not in FINAL)
 
     def refusal(self, label: str, count: int, run_id: str) -> str:
-        """Say why a run of a key may not begin; `run_id` is the one that has been open for longest."""
+        """Say why a run of a key may not begin; `run_id` is the run that has been open the longest."""
         return (
             f"{label} has {count:,} open run{'s' * (count != 1)}, {run_id} first, and its graph allows "
             f"{self.at_most:,}; nothing was started. Start again when it has ended."
@@ -64,10 +64,10 @@ class Concurrency:
 
 @dataclass(frozen=True, slots=True)
 class Debounce:
-    """A run of a graph, or of one value of a tag, begins `seconds` after the last of several starts.
+    """Delay of a run of a graph, or of one value of a tag: it begins `seconds` after the last of its starts.
 
-    Each start until then gets the same run, and replaces its task and invocation state. It begins at most
-    `at_most` seconds after the first start; without that, ten times `seconds`.
+    Each start until then gets the same run, and replaces its task and invocation state. It begins
+    at most `at_most` seconds after the first start, by default ten times `seconds`.
     """
 
     seconds: float
@@ -75,7 +75,7 @@ class Debounce:
     at_most: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         _check_by("Debounce", self.by)
         for number in (self.seconds, self.seconds if self.at_most is None else self.at_most):
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
@@ -86,7 +86,7 @@ class Debounce:
                 )
 
     def due(self, created_at: int, now: int) -> int:
-        """Return when a run of which there was a start now begins, in ms."""
+        """Return when a run that was just started again begins, in ms."""
         longest = 10 * self.seconds if self.at_most is None else self.at_most
         return min(now + round(self.seconds * 1000), created_at + round(longest * 1000))
 
@@ -104,7 +104,8 @@ class RunOfKey:
 class QueuedKey:
     """A key of a graph's concurrency: how many runs wait, since when (ms), and for which open ones.
 
-    `key` is "account=7", or "graph" where all runs of the graph have one. Of both the first are named.
+    `key` is "account=7", or "graph" if all runs of the graph share one. Both lists name only the
+    first runs.
     """
 
     graph: str
@@ -122,18 +123,18 @@ def label(by: str, tag: Callable[[str], str]) -> str:
 
 
 def key_of(graph_id: str, by: str, tag: Callable[[str], str]) -> str:
-    """Name the key of a run by its tags."""
+    """Name the key of a run by its graph and tags."""
     return of_graph(graph_id, label(by, tag))
 
 
 def of_graph(graph_id: str, name: str) -> str:
-    """Put a graph before a name, so that no other pair is named alike: no graph has "//" in its name."""
+    """Prefix a name with its graph so that no other pair gets the same name: graph names have no "//"."""
     return f"{graph_id.replace(':', '//')}:{name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The rules of a graph for the starts of its runs; `max_open_runs` is 0 where there is no bound."""
+    """The rules of a graph for the starts of its runs; `max_open_runs` is 0 without a bound."""
 
     max_open_runs: int = 0
     concurrency: Concurrency | None = None
@@ -141,7 +142,7 @@ class Admission:
 
     @property
     def by(self) -> str:
-        """The key by which starts depend on each other; "" where they don't."""
+        """The key that makes starts depend on each other; "" if they don't."""
         rule = self.concurrency or self.debounce
         return rule.by if rule else ""
 
@@ -153,7 +154,7 @@ class Admission:
 
     @classmethod
     def load(cls, values: Sequence[Any]) -> Admission:
-        """Read what `dataclasses.astuple` wrote."""
+        """Read the values written by `dataclasses.astuple`."""
         bound, concurrency, debounce = values
         return cls(
             bound,
@@ -168,7 +169,7 @@ def admission(
     concurrency: Concurrency | None,
     debounce: Debounce | None = None,
 ) -> Admission | None:
-    """Check the rules of a graph for the starts of its runs; None where there are none.
+    """Check the rules of a graph for the starts of its runs; return None if it has none.
 
     Raises:
         DefinitionError: a value can't be used.
@@ -206,17 +207,17 @@ def _check_count(name: str, count: object) -> None:
 
 
 def tag_of(tags: Mapping[str, str]) -> Callable[[str], str]:
-    """Return a function that looks a tag up; one that is missing is empty."""
+    """Return a function that looks a tag up; a missing tag is ""."""
     return lambda name: tags.get(name, "")
 
 
 def share(bound: int, partition: int, partitions: int) -> int:
-    """Return a partition's share of a bound: the shares of all of them add up to it."""
+    """Return a partition's share of a bound; the shares of all partitions add up to it."""
     return bound // partitions + (partition < bound % partitions)
 
 
 def bound_refusal(graph_id: str, open_runs: int, bound: int) -> str:
-    """Say why a start is refused; `graph_id` is "" where the bound is that of the namespace."""
+    """Say why a start is refused; `graph_id` is "" for the bound of the namespace."""
     owner, source = (
         (f"graph {graph_id!r}", "its max_open_runs")
         if graph_id

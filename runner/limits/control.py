@@ -19,9 +19,9 @@ from runner.store.shared import Shared, WaitingKey
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """The numbers of a limit in the code of some graphs; None for what it does not limit.
+    """The numbers of a limit in the code of some graphs; None for a number that it doesn't limit.
 
-    `by` is what divides it, as its `Limit` has it.
+    `by` says how it is divided into keys, as in its `Limit`.
     """
 
     by: str
@@ -30,17 +30,18 @@ class Declaration:
     graphs: list[str]
 
     def numbers(self, name: str) -> DeclaredNumbers:
-        """Return them with the start of the keys of a limit that is divided by a value."""
+        """Return the numbers with the start of the limit's keys."""
         start = name if self.by == "all" else f"{name}:{self.by}:"
         return start, self.concurrency or 0, self.interval or 0
 
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """A limit as the code of the graphs declares it, what operators have set, and the keys that wait.
+    """A limit as the graphs' code declares it, the operators' setting, and the keys with waiting nodes.
 
-    `interval` is the ms between two executions of a rate. More than one declaration of the same keys is
-    a mistake: the first of them holds. `paused` says that no node under it may start.
+    `interval` is the ms between two executions of a rate. More than one declaration of the same
+    keys is a mistake: the first of them holds. `paused` means that no node under the limit may
+    start.
     """
 
     name: str
@@ -69,14 +70,14 @@ def declared(store: Store) -> dict[str, list[Declaration]]:
 
 
 MOST_MEASURED = 50
-"""Limits that have metrics, those for which nodes wait before others."""
+"""Maximum number of limits with metrics; limits with waiting nodes come first."""
 
 
 class LimitControl:
-    """The limits of a store, and what operators change of them."""
+    """The limits of a store, and the operators' changes to them."""
 
     def __init__(self, shared: Shared) -> None:
-        """Nothing is connected yet."""
+        """Keep the shared part of the store; nothing is connected yet."""
         self._shared = shared
 
     def all(self) -> list[LimitView]:
@@ -108,7 +109,7 @@ class LimitControl:
         return views
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield the numbers of limits for which nodes wait, or that are changed or paused."""
+        """Yield the metrics of limits that nodes wait for, or that are changed or paused."""
         now = self._shared.limit_settings()[1]
         views = [view for view in self.all() if view.waiting or view.setting]
         views.sort(key=lambda view: not view.waiting)
@@ -123,12 +124,12 @@ class LimitControl:
                 ),
                 (
                     "runner_limit_oldest_seconds",
-                    "For how long the first of them waits for a slot.",
+                    "Seconds for which the first of them has waited for a slot.",
                     max(0, now - since) / 1000,
                 ),
                 (
                     "runner_limit_last_start_seconds",
-                    "In how long the last of them has its start time.",
+                    "Seconds until the start time of the last of them.",
                     max(0, last_start_at - now) / 1000,
                 ),
                 (
@@ -141,7 +142,7 @@ class LimitControl:
                 yield Metric(name, help_text, value, {"limit": view.name})
 
     def get(self, name: str) -> LimitView:
-        """Read one.
+        """Return one limit.
 
         Raises:
             NotFoundError: no graph declares it.
@@ -150,7 +151,7 @@ class LimitControl:
         if not (limit.declarations or limit.setting or limit.waiting):
             raise NotFoundError(
                 f"no graph of this store has a limit {validation.one_line(name)!r:.80}; "
-                "`runner limits list` shows those that there are."
+                "`runner limits list` shows the existing ones."
             )
         return limit
 
@@ -171,8 +172,8 @@ class LimitControl:
         """Change the slots of a limit, its rate, or both, for all workers at once, until it is reset.
 
         Raises:
-            NotFoundError: no graph declares it. UsageError: a number can't be used, or the code has no such
-                bound to change.
+            NotFoundError: no graph declares it. UsageError: a number can't be used, or the code
+                doesn't declare the bound that should change.
         """
         interval = Limit(name, concurrency, rate, per).shape("", "").interval or None
         declarations = self.get(name).declarations
@@ -199,9 +200,9 @@ class LimitControl:
     def pause(
         self, key: str, seconds: float | None, reason: str = "", by: str = ""
     ) -> LimitView:
-        """Start no node under a limit, or one key of it, for so many seconds, with None until it is resumed.
+        """Start no node under a limit, or under one key of it, for this many seconds (None: until resumed).
 
-        A key is named as lists do, such as "model:tag:tenant:x".
+        A key is named as in lists, such as "model:tag:tenant:x".
 
         Raises:
             NotFoundError: no graph declares it. UsageError: the seconds or the key can't be used.
@@ -214,7 +215,7 @@ class LimitControl:
         if key != limit.name and not key.startswith(tuple(starts)):
             raise UsageError(
                 f"the limit {limit.name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
-                f"{', '.join(starts) or 'nothing else than its name'}."
+                f"{', '.join(starts) or 'only its name'}."
             )
         now = self._shared.limit_settings()[1]
         until = 0 if seconds is None else now + round(seconds * 1000)
@@ -224,7 +225,7 @@ class LimitControl:
         )
 
     def resume(self, key: str, reason: str = "", by: str = "") -> LimitView:
-        """End the pause of a key, or all of a limit's: what waits is rung for at once.
+        """End the pause of a key, or all pauses of a limit, and ring for waiting nodes at once.
 
         Raises:
             NotFoundError: no graph declares it, or the key is not paused.
@@ -234,14 +235,14 @@ class LimitControl:
         if key not in [limit.name, *(each.key for each in pauses)]:
             raise NotFoundError(
                 f"the key {validation.one_line(key)!r:.80} is not paused; "
-                f"`runner limits show {limit.name}` shows those that are."
+                f"`runner limits show {limit.name}` shows the paused ones."
             )
         return self._change(
             key, "limit.resumed", lambda setting: setting.resume(key), reason, by
         )
 
     def reset(self, name: str, reason: str = "", by: str = "") -> LimitView:
-        """Return to what the code says, and end its pauses.
+        """Return a limit to its declaration in the code, and end its pauses.
 
         Raises:
             NotFoundError: no graph declares it. UsageError: it is a key of a limit.
@@ -273,7 +274,7 @@ class LimitControl:
             return replace(change(setting.at_time(now)), reason=checked, by=by, at=now)
 
         self._shared.store.do(ChangeLimit(name, changed, event, f"limit:{key}"))
-        return self._find(name)  # one that no graph has any more is gone when it is reset
+        return self._find(name)  # after a reset, a limit that no graph has any more is gone
 
 
 def _delayed(
@@ -282,7 +283,7 @@ def _delayed(
     times: Sequence[tuple[str, int]],
     now: int,
 ) -> list[WaitingKey]:
-    """Return the keys whose nodes wait for start times under a rate: those assigned are evenly spaced."""
+    """Return the keys whose nodes wait for start times of a rate; these are evenly spaced."""
     waiting_keys = []
     for declaration in declarations:
         start, *_ = numbers = declaration.numbers(setting.id)
@@ -296,18 +297,18 @@ def _delayed(
 
 
 def conflicts(declarations: Sequence[Declaration]) -> str:
-    """Say how graphs declare one limit differently; "" where they don't."""
+    """Say how graphs declare one limit differently; "" if they don't."""
     scopes = [each.by for each in declarations]
     return "; ".join(
         f"{words(each.concurrency, each.interval)} in {', '.join(each.graphs[:3])}"
         for each in declarations
         if scopes.count(each.by) > 1
-        and each.by not in ("graph", "node")  # which have keys of their own
+        and each.by not in ("graph", "node")  # these have separate keys
     )
 
 
 def words(concurrency: int | None, interval: int | None) -> str:
-    """Say the numbers of a limit in words."""
+    """Describe the numbers of a limit in words."""
     slots = f"{concurrency} at a time" if concurrency else ""
     rate = f"one each {interval:,} ms" if interval else ""
     return ", ".join(filter(None, (slots, rate)))

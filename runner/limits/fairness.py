@@ -1,8 +1,8 @@
 """Fairness between keys: whose ready node begins next, and how many doorbells are in the queue meanwhile.
 
-The key with the least *pass* is next, and its pass grows by its stride, 1 / weight. A key that was idle
-begins at the queue's time: the pass of the last node that was taken. Redis does the same by a part of its
-scripts, store/lua/parts/fairness.lua.
+The key with the least *pass* is next, and its pass grows by its stride, 1 / weight. A key that was
+idle begins at the queue's time: the pass of the last node taken. Redis does the same in its
+scripts, in store/lua/parts/fairness.lua.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from runner.errors import DefinitionError
 TAG = "tag:"
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
-"""Beyond, a pass would outgrow what a float adds 1 to, and all keys would stand still."""
+"""Bounds of a weight; beyond them passes could grow too large for a float to add to, stalling all keys."""
 
 UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
-"""Doorbells that are in a queue at once: while its slots are not known, and at least."""
+"""Number of doorbells in a queue at once: while its slots are unknown, and the minimum."""
 
 
 STAYS_MS = 330_000
-"""Time for which a window counts a doorbell that is not claimed; before it ends a timer has rung again."""
+"""Milliseconds for which a window counts an unclaimed doorbell; a timer rings again before that."""
 
 
 @dataclass(frozen=True, slots=True)
 class FairKey:
-    """A key of a queue, "" of runs without one, whose nodes wait: how many, since when (ms)."""
+    """A key of a queue with waiting nodes, "" for runs without a key: how many, and since when (ms)."""
 
     queue: str
     priority: int
@@ -42,7 +42,7 @@ class FairKey:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The key that a doorbell counts for, and by how much it moves the key's pass."""
+    """The key that a doorbell counts for, and the stride by which it moves the key's pass."""
 
     key: str
     stride: float
@@ -50,18 +50,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Fairness:
-    """Share the slots of a graph's queues between the values of a tag, whatever the backlog of each.
+    """Fair sharing of a graph's queues between the values of a tag, whatever the backlog of each.
 
-    `by` is "tag:<name>"; runs without the tag have one key together. A key of weight 5 begins five nodes for
-    each node of one of weight 1, the default. Only keys with ready nodes count. Priorities come first: nodes
-    of a queue are shared among those of one priority.
+    `by` is "tag:<name>"; runs without the tag together have one key. A key of weight 5 begins five
+    nodes for each node of a key of weight 1, the default. Only keys with ready nodes count.
+    Priorities come first: a queue is shared only among nodes of the same priority.
     """
 
     by: str
     weights: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         if not (isinstance(self.by, str) and self.by.startswith(TAG) and self.by != TAG):
             raise DefinitionError(f"fairness: by is 'tag:<name>', not {self.by!r}.")
         if not isinstance(self.weights, Mapping):
@@ -80,16 +80,16 @@ class Fairness:
 
     @property
     def tag(self) -> str:
-        """The name of the tag."""
+        """Name of the tag."""
         return self.by.removeprefix(TAG)
 
     def share(self, key: str) -> Share:
-        """Return what a node of a key counts for."""
+        """Return the share for a node of a key."""
         return Share(key, 1 / self.weights.get(key, 1))
 
 
 def window(slots: int, partitions: int = 1) -> int:
-    """Return how many doorbells of a queue a partition has rung at a time, of those that no worker has."""
+    """Return how many of a queue's doorbells a partition keeps rung and unclaimed at a time."""
     return math.ceil(max(slots, LEAST_WINDOW) / partitions)
 
 
@@ -106,21 +106,21 @@ class StrideQueue(Generic[Item]):
         self._passes: list[tuple[float, str]] = []
 
     def add(self, share: Share, item: Item) -> None:
-        """Add a node behind those of its key."""
+        """Add a node after its key's other nodes."""
         self._nodes[share.key].append(item)
         if share.key not in self._strides:
             heapq.heappush(self._passes, (self.time, share.key))
         self._strides[share.key] = share.stride
 
     def pop(self, is_ready: Callable[[Item], bool] = lambda _: True) -> tuple[str, Item] | None:
-        """Take the next node, with its key; those that are not ready any more take no turn."""
+        """Take the next node, with its key; nodes that are no longer ready take no turn."""
         while self._passes:
             least, key = heapq.heappop(self._passes)
             nodes = self._nodes[key]
             while nodes and not is_ready(nodes[0]):
                 nodes.popleft()
             if not nodes:
-                # It stayed so long only so that a key that is often empty doesn't begin again each time.
+                # Removed only now, so that a key that is often empty doesn't restart each time.
                 del self._nodes[key], self._strides[key]
                 continue
             self.time = least

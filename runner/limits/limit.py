@@ -1,4 +1,4 @@
-"""The declaration of a limit of concurrency or rate, and what scheduling needs of it."""
+"""The declaration of a limit of concurrency or rate, and the form in which scheduling uses it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from runner.records.codec import JSON, LazyValue
 TAG, INPUT = "tag:", "input:"
 
 MOST_KEY_BYTES = 200
-"""Bytes that a value of a tag or of the input may have, by which runs or executions are counted."""
+"""Maximum size in bytes of a tag's or input's value by which runs or executions are counted."""
 
 MOST_NAME, MOST_SLOTS = 200, 1_000_000
 
 FASTEST, SLOWEST = 1000.0, 1 / (366 * 86_400)
-"""Executions per second: times are whole milliseconds; and one a year."""
+"""Bounds of a rate in executions per second: times are whole milliseconds, and the slowest is one a year."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `concurrency` executions at a time, or `rate` executions begun per `per` seconds, or both.
+    """Limit of `concurrency` executions at a time, or of `rate` executions begun per `per` seconds, or both.
 
-    Nodes with the same name of a limit share it: with `by="all"` all nodes that have it, with "graph" or
-    "node" those of one graph or one node, with "tag:<name>" those of runs that have the same value of
-    that tag (at most 200 bytes; runs without it count as one). A run inside another one has the tags of
-    the outermost. With "input:<path>", as "input:customer.id", it counts together those with the same
-    value of their run's task, or of the item of a map: a text of at most 200 bytes or a number. Without
-    one the node fails.
+    Nodes with a limit of the same name share it: with `by="all"` all of them, with "graph" or
+    "node" only the nodes of one graph or only one node, with "tag:<name>" the nodes of runs with
+    the same value of that tag (at most 200 bytes; runs without it count as one). A nested run has
+    the outermost run's tags. With "input:<path>", as "input:customer.id", executions count together
+    if they have the same value in their run's task, or in their item of a map: a text of at most
+    200 bytes or a number. A node without that value fails.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Limit:
     by: str = "all"
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values at the declaration."""
         name = self.name if isinstance(self.name, str) else ""
         if not (name.isprintable() and name.strip() and len(name) <= MOST_NAME):
             raise DefinitionError(
@@ -87,7 +87,7 @@ class Limit:
             )
 
     def shape(self, graph_id: str, node: str) -> LimitShape:
-        """Compute what scheduling needs of the limit of one node."""
+        """Return the form of this limit that scheduling uses for one node."""
         keys = {"all": "", "graph": f":graph:{graph_id}", "node": f":node:{graph_id}/{node}"}
         interval = 0 if self.rate is None else math.ceil(self.per * 1000 / self.rate)
         by = "" if self.by in keys else self.by
@@ -112,10 +112,10 @@ class Limit:
 
 
 def check_tags(names: Iterable[str], tag: Callable[[str], str]) -> None:
-    """Refuse the tags of a run by which it or its nodes are counted.
+    """Refuse a run's tags that are too long to count the run or its nodes by.
 
     Raises:
-        UsageError: one is too long.
+        UsageError: a value is too long.
     """
     for name in names:
         size = len(tag(name).encode())
@@ -127,13 +127,13 @@ def check_tags(names: Iterable[str], tag: Callable[[str], str]) -> None:
 
 
 def input_key(task: JSON | LazyValue, path: str) -> str | None:
-    """Return the value of a task by which a limit counts; None where it has none that can be used."""
+    """Return the value of a task by which a limit counts; None if it has no usable value."""
     key, problem = _value_at(task, path)
     return None if problem else key
 
 
 def _value_at(task: JSON | LazyValue, path: str) -> tuple[str, str]:
-    """Return the value at a path as a key, and what is wrong with it."""
+    """Return the value at a path as a key, and its problem or ""."""
     value = codec.plain(codec.unpack(codec.read(task)))
     names = path.split(".")
     for depth, name in enumerate(names):
@@ -160,21 +160,21 @@ def name_of(key: str) -> str:
 
 
 class Keyed(Protocol):
-    """The values of a run by which limits count, and what operators have set of limits."""
+    """The values of a run by which limits count, and the operators' settings for limits."""
 
     def limit_setting(self, name: str) -> LimitSetting | None:
-        """Return what operators have set of a limit; None for nothing."""
+        """Return the operators' setting for a limit; None without one."""
 
     def tag(self, name: str) -> str:
-        """Return the value of a tag of the outermost run; "" where it has none."""
+        """Return the value of a tag of the outermost run; "" without one."""
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
-        """Return `input_key` of what a visit works on."""
+        """Return `input_key` for the input of a visit."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class LimitShape:
-    """One limit of one node: `by` is "tag:..." or "input:..." where its value ends the key; 0 means no limit.
+    """One limit of one node: `by` is "tag:..." or "input:..." if a value ends the key; 0 means no limit.
 
     `interval` is the time between two executions in ms, rounded up: the rate is never exceeded.
     """
@@ -186,12 +186,12 @@ class LimitShape:
 
     @property
     def name(self) -> str:
-        """The name of the limit."""
+        """Name of the limit."""
         return name_of(self.start)
 
     @property
     def numbers(self) -> DeclaredNumbers:
-        """Its numbers, with the start of the keys that they are for."""
+        """The declared numbers, with the start of the keys that they apply to."""
         return self.start, self.concurrency, self.interval
 
     @property
@@ -200,7 +200,7 @@ class LimitShape:
         return self.by or (*self.start.split(":")[1:2], "all")[0]
 
     def key(self, view: Keyed, node: str, visit: int) -> str | None:
-        """Return the key under which a visit is counted; None where its input has no value for one."""
+        """Return the key under which a visit is counted; None if its input lacks the value."""
         value: str | None = ""
         if self.by.startswith(TAG):
             value = view.tag(self.by.removeprefix(TAG))
@@ -213,7 +213,7 @@ def check_limits(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
     """Check the limits of a node or graph.
 
     Raises:
-        DefinitionError: one is not a Limit, or two are the same.
+        DefinitionError: an item isn't a Limit, or two have the same name and `by`.
     """
     declared = tuple(limits)
     valid = tuple(limit for limit in declared if isinstance(limit, Limit))
@@ -229,5 +229,5 @@ def check_limits(owner: str, limits: Iterable[object]) -> tuple[Limit, ...]:
 
 
 def shapes(limits: Iterable[Limit], graph_id: str, node: str) -> tuple[LimitShape, ...]:
-    """The limits of a node, in the order in which slots are taken."""
+    """Return the limits of a node, in the order in which slots are taken."""
     return tuple(sorted(limit.shape(graph_id, node) for limit in limits))

@@ -1,4 +1,4 @@
-"""Changes of a limit by operators, and pauses by nodes: they win over the code until they are reset."""
+"""Operators' changes to a limit, and pauses by nodes: they override the code until they are reset."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 MOST_PAUSES = 1_000
-"""Pauses of keys that a limit has at once; more replace those that end first."""
+"""Maximum number of paused keys of a limit; further pauses replace those that end first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitPause:
-    """No node starts under a key until the time `ends_at` (ms), or with 0 until it is resumed.
+    """Pause of a key: no node starts under it until `ends_at` (ms), or until it is resumed if that is 0.
 
-    With the name of the limit as its key, none starts under any key of it.
+    If the key is the limit's name, no node starts under any of its keys.
     """
 
     key: str
@@ -37,12 +37,12 @@ DeclaredNumbers = tuple[str, int, int]
 
 @dataclass(frozen=True, slots=True)
 class LimitSetting:
-    """The changes of the limit `id`; None leaves what the code says.
+    """The changes of the limit `id`; None keeps the number from the code.
 
-    `concurrency` is its slots, `interval` the ms between two executions of its rate. `reason`, `by` and
-    `at` (ms) are of the latest change. Of one with `v` 0 the stored text can't be read: the code holds.
-    `declared` is not set by operators: where graphs differ, it has each declaration with the start of its
-    keys, and the first of those holds.
+    `concurrency` is its slots, `interval` the ms between two executions of its rate. `reason`, `by`
+    and `at` (ms) belong to the latest change. `v` is 0 if the stored text can't be read: then the
+    code holds. `declared` is not set by operators: if graphs differ, it has each declaration with
+    the start of its keys, and the first one for the same keys holds.
     """
 
     id: str
@@ -58,7 +58,7 @@ class LimitSetting:
     @classmethod
     @functools.lru_cache(maxsize=100)
     def read(cls, name: str, text: bytes) -> LimitSetting:
-        """Read the fields that this version knows of a stored one; one with `v` 0 where it can't be read."""
+        """Read the fields of a stored setting that this version knows; `v` is 0 if it can't be read."""
         try:
             values = _known(cls, json.loads(text))
             pauses = [
@@ -76,11 +76,11 @@ class LimitSetting:
             if all(type(number) is int for number in numbers):
                 return setting
         except (ValueError, TypeError, AttributeError):
-            pass  # the limit must go on: doctor names it
+            pass  # the limit must keep working; `runner doctor` reports it
         return cls(name, v=0)
 
     def document(self, before: bytes | None) -> dict[str, Any]:
-        """Return it as JSON, as it is stored, with the fields of the text `before` of a newer version."""
+        """Return the setting as stored JSON, keeping fields of a newer version from the text `before`."""
         try:
             newer = dict(json.loads(before or b"{}"))
         except (ValueError, TypeError):
@@ -89,7 +89,7 @@ class LimitSetting:
 
     @property
     def is_reset(self) -> bool:
-        """Return whether nothing is set any more."""
+        """Return whether no change or pause is left."""
         return bool(self.v) and not (self.concurrency or self.interval or self.pauses)
 
     @property
@@ -98,21 +98,21 @@ class LimitSetting:
         return self.is_reset and not self.declared
 
     def numbers(self, declared: DeclaredNumbers) -> tuple[int, int]:
-        """Return the slots and the interval that hold where the code has these, with 0 for none of them."""
+        """Return the slots and the interval in force for these numbers in the code; 0 for none."""
         first = next((each for each in self.declared if each[0] == declared[0]), declared)
-        # What the code lacks stays without: no one would return its slots.
+        # A bound that the code lacks isn't added: no one would return its slots.
         slots, interval = (
             mine and (held or mine) for mine, held in zip(declared[1:], first[1:], strict=True)
         )
         return slots and (self.concurrency or slots), interval and (self.interval or interval)
 
     def slots(self, key: str, concurrency: int) -> int:
-        """Return the slots of a key that hold where the code has so many."""
+        """Return the slots in force for a key that has this many in the code."""
         starts = (start for start, _, _ in self.declared if is_of(key, start))
         return self.numbers((next(starts, ""), concurrency, 0))[0]
 
     def declare(self, declarations: Iterable[DeclaredNumbers]) -> LimitSetting:
-        """Return it with what graphs declare now, of those alike once; what is new is behind the others."""
+        """Return the setting with the graphs' differing declarations, each once; new ones come last."""
         current = dict.fromkeys(declarations)
         starts = [start for start, _, _ in current]
         ordered = dict.fromkeys(
@@ -123,35 +123,35 @@ class LimitSetting:
         )
 
     def paused_until(self, key: str) -> float:
-        """Return the time (ms) at which the pauses of a key end, maybe never; 0 for none."""
+        """Return the time (ms) at which the pauses of a key end, or infinity; 0 without a pause."""
         pause = self.pause_of(key)
         return (pause.ends_at or math.inf) if pause else 0
 
     def pause_of(self, key: str) -> LimitPause | None:
-        """Return the pause of a key, or of the limit, that ends last."""
+        """Return the pause of a key, or of the whole limit, that ends last."""
         pauses = [each for each in self.pauses if each.key in (key, self.id)]
         return max(pauses, key=lambda each: each.ends_at or math.inf, default=None)
 
     def at_time(self, now: int) -> LimitSetting:
-        """Return it without the pauses that are over."""
+        """Return the setting without the pauses that are over."""
         return replace(
             self, pauses=tuple(each for each in self.pauses if not each.is_over(now))
         )
 
     def pause(self, pause: LimitPause) -> LimitSetting:
-        """Return it with a pause, in place of one of the same key."""
+        """Return the setting with a pause, in place of an earlier one of the same key."""
         others = [each for each in self.pauses if each.key != pause.key]
         others.sort(key=lambda each: each.ends_at or math.inf)
         return replace(self, pauses=(*others[-MOST_PAUSES + 1 :], pause))
 
     def resume(self, key: str) -> LimitSetting:
-        """Return it without the pause of a key, with the limit's name without any."""
+        """Return the setting without the pause of a key; with the limit's name, without any pauses."""
         kept = tuple(each for each in self.pauses if key not in (each.key, self.id))
         return replace(self, pauses=kept)
 
 
 def is_of(key: str, start: str) -> bool:
-    """Return whether a key has a start, which ends with a colon where a value follows."""
+    """Return whether a key has this start; a start that ends with a colon is followed by a value."""
     return key.startswith(start) if start.endswith(":") else key == start
 
 

@@ -1,10 +1,10 @@
-"""Slots and start times: whether an execution may begin under its limits, and what is written either way.
+"""Slots and start times: whether an execution may begin under its limits, and the changes to write.
 
-An execution takes a slot of each limit of its node while a worker has it; a node that waits for a person, a
-child run or its next attempt has none. Without a free slot a node joins the limit's queue, ordered by the
-time of its first request; a free slot is reserved for the next in the queue. A rate assigns each execution
-its own start time. Slots are taken in the order of the limits' names, so that no two nodes wait for each
-other.
+An execution takes a slot of each limit of its node while a worker has it; a node that waits for a
+person, a child run or its next attempt has none. Without a free slot a node joins the limit's
+queue, ordered by the time of its first request; a free slot is reserved for the next node in the
+queue. A rate assigns each execution its own start time. Slots are taken in the order of the limits'
+names, so that no two nodes wait for each other.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from runner.limits.limit import Keyed, LimitShape
 
 @dataclass(frozen=True, slots=True)
 class KeyedLimit:
-    """A limit of one visit as it is now, with the key under which it is counted; 0 means no limit.
+    """A visit's limit with its current numbers, and the key that counts it; 0 means no limit.
 
-    `paused_until` is the time (ms) at which a pause ends, maybe never; 0 for none.
+    `paused_until` is the time (ms) at which a pause ends, or infinity; 0 without a pause.
     """
 
     key: str
@@ -31,7 +31,7 @@ class KeyedLimit:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """A node at a limit: slots `taken` by others, others `ahead` of it, and whether one is its own."""
+    """A node at a limit: slots `taken` by others, others `ahead` of it, and whether one slot is its own."""
 
     taken: int
     ahead: int
@@ -39,10 +39,10 @@ class QueuePosition:
 
 
 class LimitUsage(Keyed, Protocol):
-    """The state of the limits that a claim reads."""
+    """State of the limits, as far as a claim reads it."""
 
     def next_start(self, key: str, interval: int) -> int:
-        """Return when the next execution of a rate may begin, in ms; 0: at once.
+        """Return when the next execution of a rate may begin, in ms; 0 means at once.
 
         The one after it may begin `interval` ms later.
         """
@@ -50,12 +50,12 @@ class LimitUsage(Keyed, Protocol):
     def queue_position(
         self, limit: KeyedLimit, node: str, since: int, now: int
     ) -> QueuePosition:
-        """Return the position of a node of this run that has requested a slot since then (ms)."""
+        """Return the position of a node of this run that requested a slot at `since` (ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveTime:
-    """Note that the next execution under a rate limit may begin at `start` (ms)."""
+    """Record that the next execution under a rate limit may begin at `start` (ms)."""
 
     key: str
     start: int
@@ -63,7 +63,7 @@ class ReserveTime:
 
 @dataclass(frozen=True, slots=True)
 class TakeSlot:
-    """Give a node a slot of a limit: until it returns it, or until `until` (ms) where it is reserved."""
+    """Give a node a slot of a limit: until the node returns it, or a reserved slot until `until` (ms)."""
 
     key: str
     node: str
@@ -81,7 +81,7 @@ class JoinQueue:
 
 @dataclass(frozen=True, slots=True)
 class ReturnSlot:
-    """Take a node's slot, or its position in the queue, back; see `OfferSlots` for a free slot.
+    """Take back a node's slot, or its position in the queue; `OfferSlots` gives free slots to others.
 
     `ran` is the `claim_name` of a node that had the slot while it ran.
     """
@@ -94,20 +94,20 @@ class ReturnSlot:
 
 @dataclass(frozen=True, slots=True)
 class OfferSlots:
-    """Reserve the free slots of a limit for the next in its queue for one lease; push their doorbells."""
+    """Reserve a limit's free slots for the next nodes in its queue for one lease; push their doorbells."""
 
     key: str
     concurrency: int
 
 
 LimitAction = ReserveTime | TakeSlot | JoinQueue | ReturnSlot | OfferSlots
-"""Changes to limits, which many runs share."""
+"""Change to limits, which many runs share."""
 
 
 def keyed(
     limits: Sequence[LimitShape], view: LimitUsage, node: str, visit: int
 ) -> list[KeyedLimit]:
-    """Return the limits of a visit; one whose value its input lacks is left out: the worker fails it."""
+    """Return the limits of a visit, except one whose value its input lacks: the worker fails that visit."""
     found: list[KeyedLimit] = []
     for limit in limits:
         key, setting = limit.key(view, node, visit), view.limit_setting(limit.name)
@@ -123,7 +123,7 @@ def keyed(
 def reserve(
     limits: Sequence[KeyedLimit], view: LimitUsage, now: int
 ) -> tuple[int, list[LimitAction]]:
-    """Assign the earliest start under all rates: how many ms to wait, and the actions that record it."""
+    """Assign the earliest start under all rates: return the ms to wait, and the actions that record it."""
     start, actions = now, list[LimitAction]()
     for limit in limits:
         if limit.interval:
@@ -140,7 +140,7 @@ def take(
     since: int,
     times: tuple[int, int],
 ) -> tuple[bool, list[LimitAction]]:
-    """Take a slot of every limit, or join the queue of the first limit that has none free.
+    """Take a slot of every limit, or join the queue of the first limit without a free one.
 
     `times` are now and the time until which slots that it already has stay reserved. Slots of later
     limits are returned, so that two nodes never wait for each other.

@@ -1,7 +1,7 @@
-"""Schedules: when runs are started by the clock, and what happens where the one before still goes on.
+"""Schedules: the times at which runs start, and the overlap with a previous run that is still open.
 
-Pure: times are milliseconds since 1970 and are passed in. A run is started for a time, never by a count: what
-was missed while no worker ran is one run, for the latest of the times that have passed.
+Pure: times are milliseconds since 1970 and are passed in. A run is started for a time, never by a
+count: the times missed while no worker ran become one run, for the latest of them.
 """
 
 from __future__ import annotations
@@ -24,36 +24,37 @@ OVERLAPS = ("skip", "buffer", "all")
 LEAST_INTERVAL, MOST_INTERVAL = 1.0, 366 * 86_400.0
 
 MOST_YEARS = 50
-"""Between two times of a cron expression; one that has none, such as 30 February, is refused."""
+"""Maximum years between two cron times; an expression that never matches, such as 30 February, is refused."""
 
 MOST_REPEATED = timedelta(hours=3)
-"""More than clocks go back at once: what they repeat began later than that."""
+"""More than clocks go back at once, so that any repeated time began less than this long ago."""
 
 MOST_CRON = 200
-"""Characters of a cron expression: each look at a schedule reads it."""
+"""Maximum number of characters of a cron expression: each look at a schedule parses it."""
 
 CHANCE = re.compile(r"(?<![a-z])[rh](?![a-z])", re.IGNORECASE)
-"""Fields that croniter takes for a random or hashed value, another one at each look."""
+"""Fields that croniter reads as a random or hashed value, a different one at each look."""
 
 SOON = 1_000
-"""Ms after which a schedule is looked at again whose run waits for another one to end."""
+"""Ms until the next look at a schedule whose run waits for another one to end."""
 
 LONGEST_ERROR = 1_000
-"""Characters of the error that is stored with a schedule."""
+"""Maximum number of characters of the error stored with a schedule."""
 
 MOST_BACKFILL = 1_000
-"""Runs of one backfill at most."""
+"""Maximum number of runs of one backfill."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """When a graph is started, by itself.
+    """Times at which a graph is started automatically.
 
-    Either `interval` (seconds) or `cron` (five fields) with `timezone`. `overlap` is what happens at a time
-    at which the last run still goes on: it is left out ("skip"), started once that has ended ("buffer": one
-    waits at most), or started beside it ("all"). `next_at` is when the next run is started, `last_run` the
-    last one, `requester` the principal who made it, and so asks for its runs. `waiting_at` is the time whose
-    run waits for the last one to end; 0 for none. `error` says why the latest time started no run.
+    Either `interval` (seconds) or `cron` (five fields) with `timezone`. If the last run is still
+    open at a time, `overlap` decides: no run ("skip"), one run after its end ("buffer": at most one
+    waits), or a run beside it ("all"). `next_at` is the time of the next run, `last_run` the last
+    one, `requester` the principal who made the schedule, and so asks for its runs. `waiting_at` is
+    the time whose run waits for the last one to end; 0 for none. `error` says why the latest time
+    started no run.
     """
 
     id: str
@@ -78,7 +79,7 @@ class Schedule:
     limit: ClassVar = 1_000  # a list reads all
 
     def due_at(self, now: int) -> int | None:
-        """Return for when its timer is set (ms); None where it is paused."""
+        """Return the time of its timer (ms); None if it is paused."""
         if self.paused:
             return None
         return min(self.next_at, now + SOON) if self.waiting_at else self.next_at
@@ -88,7 +89,7 @@ def checked(schedule: Schedule) -> Schedule:
     """Return a schedule whose values can be used.
 
     Raises:
-        UsageError: one can't; the message says which and why.
+        UsageError: a value can't be used; the message says which and why.
     """
     for name, text in (("id", schedule.id), ("graph", schedule.graph)):
         if not text or validation.problem(text, 200) or "|" in text or "/" in text:
@@ -113,7 +114,7 @@ def checked(schedule: Schedule) -> Schedule:
     except (KeyError, OSError, ValueError) as error:
         raise UsageError(f"the time zone {schedule.timezone!r:.80} is not known.") from error
     if schedule.cron and next(_cron_times(schedule, 0), None) is None:
-        raise UsageError(f"{schedule.cron!r} is the cron expression of no time at all.")
+        raise UsageError(f"{schedule.cron!r} never matches a time.")
     checked_tags(schedule.tags)
     return schedule
 
@@ -124,17 +125,18 @@ def _cron(expression: str) -> Any:
     is_plain = len(expression) <= MOST_CRON and not CHANCE.search(expression)
     if not is_plain or len(expression.split()) != 5 or not croniter.is_valid(expression):
         raise UsageError(
-            f"{expression!r:.80} is no cron expression: minute, hour, day, month, weekday."
+            f"{expression!r:.80} is not a cron expression: minute, hour, day, month, weekday."
         )
     return croniter
 
 
 def next_time(schedule: Schedule, after: int) -> int:
-    """Return the first time of a schedule behind a moment.
+    """Return the first time of a schedule after a moment.
 
-    Intervals count from when the schedule was made. Cron times are local, and as in ISC cron(8): where the
-    minute or the hour begins with `*`, they go on when clocks go back, and none is made up for when clocks
-    go forward. Other times come once: one that is skipped is as much later as the clocks went forward.
+    Intervals count from the schedule's creation. Cron times are local and follow ISC cron(8): if
+    the minute or the hour begins with `*`, they continue through the time that clocks repeat when
+    they go back, and skipped times are not made up when clocks go forward. Other times come once: a
+    skipped one is as much later as the clocks went forward.
     """
     if schedule.interval is not None:
         step = round(schedule.interval * 1000)
@@ -144,7 +146,7 @@ def next_time(schedule: Schedule, after: int) -> int:
 
 
 def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
-    # Counted on the clock's face, without a zone: so every matching time of a day comes exactly once there.
+    # Count local times without a zone, so that every matching time of a day comes exactly once.
     zone = ZoneInfo(schedule.timezone)
     face = datetime.fromtimestamp(after / 1000, zone).replace(tzinfo=None)
     croniter = _cron(schedule.cron)
@@ -155,7 +157,7 @@ def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
     coming: list[int] = []
     for local in croniter(schedule.cron, face, ret_type=datetime, **years).all_next():
         now, again = _moment(local, zone, 0), _moment(local, zone, 1)
-        if not frequent or now <= again:  # in a gap the second is the earlier one
+        if not frequent or now <= again:  # in a gap, fold=1 is the earlier moment
             coming.append(now)
         yield from (moment for moment in sorted(coming) if after < moment <= now)
         coming = [moment for moment in coming if moment > now]
@@ -171,7 +173,7 @@ def times_between(schedule: Schedule, first: int, last: int) -> list[int]:
     """List the times of a schedule from `first` to `last`, both included.
 
     Raises:
-        UsageError: there are more than a backfill may have, or it is the wrong way round.
+        UsageError: the range has more times than a backfill may have, or ends before it begins.
     """
     if not 0 <= first <= last:
         raise UsageError("a range begins in 1970 or later, and before it ends.")
@@ -188,7 +190,7 @@ def times_between(schedule: Schedule, first: int, last: int) -> list[int]:
 
 
 def due(schedule: Schedule, now: int, *, is_free: bool) -> tuple[int, Schedule]:
-    """Return for which time a run is to be started now (0: none), and the schedule behind that.
+    """Return the time for which to start a run now (0: none), and the schedule after that.
 
     `is_free` says that the last run has ended.
     """
@@ -215,7 +217,7 @@ DAYS = dict(zip("01234567", NAMES, strict=True))
 
 
 def in_words(schedule: Schedule) -> str:
-    """Say when a schedule starts runs; a cron expression that has no short words stays as it is."""
+    """Say when a schedule starts runs; a cron expression without a short description stays as it is."""
     if schedule.interval is not None:
         return f"every {_spell(schedule.interval)}"
     minute, hour, day, month, weekday = schedule.cron.split()
@@ -248,10 +250,10 @@ def _spell(seconds: float) -> str:
 
 
 def key_of(schedule: Schedule, at: int) -> str:
-    """Return the idempotency key of a run: each time of a schedule starts one run, by whichever process."""
+    """Return the idempotency key of a run: each time of a schedule starts one run, in whichever process."""
     return f"schedule:{schedule.id}:{schedule.created_at}:{at}"
 
 
 def tags_of(schedule: Schedule, at: int) -> dict[str, str]:
-    """Return the tags of a run: those of the schedule, its id and the time."""
+    """Return the tags of a run: the schedule's tags, its id and the time."""
     return {**schedule.tags, "schedule": schedule.id, "scheduled_at": stamp(at) or ""}

@@ -1,4 +1,4 @@
-"""Operations on schedules: make, pause, resume, remove, backfill, and start what is due."""
+"""Operations on schedules: make, pause, resume, remove, backfill, and start due runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.store.shared import Documents
 log = logging.getLogger(__name__)
 
 LATE = 60_000
-"""Ms after its time at which a schedule that was not looked at is late: sweeps come every few seconds."""
+"""Ms after its time at which an unvisited schedule counts as late: sweeps come every few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Scheduler:
         """Store a new schedule, which starts its first run at its next time.
 
         Raises:
-            UsageError: a value can't be used. ConflictError: there is one of that id. NotFoundError: no
+            UsageError: a value can't be used. ConflictError: the id is taken. NotFoundError: no
                 worker has published the graph. UnstorableError: the task can't be stored.
         """
         checked(schedule)
@@ -55,13 +55,13 @@ class Scheduler:
         return made
 
     def pause(self, schedule_id: str) -> Schedule:
-        """Start nothing by a schedule until it is resumed."""
+        """Start no runs of a schedule until it is resumed."""
         return self.schedules.change(
             schedule_id, lambda schedule: replace(schedule, paused=True, waiting_at=0)
         )
 
     def resume(self, schedule_id: str) -> Schedule:
-        """Go on with the next time; those that passed meanwhile are left out."""
+        """Continue with the next time; the times that passed meanwhile are left out."""
 
         def resumed(schedule: Schedule) -> Schedule:
             return replace(
@@ -73,16 +73,16 @@ class Scheduler:
         )
 
     def remove(self, schedule_id: str) -> None:
-        """Delete a schedule; its runs go on."""
+        """Delete a schedule; its runs continue."""
         self.schedules.remove(schedule_id)
 
     def backfill(self, schedule_id: str, first: int, last: int) -> list[str]:
-        """Start a run for each time of a range (ms), at once, whatever runs; return the runs.
+        """Start a run for each time of a range (ms), at once, even while others run; return the runs.
 
-        A time that has had its run gets no other one.
+        A time that already had its run gets no second one.
 
         Raises:
-            UsageError: the range has too many times, or some that have not come yet.
+            UsageError: the range has too many times, or ends in the future.
         """
         schedule = self.schedules.get(schedule_id)
         if last > self.schedules.now():
@@ -92,10 +92,10 @@ class Scheduler:
         return [self._start(schedule, at) for at in times_between(schedule, first, last)]
 
     def fire(self, schedule_id: str) -> str:
-        """Start what is due of a schedule; return the run, or "".
+        """Start the due run of a schedule; return the run, or "".
 
-        The start has a key made of the time: a process that dies behind it leaves a timer, and the one that
-        takes that gets the same run.
+        The start's key contains the time: if a process dies right after the start, its timer stays,
+        and the process that takes it over gets the same run.
         """
         try:
             schedule = self.schedules.get(schedule_id)
@@ -113,7 +113,7 @@ class Scheduler:
                 after = replace(after, error=str(error)[:LONGEST_ERROR])
             else:
                 after = replace(after, last_run=run_id, error="")
-        # Also where nothing changes: the timer then says again when it is due.
+        # Even if nothing changes: this sets the timer to its next time.
         self.schedules.replace(schedule, after)
         return run_id
 
@@ -132,7 +132,7 @@ class Scheduler:
 
 
 def trouble(store: Store, schedule: Schedule, now: int) -> tuple[str, str]:
-    """Return why a schedule starts no run, and what to do; two empty texts where it does, or is paused."""
+    """Return why a schedule starts no run, and the remedy; two empty texts if it works or is paused."""
     name, last = schedule.id, schedule.last_run
     if schedule.paused:
         return "", ""

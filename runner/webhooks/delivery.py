@@ -1,7 +1,7 @@
-"""Operations on webhooks: make, pause, resume, rotate, remove, deliver again; and how one is served.
+"""Operations on webhooks: make, pause, resume, rotate, remove, deliver again; and serving them.
 
-A worker that sweeps finds a webhook by its timer and serves it in a thread (`WebhookSender`), unless another
-worker does. So a process that dies is followed by the next one that sweeps.
+A worker that sweeps finds a webhook by its timer and serves it in a thread (`WebhookSender`),
+unless another worker already does. If a process dies, the next one that sweeps takes over.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ from runner.webhooks.webhook import (
 log = logging.getLogger(__name__)
 
 LOOK = 1.0
-"""Seconds between two looks whether a webhook was changed, or something is to be delivered again."""
+"""Seconds between two looks for a change of the webhook or a delivery to repeat."""
 
 BATCH = 100
-"""Notices that are taken at once."""
+"""Number of notices taken at once."""
 
 
 Taken = tuple[NoticeReader, Sequence[Notice]]
 
 
 class WebhookAdmin:
-    """The webhooks of a store, as people change them."""
+    """The webhooks of a store, with the operations that people do on them."""
 
     def __init__(self, shared: Shared) -> None:
-        """Nothing is connected yet."""
+        """Keep the shared part of the store; nothing is connected yet."""
         self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
         self._groups, self._allow = shared.notice_groups, shared.settings.webhook_allow
 
     def add(self, webhook: Webhook) -> WebhookView:
-        """Store a webhook, which is sent the notices from now on; the view has the secret, this once.
+        """Store a webhook, which gets the notices from now on; only this view shows the secret.
 
         Raises:
-            UsageError: a value can't be used, or the address may not be reached. ConflictError: there is one
-                of that id.
+            UsageError: a value can't be used, or the address may not be reached. ConflictError: the
+                id is taken.
         """
         made = replace(
             webhook,
@@ -85,11 +85,11 @@ class WebhookAdmin:
         return [self._view(webhook) for webhook in self._webhooks.all()]
 
     def show(self, webhook_id: str) -> WebhookView:
-        """Show a webhook; NotFoundError where there is none."""
+        """Return a webhook, or raise NotFoundError."""
         return self._view(self._webhooks.get(webhook_id))
 
     def pause(self, webhook_id: str) -> WebhookView:
-        """Send nothing until it is resumed; the notices of that time are left out."""
+        """Send nothing until the webhook is resumed; the notices of that time are left out."""
         before = self._webhooks.get(webhook_id)
         after = self._webhooks.change(
             webhook_id, lambda webhook: replace(webhook, paused=True, reason="")
@@ -98,7 +98,7 @@ class WebhookAdmin:
         return self._view(after)
 
     def resume(self, webhook_id: str) -> WebhookView:
-        """Send what waits, and the notices from now on."""
+        """Send the waiting deliveries, and the notices from now on."""
         group = _group()
         self._groups.listen(group)
         after = self._webhooks.change(
@@ -114,7 +114,7 @@ class WebhookAdmin:
         return self._view(after)
 
     def rotate(self, webhook_id: str) -> WebhookView:
-        """Make a new secret, which the view has this once; for a day the old one signs beside it."""
+        """Make a new secret, which only this view shows; for a day the old one signs beside it."""
         now, secret = self._webhooks.now(), _secret()
         after = self._webhooks.change(
             webhook_id,
@@ -133,12 +133,12 @@ class WebhookAdmin:
     def deliveries(
         self, webhook_id: str, limit: int, cursor: str | None = None
     ) -> Page[Delivery]:
-        """List the deliveries of a webhook, the newest first; `cursor` is that of the page before."""
+        """List the deliveries of a webhook, the newest first; `cursor` comes from the previous page."""
         self._webhooks.get(webhook_id)
         return self._deliveries.page(webhook_id, limit, cursor)
 
     def redeliver(self, webhook_id: str, delivery_id: str) -> Delivery:
-        """Send a delivery again, now, whatever has become of it; with all attempts that a new one has."""
+        """Send a delivery again now, whatever its status, with as many attempts as a new one."""
         self._webhooks.get(webhook_id)
         delivery = self._deliveries.get(webhook_id, delivery_id)
         again = replace(delivery, status="waiting", attempts=0, due_at=self._webhooks.now())
@@ -159,14 +159,14 @@ def _group() -> str:
 
 
 class WebhookSender:
-    """Serves webhooks: takes their notices and sends their deliveries, one at a time each."""
+    """Sender of webhooks: takes their notices and sends their deliveries, one at a time per webhook."""
 
     def __init__(self, store: Store, shared: Shared) -> None:
         self._store, self._settings, self._groups = store, shared.settings, shared.notice_groups
         self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
 
     def serve(self, webhook_id: str, is_stopping: Callable[[], bool]) -> None:
-        """Serve a webhook until the process stops, or it is paused or removed; nothing where another does.
+        """Serve a webhook until the process stops, or it is paused or removed, unless another process does.
 
         Raises:
             StoreError: the store could not be reached; a worker begins again a lease later.
@@ -196,7 +196,7 @@ class WebhookSender:
             self._deliveries.release(webhook_id, holder)
             after = self._find(webhook_id)
             if after is None or after.group != group or after.paused:
-                # A reader makes its group where that is missing.
+                # A reader makes its group if it is missing.
                 self._groups.leave(group)
             if after is None:
                 self._deliveries.forget(webhook_id)
@@ -221,7 +221,7 @@ class WebhookSender:
                 notices = reader.read(max(0.001, pause / len(readers)), BATCH, is_stopping)
             except StoreError as error:
                 if "NOGROUP" in str(error):
-                    return  # paused or removed meanwhile, as the next look shows
+                    return  # paused or removed meanwhile; the next look shows that
                 raise
             if notices:
                 self._enqueue(webhook, [(reader, notices)])
@@ -253,7 +253,7 @@ class WebhookSender:
         return not webhook.tags or webhook.tags.items() <= self._store.tags(root.run_id).items()
 
     def _send_due(self, webhook: Webhook, is_stopping: Callable[[], bool]) -> None:
-        """Send what is due, for as long as the webhook may go unread."""
+        """Send due deliveries for as long as the webhook may go without a look."""
         ends = time.monotonic() + LOOK
         while not is_stopping() and time.monotonic() < ends:
             first = self._deliveries.next_delivery(webhook.id)
@@ -304,7 +304,7 @@ class WebhookSender:
 
 
 def _left_over(readers: Sequence[NoticeReader]) -> Iterator[Taken]:
-    """Take what a process has left that died with notices in hand: no other process serves the webhook."""
+    """Take over the notices that a dead process had taken: no other process serves the webhook."""
     for reader in readers:
         while notices := reader.take_over(0, BATCH):
             yield reader, notices
@@ -316,7 +316,7 @@ def _close(readers: Sequence[NoticeReader]) -> None:
 
 
 def delivery_of(notice: Notice) -> Delivery:
-    """Make the delivery of a notice, which is due at once."""
+    """Make the delivery of a notice, due at once."""
     return Delivery(
         message_id(notice.id),
         notice.id,

@@ -1,8 +1,9 @@
-"""Requests to addresses that people have entered: none reaches the inside of the network that sends.
+"""Requests to addresses that people have entered: none can reach the inside of the sender's network.
 
-A URL is https. Each request resolves its name again, wants each address to be one of the public Internet, and
-connects to an address that was checked: a name that leads elsewhere a moment later changes nothing. No
-redirect is followed. RUNNER_WEBHOOK_ALLOW names networks that may be reached beside that, also by plain http.
+A URL is https. Each request resolves its name again, requires every address to be on the public
+Internet, and connects to a checked address, so a name that leads elsewhere a moment later changes
+nothing. No redirect is followed. RUNNER_WEBHOOK_ALLOW names further networks that may be reached,
+also by plain http.
 """
 
 from __future__ import annotations
@@ -24,32 +25,32 @@ from runner.errors import UsageError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 TIMEOUT = 10.0
-"""Seconds for a whole request, without the look-up of the name, whose limits are the system's."""
+"""Seconds for a whole request, without the name's lookup, which has the system's limits."""
 
 READ = 65_536
-"""Bytes of an answer that are read at most; they are thrown away."""
+"""Maximum number of bytes read from an answer; they are discarded."""
 
 DETAIL = 500
-"""Characters of what is said about a failure."""
+"""Maximum number of characters of a failure's description."""
 
 NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
 UNICAST = ipaddress.ip_network("2000::/3")
-"""All that is assigned of IPv6 for the public Internet."""
+"""All of IPv6 that is assigned for the public Internet."""
 
 SPECIAL = """
 0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24
 192.88.99.0/24 192.168.0.0/16 198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3
 2001::/23 2001:db8::/32 2002::/16 3fff::/20
 """
-"""IANA's special-purpose registries, with multicast; the `is_global` of Python knows them by its version."""
+"""IANA's special-purpose registries, with multicast; Python's `is_global` varies with its version."""
 
 PRIVATE = [ipaddress.ip_network(network) for network in SPECIAL.split()]
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The status of an answer; 0 where there was none, and `problem` says why."""
+    """The status of an answer; 0 without an answer, and `problem` says why."""
 
     code: int
     problem: str = ""
@@ -91,7 +92,7 @@ def _resolve(host: str, port: int) -> list[Address]:
 
 
 def _inner(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 address stands for, where it does."""
+    """Return the IPv4 address that an IPv6 address stands for, if any."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in NAT64:
@@ -110,7 +111,7 @@ def _tls() -> ssl.SSLContext:
 
 
 def post(url: str, body: bytes, headers: Mapping[str, str], allow: Sequence[str]) -> Answer:
-    """Send a body to a URL; nothing that can go wrong there is raised."""
+    """Send a body to a URL; a failure is returned, never raised."""
     try:
         addresses = check(url, allow)
         with _connected(addresses, _port(urlsplit(url))) as opened:
@@ -125,7 +126,7 @@ def post(url: str, body: bytes, headers: Mapping[str, str], allow: Sequence[str]
 def _connected(addresses: Sequence[str], port: int) -> Iterator[socket.socket]:
     """Connect to the first address that answers, and cut the connection when the time is over."""
     ends = time.monotonic() + TIMEOUT
-    # A time limit of a socket is for each read: who sends a byte now and then would hold us for ever.
+    # A socket's timeout is per read: a server that sends a byte now and then would hold us for ever.
     with _connect(addresses, port, ends) as opened, opened.dup() as other:
         deadline = threading.Timer(max(0, ends - time.monotonic()), _cut, [other])
         deadline.daemon = True
@@ -137,7 +138,7 @@ def _connected(addresses: Sequence[str], port: int) -> Iterator[socket.socket]:
                 raise
         finally:
             deadline.cancel()
-    # However a cut connection failed; and a cut answer may look like a whole one.
+    # A cut connection may fail in any way, and a cut answer may look complete.
     if time.monotonic() >= ends:
         raise TimeoutError(f"no whole answer within {TIMEOUT:g} s")
 
@@ -150,7 +151,7 @@ def _connect(addresses: Sequence[str], port: int, ends: float) -> socket.socket:
 
 
 def _cut(opened: socket.socket) -> None:
-    with suppress(OSError):  # it has ended meanwhile
+    with suppress(OSError):  # it may have ended meanwhile
         opened.shutdown(socket.SHUT_RDWR)
 
 

@@ -1,8 +1,8 @@
-"""Webhooks: who is sent which notices, their signatures (Standard Webhooks), and what attempts lead to.
+"""Webhooks: the notices they choose, their signatures (Standard Webhooks), and the results of attempts.
 
-Signed with hashlib, and for Ed25519 with cryptography: the published library would be one more dependency
-of every worker, and has no Ed25519. The tests check with it what is sent. Pure: times are milliseconds since
-1970 and are passed in.
+Signed with hashlib, and for Ed25519 with cryptography: the published library would be one more
+dependency of every worker, and lacks Ed25519. The tests check the sent messages with it. Pure:
+times are milliseconds since 1970 and are passed in.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ Signature = Literal["v1", "v1a"]
 SIGNATURES = ("v1", "v1a")
 
 KINDS = frozenset({*map(str, NOTICES), "effects.frozen", "effects.thawed"})
-"""The kinds of notices, by which a webhook may choose."""
+"""The kinds of notices that a webhook may choose."""
 
 OVERLAP = 24 * 3_600_000
-"""Ms for which a rotated secret still signs, beside the new one."""
+"""Ms for which a rotated secret still signs beside the new one."""
 
 GONE = 410
-"""The status by which an endpoint says that it wants nothing any more."""
+"""Status by which an endpoint says that it wants no more notices."""
 
 LONGEST_URL, SECRET_BYTES = 2_000, 32
 
@@ -42,10 +42,10 @@ LONGEST_URL, SECRET_BYTES = 2_000, 32
 class Webhook:
     """An endpoint that is sent notices.
 
-    `events` are their kinds, none for all; `graph` and `tags` are those of the outermost run. `secret` signs
-    (base64: the key of an HMAC, or the seed of an Ed25519 key), and until `old_until` `old_secret` does, too.
-    `reason` is why it is paused, where no person has done that. `group` is the consumer group that reads its
-    notices, another one each time that it is resumed.
+    `events` are the kinds it is sent, all if empty; `graph` and `tags` apply to the outermost run.
+    `secret` signs (base64: the key of an HMAC, or the seed of an Ed25519 key), and until
+    `old_until` `old_secret` does, too. `reason` says why it is paused, unless a person did it.
+    `group` is the consumer group that reads its notices, a new one each time it is resumed.
     """
 
     id: str
@@ -64,10 +64,10 @@ class Webhook:
     v: int = 1
 
     kind: ClassVar = "webhook"
-    limit: ClassVar = 100  # each is a thread in one of the workers
+    limit: ClassVar = 100  # each needs a thread in one of the workers
 
     def due_at(self, now: int) -> int | None:
-        """Return for when its timer is set (ms); None where it is paused."""
+        """Return the time of its timer (ms); None if it is paused."""
         return None if self.paused else now
 
     @property
@@ -78,10 +78,10 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookView:
-    """A webhook as it is shown. `secret` is there once, when it was made or rotated, and only for "v1".
+    """A webhook as it is shown. `secret` is shown only after it was made or rotated, and only for "v1".
 
-    `public_keys` are those that check "v1a", the newest first. `waiting` counts deliveries that are still to
-    be sent, `dropped` those that were given up since too many waited.
+    `public_keys` check "v1a", the newest first. `waiting` counts deliveries that are still to be
+    sent, `dropped` those given up because too many waited.
     """
 
     id: str
@@ -103,8 +103,9 @@ class WebhookView:
 class Delivery:
     """One notice for one webhook; `id` is the message's, the same at every attempt.
 
-    `status` is waiting, delivered or failed. `code` is the HTTP status of the last attempt, 0 where there was
-    no answer; `detail` says why it failed. `due_at` is when it is sent (again), 0 for never.
+    `status` is waiting, delivered or failed. `code` is the HTTP status of the last attempt, 0
+    without an answer; `detail` says why it failed. `due_at` is the time of the next attempt, 0 for
+    never.
     """
 
     id: str
@@ -121,10 +122,10 @@ class Delivery:
 
 
 def checked(webhook: Webhook) -> Webhook:
-    """Return a webhook whose values can be used; where its address leads is checked by who sends.
+    """Return a webhook whose values can be used; the sender checks where its address leads.
 
     Raises:
-        UsageError: one can't; the message says which and why.
+        UsageError: a value can't be used; the message says which and why.
     """
     if not webhook.id or validation.problem(webhook.id, 200) or set(webhook.id) & set("|/: "):
         raise UsageError(
@@ -147,7 +148,7 @@ def checked(webhook: Webhook) -> Webhook:
     unknown = [kind for kind in webhook.events if kind not in KINDS]
     if unknown:
         raise UsageError(
-            f"{unknown[0]!r:.80} is no kind of notice; these are: {', '.join(sorted(KINDS))}."
+            f"{unknown[0]!r:.80} is not a kind of notice; these are: {', '.join(sorted(KINDS))}."
         )
     if webhook.signature not in SIGNATURES:
         raise UsageError(
@@ -170,12 +171,12 @@ def _is_usable(url: str) -> bool:
 
 
 def message_id(notice: str) -> str:
-    """Return the `webhook-id` of a notice: it is signed with dots around, so it has none."""
+    """Return the `webhook-id` of a notice, without dots: these separate the parts of the signed text."""
     return f"msg_{hashlib.sha256(notice.encode()).hexdigest()[:32]}"
 
 
 def headers(webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> dict[str, str]:
-    """Return the headers by which an endpoint knows the message and who sent it.
+    """Return the headers by which an endpoint identifies the message and its sender.
 
     Raises:
         UsageError: the webhook has an Ed25519 key, and cryptography is not installed.
@@ -214,7 +215,7 @@ def _private(seed: bytes) -> Ed25519PrivateKey:
 def view(
     webhook: Webhook, now: int, *, waiting: int = 0, dropped: int = 0, has_secret: bool = False
 ) -> WebhookView:
-    """Return a webhook as it is shown; `has_secret` is for who has just made it.
+    """Return a webhook as it is shown; `has_secret` is for the person who has just made it.
 
     Raises:
         UsageError: it has an Ed25519 key, and cryptography is not installed.
@@ -246,7 +247,7 @@ def _public(secret: str) -> str:
 def attempted(
     delivery: Delivery, code: int, detail: str, now: int, steps: Sequence[float]
 ) -> Delivery:
-    """Return a delivery after an attempt: delivered by any 2xx, else due after the next of the steps (s)."""
+    """Return a delivery after an attempt: delivered by any 2xx, otherwise due after the next step (s)."""
     after = replace(
         delivery,
         attempts=delivery.attempts + 1,

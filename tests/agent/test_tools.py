@@ -43,10 +43,10 @@ def test_a_title_names_arguments_of_its_tool() -> None:
     known, unknown = (Rule(title=f"Pay {{amount}} to {{{name}}}") for name in ("iban", "name"))
 
     assert tool(approval=known)(pay).approval is known
-    with pytest.raises(DefinitionError, match="'name', which is no argument of tool 'pay'"):
+    with pytest.raises(DefinitionError, match="'name', which is not an argument of tool 'pay'"):
         tool(approval=unknown)(pay)
     GraphBuilder().add_node(pay, "pay", approval=Rule(title="Pay {task}"))
-    with pytest.raises(DefinitionError, match="'name', which is no argument of node 'pay'"):
+    with pytest.raises(DefinitionError, match="'name', which is not an argument of node 'pay'"):
         GraphBuilder().add_node(pay, "pay", approval=Rule(title="Pay {name}"))
 
 

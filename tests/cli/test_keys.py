@@ -182,7 +182,7 @@ def test_a_setting_that_can_not_be_used_is_one_clear_line(keys, tmp_path, monkey
     for path in (tmp_path / "keys.json", tmp_path / "none.json"):
         with pytest.raises(UsageError, match=r"^RUNNER_DECISION_KEYS names '.*json': [^\n]*$"):
             DecisionKeys(str(path)).read()
-        with pytest.raises(UsageError, match="holds no private key of decisions"):
+        with pytest.raises(UsageError, match="holds no private decision key"):
             SigningKey.read(path)
     monkeypatch.setenv("RUNNER_SIGNING_KEY", "")
     with pytest.raises(UsageError, match="RUNNER_SIGNING_KEY names no file"):

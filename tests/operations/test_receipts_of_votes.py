@@ -266,7 +266,7 @@ CHECKS: Mapping[str, Callable[[Make], Iterator[Step]] | str] = {
     "a vote on  was signed for another question": for_another_question,
     "a signature counts twice among the votes on": twice,
     "a vote on  has no proof that holds": by_an_unknown_key,
-    "is none in the place of": in_no_place_of_another,
+    "can't count in the place of": in_no_place_of_another,
     "do not come to a decision by the rule in the code": by_no_rule,
     "is stored with another  than was signed": with_another_content,
     "but nothing proves who that is": with_no_requester,

@@ -583,7 +583,7 @@ def test_a_vote_may_be_in_the_place_of_another():
         (word("00other.pay.1.x", "ana", "eve"), "another question"),
         (
             word(stored.id, "ben", "eve"),
-            "is none in the place of|two votes|voted in your place|let another vote",
+            "can't count in the place of|two votes|voted in your place|let another vote",
         ),
     ):
         with pytest.raises(ApprovalMismatch, match=why):

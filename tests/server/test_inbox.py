@@ -200,7 +200,9 @@ def test_a_title_that_names_no_argument_is_not_asked(desk):
     run = desk.start("transfers", {"amount": 1})
 
     assert (run.status, run.interrupts()) == ("failed", [])
-    assert "'currency', which is no argument" in str(run.result().results["transfer"].result)
+    assert "'currency', which is not an argument" in str(
+        run.result().results["transfer"].result
+    )
 
 
 def test_who_may_not_read_can_not_search(desk):
