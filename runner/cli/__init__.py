@@ -1,4 +1,4 @@
-"""The `runner` command: every module here imports its heavy parts where they are used, for quick help."""
+"""The `runner` command. Its modules import heavy dependencies only where used, so that help is quick."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 import sys
 
 ALLOCATIONS = 200_000
-"""Objects made since the last collection of garbage that begin another: about what a command imports."""
+"""Allocations that trigger a garbage collection: about as many as a command's imports make."""
 
 
 METADATA = ("celery_graph_runner-", ".dist-info")
-"""The name of the folder that pip installs beside the library has its version in the middle."""
+"""Start and end of the folder name that pip installs beside the library; the version is between them."""
 
 
 def main() -> None:
-    """Run the command line and leave with its exit code; see `runner.cli.exits` for the codes."""
+    """Run the command line and exit with its code; `runner.cli.exits` lists the codes."""
     if sys.argv[1:] == ["--version"] and (version := _installed_version()):
-        # Without importing the commands, which takes ten times as long; what isn't found here, they find.
+        # Importing the commands takes ten times as long; they find a version that isn't found here.
         print(f"runner {version}")  # noqa: T201 - nothing that writes output is imported
         return
-    # What is imported stays: searching it for garbage, while it grows and again at exit, finds nothing, and
-    # was a fifth of the time of a short command. One that watches still collects.
+    # Imported objects stay, so searching them for garbage, during the imports and again at exit, finds
+    # nothing and was a fifth of a short command's time. A command that watches still collects.
     gc.set_threshold(ALLOCATIONS)
     from runner.cli.program import runner
 

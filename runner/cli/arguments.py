@@ -1,8 +1,8 @@
-"""Options and arguments that several commands have, and how their values are read.
+"""Options and arguments that several commands share, and how their values are read.
 
-Of an id a unique prefix is enough, and the shell completes it. A run's id begins with its partition and
-the time at which it was made, so a prefix means a span of time, and only the runs of that span are read.
-A question's id begins with that of its run.
+A unique prefix of an id is enough, and the shell completes it. A run's id begins with its partition and
+the time of its creation, so a prefix means a span of time, and only the runs of that span are read.
+A question's id begins with its run's id.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 COMMENT = re.compile(r"^[ \t]*//.*(?:\n|\Z)", re.MULTILINE)
 
 MAX_PAGES = 100
-"""Pages that one command reads when few of many items match; then it prints a cursor to continue from."""
+"""Pages that one command reads at most if few items match; then it prints a cursor to continue from."""
 
 
 def add_options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
@@ -106,7 +106,7 @@ requester_option = click.option(
     "--requester",
     metavar="NAME",
     default="",
-    help="Who asks for it, whom a rule may exclude from deciding (default: the user's login name).",
+    help="Who asks for it; a rule may exclude them from deciding (default: the user's login name).",
 )
 
 
@@ -136,7 +136,7 @@ def to_ms(_: click.Context, option: click.Parameter, text: str | None) -> int | 
     """Read a time as ms: a duration before now such as 90s, 30m, 2h or 7d, or RFC 3339.
 
     Raises:
-        UsageError: it is neither.
+        UsageError: the text is neither.
     """
     if text is None:
         return None
@@ -154,7 +154,7 @@ def to_seconds(_: click.Context, option: click.Parameter, text: str | None) -> f
     """Read a duration such as 90s, 30m, 2h or 7d as seconds.
 
     Raises:
-        UsageError: it is not one.
+        UsageError: the text isn't a duration.
     """
     seconds = None if text is None else read_duration(text)
     if text is not None and seconds is None:
@@ -165,7 +165,7 @@ def to_seconds(_: click.Context, option: click.Parameter, text: str | None) -> f
 
 
 def read_duration(text: str) -> float | None:
-    """Read a duration such as 90s, 30m, 2h or 7d as seconds; None where it is not one."""
+    """Read a duration such as 90s, 30m, 2h or 7d as seconds; None if the text isn't one."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text)
     return float(match[1]) * UNITS[match[2]] if match else None
 
@@ -210,7 +210,7 @@ def read_pages(
 # -- ids of runs and questions ------------------------------------------------------------------------
 
 LIMIT = 2_000
-"""Runs of a span that are compared with a prefix."""
+"""Maximum number of runs of a span that are compared with a prefix."""
 
 OFFERED = 30
 """The number of ids that the shell offers."""
@@ -220,7 +220,7 @@ NAMED = 5
 
 
 def full_run_id(client: Client, text: str) -> str:
-    """Return the id that begins with this text, or the text itself where no run or only it fits.
+    """Return the id of the run that begins with this text; the text itself if it is an id or fits no run.
 
     Raises:
         CommandError: several runs fit. NotFoundError: it can't be the id of a run.
@@ -233,7 +233,7 @@ def full_run_id(client: Client, text: str) -> str:
 
 
 def full_interrupt_id(client: Client, text: str) -> str:
-    """Return the id of the question that begins with this text; of several, of the only open one.
+    """Return the id of the question that begins with this text; among several, the only open one's.
 
     Raises:
         CommandError: several questions fit.
@@ -248,7 +248,7 @@ def full_interrupt_id(client: Client, text: str) -> str:
 def complete_run(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the newest runs whose ids begin so, each with its graph and status."""
+    """Offer the newest runs whose ids begin with this text, each with its graph and status."""
     try:
         runs = _runs(context.obj.client, incomplete, OFFERED)
         return [
@@ -262,7 +262,7 @@ def complete_run(
 def complete_interrupt(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Offer the open questions whose ids begin so, each with its name and node."""
+    """Offer the open questions whose ids begin with this text, each with its name and node."""
     try:
         client = context.obj.client
         page = read_pages(
@@ -293,12 +293,12 @@ def _only(names: Sequence[str], text: str, kind: str) -> str:
             f"{text!r} fits several {kind}: {shown}.",
             "Write more of the id; nothing was changed.",
         )
-    # Where nothing fits, the command itself says so.
+    # If nothing fits, the command itself reports it.
     return names[0] if names else text
 
 
 def full_archived_id(archive: Archive, text: str) -> str:
-    """Return the id of the archived run that begins with this text, or the text itself, as `full_run_id`.
+    """Return the id of the archived run that begins with this text, or the text, as `full_run_id` does.
 
     Raises:
         CommandError: several runs fit.
@@ -334,9 +334,10 @@ def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
 
 
 def _questions(client: Client, prefix: str) -> list[Interrupt]:
-    """Read the questions that this can mean, of the runs whose ids it can be.
+    """Read the questions that a prefix of a question's or a run's id can mean.
 
-    These are the questions, open and closed, whose ids begin so, and what the child runs of such a run ask.
+    They are the questions, open and closed, whose ids begin with it. If the prefix names runs, those that
+    their child runs ask are included.
     """
     run, dot, _ = prefix.partition(".")
     names = [run] if dot else [summary.run_id for summary in _runs(client, run, NAMED + 1)]

@@ -32,15 +32,15 @@ PARTITION = click.option(
 def audit() -> None:
     """Export and verify the audit of approvals.
 
-    It has an entry for each event of a question with a rule, and of the runs that have such questions.
-    RUNNER_AUDIT=all has those of every run. Workers seal the entries into a tree of hashes, and sign it
+    The audit has an entry for each event of a question with a rule, and of the runs with such questions;
+    with RUNNER_AUDIT=all, of every run. Workers seal the entries into a tree of hashes, and sign it
     with the key of RUNNER_AUDIT_KEY.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A file of entries: which run's, "" for all, and how many lines it has."""
+    """A file of exported entries; `run` is "" if it has all runs."""
 
     file: str
     run: str
@@ -61,7 +61,7 @@ class Exported:
 @click.option(
     "--votes",
     is_flag=True,
-    help="With what people have signed: their votes with comments, and the calls that they were about.",
+    help="Include the votes that people have signed, with comments, and the calls they voted on.",
 )
 @PARTITION
 @with_context
@@ -75,9 +75,9 @@ def export_audit(
 ) -> None:
     """Write the signed entries of the audit to a file.
 
-    The file has an entry a line, then the signed checkpoint, the public key and the proofs, so that it
-    is verified without the store. Where RUNNER_AUDIT_KEY is set, everything up to now is signed first.
-    A run that was removed is exported as well: give its whole id. The audit says who has exported what.
+    The file has one entry per line, then the signed checkpoint, the public key and the proofs, so it can
+    be verified without the store. If RUNNER_AUDIT_KEY is set, everything up to now is signed first.
+    A removed run can be exported too: give its whole id. The audit records every export and its user.
     Without a terminal: file, run and lines, separated by tabs.
     """
     from runner.audit.files import export_lines
@@ -123,9 +123,9 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """The result of verifying: holds, broken or incomplete, in words, and the line; 0 where none is named.
+    """The result of a verification: holds, broken or incomplete; `line` is 0 if no line is to blame.
 
-    `tree` says of which tree the file is, how large that was, and until when the file goes.
+    `tree` names the tree that the file belongs to, its size then, and the time of the last entry.
     """
 
     result: str
@@ -152,13 +152,13 @@ class Verified:
     help="A file with checkpoints that were kept elsewhere, such as an anchor.",
 )
 @click.option(
-    "--origin", metavar="NAME", default="", help="The tree that it must be of (default: any)."
+    "--origin", metavar="NAME", default="", help="The tree it must belong to (default: any)."
 )
 @click.option(
     "--decision-keys",
     metavar="FILE",
     default="",
-    help="The public keys of decisions: verify what people have signed, too (default: do not).",
+    help="The public keys of decisions, to verify signed votes too (default: do not).",
 )
 @with_context
 def verify(
@@ -172,18 +172,17 @@ def verify(
 ) -> int:
     """Verify an exported file; no store is needed.
 
-    A checkpoint that was kept elsewhere also shows entries that were cut off at the end. Without a
-    terminal: the result, the line that is broken (0: none), the detail, and of which tree the file is,
-    separated by tabs.
+    A checkpoint kept elsewhere also reveals entries that were cut off at the end. Without a terminal:
+    result, broken line (0: none), detail and the file's tree, separated by tabs.
 
-    Exit codes: 0 all entries hold; 1 the file is broken, and where; 2 the file or the key can't be read;
+    Exit codes: 0 all entries hold; 1 the file is broken; 2 the file or the key can't be read;
     3 something is missing: the beginning, the end, a checkpoint, entries that a checkpoint kept
     elsewhere has, or signed votes; or a passkey has counted backwards.
     """
     from runner.audit.files import read_public, verify_file
 
     try:
-        # A surrogate stands for a byte that is no UTF-8, which then breaks its line.
+        # A byte that isn't UTF-8 becomes a surrogate, so its line is found broken.
         with path.open(encoding="utf-8", errors="surrogateescape", newline="\n") as file:
             lines = list(file)
         checkpoint_texts = [
@@ -213,10 +212,10 @@ class AuditKey:
 def audit_key(context: CommandContext, path: Path) -> None:
     """Print the public key of a private one, or make both.
 
-    A file that is not there is made, with a new private key that only its owner can read.
+    A missing file is created with a new private key that only the file's owner can read.
 
-    RUNNER_AUDIT_KEY names the file for the workers. Keep the public key where no one who can change
-    the store can change it.
+    RUNNER_AUDIT_KEY names the file for the workers. Keep the public key out of reach of anyone who can
+    change the store.
     """
     from runner.audit.files import own_key
 
@@ -239,9 +238,9 @@ class Restarted:
 def restart(context: CommandContext, reason: str, partition: int | None) -> None:
     """Begin a new tree, after the store has lost entries.
 
-    A worker signs nothing more when an anchor has a checkpoint that the store's entries don't lead to.
-    What is in the store is sealed again, under a new name; checkpoints of the old tree stay valid for
-    what was exported or archived of it.
+    Workers stop signing if an anchor has a checkpoint that the store's entries don't lead to. A new tree
+    seals the entries in the store again, under a new name. Checkpoints of the old tree stay valid for
+    its exported or archived entries.
     """
     log = _log(context, "", partition)
     head = log.head()

@@ -37,7 +37,7 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
 
     The first of these that has a setting wins: a flag such as --redis-url, an environment variable such
     as RUNNER_REDIS_URL, the file .env of the current folder, [tool.runner] in its pyproject.toml, the
-    default. Without a terminal: name, value and with --origin where it comes from, separated by tabs.
+    default. Without a terminal: name, value and, with --origin, the source, separated by tabs.
     """
     from runner.operations.setting_sources import unknown_settings
 

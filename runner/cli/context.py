@@ -1,4 +1,4 @@
-"""The context that the commands of one call share: common options, and the settings and store behind them."""
+"""The context of the commands of one call: common options, and the settings and store behind them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CommandContext:
 
     @cached_property
     def output(self) -> Output:
-        """Where the command writes."""
+        """The command's stdout and stderr."""
         return Output(as_json=self.as_json)
 
     @cached_property
@@ -53,7 +53,7 @@ class CommandContext:
 
     @cached_property
     def installation(self) -> Installation:
-        """The store, and what people manage there."""
+        """The store, with the parts that people manage."""
         from runner.operations.installation import Installation
 
         return Installation(self.settings)
@@ -65,17 +65,17 @@ class CommandContext:
 
         if self.graphs:
             self.load_graphs()
-        _import_from_here()  # what RUNNER_DIRECTORY names, too
+        _import_from_here()  # the module of RUNNER_DIRECTORY may be here
         return Client(store=self.installation.store)
 
     @property
     def store(self) -> Store:
-        """The store itself, for what a client doesn't offer."""
+        """The store itself, for operations that a client doesn't offer."""
         return self.client.engine.store
 
     @property
     def user(self) -> str:
-        """The login name of who calls the command; "" where there is none."""
+        """The login name of the command's user; "" if the system has none."""
         try:
             return getpass.getuser()
         except (OSError, KeyError):
@@ -93,7 +93,7 @@ class CommandContext:
         load(self.settings.graphs)
 
     def become(self, *command: str) -> NoReturn:
-        """Replace this process by a module with its arguments; it gets the flags as variables."""
+        """Replace this process with a Python module; it gets the flags as environment variables."""
         os.environ.update(self.environment())
         os.execv(sys.executable, [sys.executable, "-m", *command])  # noqa: S606 - a list, and no shell
 
@@ -110,7 +110,7 @@ class CommandContext:
 
 
 def _import_from_here() -> None:
-    """Let modules of the current folder be imported, as a worker does."""
+    """Make modules of the current folder importable, as a worker does."""
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above
 
@@ -152,7 +152,7 @@ pass_context = click.make_pass_decorator(CommandContext, ensure=True)
 def with_context(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the common options to a command, and pass it the CommandContext as its first argument.
 
-    Of the ids of runs and questions a unique prefix is enough: the command gets the whole id.
+    A unique prefix of a run's or question's id is enough: the command gets the whole id.
     """
 
     @functools.wraps(function)

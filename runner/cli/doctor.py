@@ -16,7 +16,7 @@ def doctor(context: CommandContext) -> int:
     Each line has PASS, WARN or FAIL, the name of the check, details and the fix. Without a terminal the
     cells are separated by tabs.
 
-    Exit codes: 0 there is no problem, or only warnings; 1 a check failed; 7 the store can't be reached.
+    Exit codes: 0 no problems, or only warnings; 1 a check failed; 7 the store can't be reached.
     """
     from runner.operations.doctor import FAIL, examine, read_facts
 

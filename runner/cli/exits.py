@@ -1,4 +1,4 @@
-"""The exit codes, and the one place where errors become them.
+"""The exit codes, and the one place that turns errors into them.
 
 The codes are part of the public interface; docs/reference/cli.md lists them.
 """
@@ -70,7 +70,7 @@ def command_error(error: BaseException) -> CommandError:
         return CommandError(Exit.USAGE, "An argument contains bytes that are not valid UTF-8.")
     code = next((code for kind, code in CODES if isinstance(error, kind)), Exit.INTERNAL_ERROR)
     message = f"{type(error).__name__}: {error}" if code is Exit.INTERNAL_ERROR else str(error)
-    # A store that can be reached and refuses is not helped by starting another.
+    # If the store can be reached but refuses, starting another one doesn't help.
     hint = (
         ""
         if code is Exit.UNREACHABLE and "could not be reached" not in message

@@ -1,4 +1,4 @@
-"""`runner freeze` and `runner thaw`: stop every effect of a graph, of a tool or all, and go on."""
+"""`runner freeze` and `runner thaw`: stop all effects of a graph, a tool or everything, and resume."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.cli.context import CommandContext, with_context
 
 @dataclass(frozen=True, slots=True)
 class Frozen:
-    """A freeze in force or just ended: of all, graph:GRAPH or tool:TOOL; why, and who did it."""
+    """A freeze in force or just ended; `scope` is all, graph:GRAPH or tool:TOOL, `by` who did it."""
 
     scope: str
     status: str
@@ -37,7 +37,7 @@ _options = add_options(
 
 @click.command()
 @_options
-@click.option("--force", is_flag=True, help="Also where nothing has this name here.")
+@click.option("--force", is_flag=True, help="Even if nothing here has this name.")
 @with_context
 def freeze(
     context: CommandContext,
@@ -49,15 +49,15 @@ def freeze(
     everything: bool,
     force: bool,
 ) -> None:
-    """Stop every effect of a graph, of a tool, or all.
+    """Stop all effects of a graph, of a tool, or everything.
 
-    No node of a frozen graph is started, also where it is a node of another graph, and no tool is called by
-    those that run. A frozen tool is not called, and the node that would call it waits. Workers obey within
-    five seconds. Nothing is lost: questions can be answered meanwhile, and everything goes on after `runner
-    thaw`. `runner doctor`, `runner metrics`, `runner runs show`, notices and receipts of answers say so.
+    No node of a frozen graph starts, even if the graph is a node of another one, and its running nodes call
+    no tools. A frozen tool is not called, and the node that would call it waits. Workers obey within
+    five seconds. Nothing is lost: questions can be answered meanwhile, and everything resumes after `runner
+    thaw`. `runner doctor`, `runner metrics`, `runner runs show`, notices and receipts of answers show it.
 
-    A name that no graph or tool has is refused. Tools are looked for in the agents of the graphs that this
-    program imports: one of a framework's agent, such as Strands, needs --force.
+    A name that no graph or tool has is refused. Tools are looked up in the agents of the graphs that this
+    program imports; a tool of a framework's agent, such as Strands, needs --force.
 
     Without a terminal: scope, status, reason and who did it, separated by tabs. Exit codes: 0 frozen;
     4 nothing has this name; 5 it is frozen already.
@@ -76,10 +76,10 @@ def freeze(
 def thaw(
     context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool
 ) -> None:
-    """End a freeze, with the same option as it was begun.
+    """End a freeze, with the option that began it.
 
-    Nodes that have waited start with the next sweep; those that have met a frozen tool, within fifteen
-    seconds. Without a terminal: scope, status, reason and who did it, separated by tabs.
+    Waiting nodes start with the next sweep, or within fifteen seconds if they met a frozen tool. Without a
+    terminal: scope, status, reason and who did it, separated by tabs.
 
     Exit codes: 0 thawed; 4 it is not frozen.
     """

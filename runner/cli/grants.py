@@ -1,4 +1,4 @@
-"""`runner grants`: decisions on calls to come, made from a question, listed, voted for and revoked."""
+"""`runner grants`: make decisions on future calls from a question, list them, vote and revoke them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ COLUMNS = ("GRANT", "TOOL", "GRAPHS", "BOUNDS", "USED", "UNTIL", "STATE")
 @click.group()
 @common_options
 def grants() -> None:
-    """Show grants, make them, vote for them, and revoke them.
+    """Show grants, make them, vote on them, and revoke them.
 
-    A grant is a decision on calls to come: of one tool, within bounds that people have signed.
+    A grant is a decision on future calls of one tool, within bounds that people have signed.
     """
 
 
@@ -33,8 +33,7 @@ def grants() -> None:
 def list_grants(context: CommandContext) -> None:
     """List the grants, the newest first.
 
-    Without a terminal: id, tool, graphs, bounds, how often it was used, until when it holds and its state,
-    separated by tabs.
+    Without a terminal: id, tool, graphs, bounds, uses, expiry and state, separated by tabs.
     """
     views = context.client.grants()
     context.output.listing(
@@ -76,21 +75,21 @@ def _row(view: GrantView) -> tuple[object, ...]:
     "most",
     multiple=True,
     metavar="NAME=NUMBER",
-    help="An argument is at most this; may be repeated.",
+    help="The maximum of an argument; may be repeated.",
 )
 @click.option(
     "--only",
     multiple=True,
     metavar="NAME=VALUE",
-    help="An argument is this, a text or JSON; may be repeated.",
+    help="The value an argument must have, as text or JSON; may be repeated.",
 )
-@click.option("--uses", type=int, default=1, show_default=True, help="For how many calls.")
+@click.option("--uses", type=int, default=1, show_default=True, help="Number of calls.")
 @click.option(
     "--sum",
     "sums",
     multiple=True,
     metavar="NAME=NUMBER",
-    help="An argument of all calls comes to at most this; may be repeated.",
+    help="The maximum sum of an argument over all calls; may be repeated.",
 )
 @click.option(
     "--for",
@@ -111,7 +110,7 @@ def _row(view: GrantView) -> tuple[object, ...]:
     "only_graphs",
     multiple=True,
     metavar="GRAPH",
-    help="For this graph (default: that of the question); may be repeated.",
+    help="For this graph (default: the question's graph); may be repeated.",
 )
 @click.option("--comment", default="", help="What the others read (default: nothing).")
 @by_option
@@ -130,17 +129,17 @@ def add(
     comment: str,
     by: str,
 ) -> int:
-    """Grant calls to come that are like the one which QUESTION shows.
+    """Grant future calls like the one that QUESTION shows.
 
-    The rule of the question says how wide a grant may be. The question itself stays open. Exit codes: 0 it
-    holds, or was counted; 2 it can't be granted, with the field; 4 no such question; 6 you may not.
+    The question's rule limits how wide a grant may be. The question itself stays open. Exit codes: 0 it
+    holds, or was counted; 2 it can't be granted (the field is named); 4 no such question; 6 you may not.
     """
     bounds: dict[str, dict[str, Any]] = {}
     for name, text in map(_pair, most):
         bounds.setdefault(name, {})["maximum"] = _number(name, text)
     args = (context.client.interrupt(interrupt_id).action or {}).get("args", {})
     for name, text in map(_pair, only):
-        # A text of digits stays a text if the argument is one.
+        # Digits stay text if the argument is text.
         is_text = isinstance(args.get(name), str)
         bounds.setdefault(name, {})["const"] = text if is_text else _value(text)
     receipt = context.client.grant(
@@ -169,7 +168,7 @@ def _number(name: str, text: str) -> float:
 
     number = number_of(text)
     if number is None:
-        raise click.UsageError(f"{name}: {text!r} is no number.")
+        raise click.UsageError(f"{name}: {text!r} is not a number.")
     return float(number) if number % 1 else int(number)
 
 
@@ -192,7 +191,7 @@ def _value(text: str) -> Any:
 def vote(
     context: CommandContext, *, grant_id: str, decision: str, comment: str, by: str
 ) -> int:
-    """Vote for a grant that waits for more votes.
+    """Vote on a grant that waits for more votes.
 
     Exit codes: 0 it holds, or was counted; 4 no such grant; 5 you have voted; 6 you may not.
     """
@@ -216,7 +215,7 @@ class Revoked:
 @by_option
 @with_context
 def revoke(context: CommandContext, *, grant_id: str, reason: str, by: str) -> None:
-    """Revoke a grant: no call begins by it from now on.
+    """Revoke a grant: it allows no new calls.
 
     Exit codes: 0 revoked; 4 no such grant; 5 it was revoked before.
     """

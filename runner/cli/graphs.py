@@ -30,7 +30,7 @@ def graphs() -> None:
 
 @dataclass(frozen=True, slots=True)
 class GraphLine:
-    """A graph of the list; `fingerprint` is the one in the store, `fingerprint_here` that of this folder."""
+    """A graph of the list; `fingerprint` is the store's, `fingerprint_here` this folder's."""
 
     name: str
     place: str
@@ -41,11 +41,11 @@ class GraphLine:
 @graphs.command("list")
 @with_context
 def list_graphs(context: CommandContext) -> None:
-    """List the graphs in the store and those of this folder.
+    """List the graphs in the store and in this folder.
 
-    Workers publish their graphs in the store. The graphs of this folder are those of RUNNER_GRAPHS. The
-    place is "same" where both are equal, "differs" where only the name is, "store" or "here" where there
-    is only one. A fingerprint is a hash of a graph's nodes and edges. Without a terminal: name, place,
+    Workers publish their graphs in the store. RUNNER_GRAPHS names the modules of this folder's graphs. The
+    place is "same" if both are equal, "differs" if only the names are, "store" or "here" if the graph is
+    only there. A fingerprint is a hash of a graph's nodes and edges. Without a terminal: name, place,
     fingerprint in the store, fingerprint here, separated by tabs.
     """
     from runner.definition.registry import registry
@@ -76,7 +76,7 @@ def _line(name: str, here: str | None, fingerprint: str | None) -> GraphLine:
 
 @dataclass(frozen=True, slots=True)
 class GraphNode:
-    """A node of a graph; `entry` is whether a run starts there."""
+    """A node of a graph; `entry` is true if a run starts there."""
 
     id: str
     kind: str
@@ -90,7 +90,7 @@ class GraphNode:
 class GraphEdge:
     """An edge of a graph; `kind` is forward, exit (of a loop) or back.
 
-    `condition` is whether it has one; `on_expire` whether it is taken when a question expires.
+    `condition` is true if it has one; `on_expire` if it is taken when a question expires.
     """
 
     source: str
@@ -117,9 +117,9 @@ def show(context: CommandContext, name: str) -> None:
     """Show the nodes and edges of a graph.
 
     It is a graph of RUNNER_GRAPHS, as this folder has it. Without a terminal, tab-separated lines: each
-    node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is "all" where a
-    node waits for all its incoming edges, "any" where the first one is enough; the queue is that of the
-    Celery workers that run the node; an edge of the kind "back" closes a loop.
+    node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is "all" if a
+    node waits for all its incoming edges, "any" if the first one is enough. The Celery workers of the
+    queue run the node. An edge of the kind "back" closes a loop.
     """
     from runner.definition.registry import registry
 
@@ -185,11 +185,11 @@ class RemovedGraph:
 @click.argument("name", metavar="GRAPH")
 @with_context
 def remove(context: CommandContext, name: str) -> None:
-    """Remove a graph from the store that no worker has any more.
+    """Remove a graph that no worker uses from the store.
 
-    It is refused while a worker has the graph, a schedule names it, or runs of it are in the store,
-    ended ones included: they would be in no list. A worker or a program that has the graph publishes it
-    again. Exit codes: 0 it was removed; 4 no such graph; 5 refused.
+    It is refused while a worker has the graph, a schedule names it, or its runs are in the store, even
+    ended ones: no list would show them. A worker or a program that has the graph publishes it again.
+    Exit codes: 0 it was removed; 4 no such graph; 5 refused.
     """
     context.installation.remove_graph(name)
     context.output.write(RemovedGraph(name, "removed"), [("removed", name)])
@@ -218,8 +218,8 @@ def check(
     needed.
 
     Without a terminal, tab-separated lines: severity, code, graph, node, message, advice; for a node that
-    would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 there
-    is no graph; 5 there are no errors, but a node would be held.
+    would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 no
+    graph was found; 5 there are no errors, but a node would be held.
     """
     from runner.definition.registry import registry
     from runner.operations.deploys import check_graphs

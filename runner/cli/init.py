@@ -44,8 +44,8 @@ class Project:
 def init(context: CommandContext, folder: Path) -> None:
     """Create a small project that works.
 
-    It is created in DIR (default: the current folder): a graph that asks a person, its tests, a login for the
-    pages, a pyproject.toml, a Procfile, a docker-compose.yml and a README with the next steps. No file is
+    DIR (default: the current folder) gets a graph that asks a person, its tests, a login for the pages, a
+    pyproject.toml, a Procfile, a docker-compose.yml and a README with the next steps. No file is
     overwritten. Without a terminal: the path of each file.
 
     \b

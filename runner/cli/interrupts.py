@@ -78,7 +78,7 @@ filtered = add_options(
         help="Filter by run, including child runs (default: any).",
     ),
 )
-"""The options that choose among open questions."""
+"""The options that filter questions."""
 
 
 @interrupts.command("list")
@@ -89,12 +89,12 @@ filtered = add_options(
     help="Filter by status; closed is any but open (default: open).",
 )
 @click.option(
-    "--by", metavar="WHO", help="Filter closed ones by who voted or answered (default: any)."
+    "--by", metavar="WHO", help="Filter closed ones by voter or responder (default: any)."
 )
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only those that name you, by your login name, or one of your groups or roles; closed: by you.",
+    help="Only those for your login name, groups or roles; if closed, those you voted on or answered.",
 )
 @filtered
 @paged
@@ -111,11 +111,11 @@ def list_interrupts(
 ) -> None:
     """List open questions, or closed ones.
 
-    Open ones come oldest first; with --status closed ones, newest first.
+    Open ones come oldest first; closed ones, chosen with --status, newest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
-    with a rule, its votes such as "1 of 2", separated by tabs; for a closed one who decided what, such as
-    "approved by ben, eva, 2 of 2". Closed ones are those of the time of retention, and with --run all of the
+    with a rule, its votes such as "1 of 2", separated by tabs; for a closed one the decision, such as
+    "approved by ben, eva, 2 of 2". Closed ones are listed for the retention time, and with --run all of the
     run. If there are more, stderr has the cursor of the next page.
     """
     output = context.output
@@ -142,7 +142,7 @@ def _selected(
     *,
     mine: bool = False,
 ) -> tuple[list[QuestionView], str | None]:
-    """Read the open questions that pass the filters, and the cursor of those after them."""
+    """Read the open questions that pass the filters, and the cursor of the next page."""
     from runner.approvals.directory import selectors_of
     from runner.approvals.rules import Principal, Voter
     from runner.approvals.votes import lent_selectors
@@ -163,7 +163,7 @@ def _selected(
 
 
 def _query(context: CommandContext, filters: Mapping[str, Any]) -> InterruptQuery:
-    """Return the query of the filters; it is an error if their run is not there."""
+    """Return the filters as a query, or raise if their run does not exist."""
     from runner.records.listings import InterruptQuery
 
     options = dict(filters)
@@ -204,7 +204,7 @@ def _closed(
 
 
 def _votes(question: QuestionView) -> str:
-    """The tally of the votes: "1 of 2", with the stage and the rejections where they matter."""
+    """Return the tally, such as "1 of 2", with any stage and rejections; if closed, the decision."""
     if not question.is_open:
         from runner.operations.decided import decision_of
 
@@ -263,7 +263,7 @@ def _answer_of(text: str) -> Any:
         raise click.UsageError(
             'null is not an answer; nothing was sent. Use false, 0 or "" if you mean that.'
         )
-    codec.pack(answer, "response")  # raises what can't be stored
+    codec.pack(answer, "response")  # raises if it can't be stored
     return answer
 
 
@@ -272,7 +272,7 @@ def _answer_of(text: str) -> Any:
 @click.option(
     "--response",
     metavar="JSON",
-    # While the command line is read: a malformed answer is refused before the store is needed.
+    # Read with the command line, so that a malformed answer is refused before the store is needed.
     callback=lambda _context, _option, text: None if text is None else _answer_of(text),
     help="The answer: JSON, @file, or - for standard input.",
 )
@@ -304,13 +304,13 @@ def respond(
     The receipt has status, interrupt id, run id and detail, separated by tabs without a terminal. The
     status is accepted, rejected (the answer doesn't fit), duplicate (answered before), superseded
     (withdrawn, or the run ended), expired, unknown or forbidden. `interrupts show` shows which answers
-    fit, and the digest: a hash of the question, so that nothing else than what was shown is approved.
+    fit, and the digest: a hash of the question, so that you approve only the question as shown.
 
     Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
     question; 5 already answered, expired, withdrawn, or another digest; 6 you may not answer it.
 
     On a terminal, without --response and --edit, it shows the question and asks for the answer field by
-    field, as the schema says. A question that shows a call takes none: see `interrupts vote`.
+    field, as the schema says. A question that shows a call takes no answer: see `interrupts vote`.
 
     \b
     Example:
@@ -344,7 +344,7 @@ def _check_answerable(
     edit: bool,
     response: object,
 ) -> None:
-    """Refuse an answer, before it is asked for, that would be refused, or be taken for a decision."""
+    """Refuse early an answer that would be refused later, or be taken for a decision."""
     from runner.approvals.rule_text import instead
 
     (question,) = context.store.interrupts([interrupt_id])
@@ -352,7 +352,7 @@ def _check_answerable(
         return
     if question.action:
         raise click.UsageError(
-            f"The question shows a call, so it is decided; nothing was sent. Use: {command_for(question)}. "
+            f"The question shows a call, so it needs a vote; nothing was sent. Use: {command_for(question)}. "
             f"The decision respond answers instead, and then {instead(question.action)}."
         )
     is_vote, is_written = question.rule is not None, response is not None
@@ -369,7 +369,7 @@ def _check_answerable(
 
 
 def command_for(question: Interrupt | Question, *, has_form: bool = False) -> str:
-    """Return the command that decides a question as it is shown, or answers it, if need be by a form."""
+    """Return the command that decides a question as shown, or answers it (by a form with `has_form`)."""
     answer = "" if has_form else " --response JSON"
     if question.rule is None:
         who = " --responder WHO" if question.assignees and answer else ""
@@ -414,7 +414,7 @@ def _receipt_row(receipt: Receipt) -> tuple[object, ...]:
 
 
 def _detail(receipt: Receipt) -> str:
-    """The text of a receipt, with the tally of the votes."""
+    """Return the text of a receipt, with the tally of the votes."""
     if receipt.need is None:
         return receipt.detail
     against = f", {receipt.against} against" if receipt.against else ""
@@ -486,11 +486,10 @@ def vote(
 ) -> int:
     """Vote on a question.
 
-    DECISION is approve, edit, reject or respond, which answers instead of the call that is shown: then it is
-    not made. `interrupts show` has the digest. The receipt has status,
-    interrupt id, run id and detail, separated by tabs without a terminal. The status is accepted (the vote
-    decides), counted (more are needed), or as with `interrupts respond`. Groups and roles
-    are those that RUNNER_DIRECTORY knows.
+    DECISION is approve, edit, reject or respond. To respond is to answer instead of the call shown, which is
+    then not made. `interrupts show` has the digest. The receipt has status, interrupt id, run id and detail,
+    separated by tabs without a terminal. The status is accepted (the vote decides), counted (more are
+    needed), or as with `interrupts respond`. Groups and roles come from RUNNER_DIRECTORY.
 
     Exit codes: 0 accepted or counted; 2 the response doesn't fit; 4 no such question; 5 decided already, you
     have voted, expired, withdrawn, or another digest; 6 you may not decide it.
@@ -525,14 +524,14 @@ def _response_for(
     question = _question(context, interrupt_id)
     meant, answer = vote_for(question, variant)
     if question.action and meant != decision:
-        raise click.UsageError(f"To vote for this version is to {meant}; nothing was sent.")
+        raise click.UsageError(f"The vote for this version is {meant}; nothing was sent.")
     return None if answer is True and decision == "approve" else answer
 
 
 def _check_response(
     context: CommandContext, interrupt_ids: Iterable[str], decision: str, response: Any
 ) -> None:
-    """Refuse a response that the decision leaves out, or takes for that of another one."""
+    """Refuse a response that doesn't belong to the decision, and a decision that lacks its response."""
     from runner.operations.questions import differs
 
     wants, has_response = decision in {"edit", "respond"}, response is not None
@@ -577,16 +576,16 @@ def vote_all(
 ) -> int:
     """Vote on the same question of several runs or items of a map.
 
-    Without --digests nothing is decided: it lists the open questions that pass the filters, each with
-    its digest and all that is decided, whole. Read the list, and vote on what is in it: the file may be
-    that list, from which you may delete lines. All must be of the same graph, node or
-    map, name and schema; otherwise nothing is done. A question with another digest is rejected.
+    Without --digests nothing is decided: it lists the open questions that pass the filters, each in full
+    and with its digest. Read the list, delete lines if you like, and vote on it as the file of --digests.
+    All questions must have the same graph, node or map, name and schema; otherwise nothing is done. A
+    question with another digest is rejected.
 
     Without a terminal the list has id, digest, run id, node, name and the call or the reason; the
     receipts have status, interrupt id, run id and detail, separated by tabs.
 
-    Exit codes: 0 all accepted or counted, or listed; otherwise that of the first vote that was
-    refused, as `interrupts vote`; 2 also where the questions differ.
+    Exit codes: 0 all accepted or counted, or listed; otherwise the code of the first refused vote,
+    as for `interrupts vote`; 2 also if the questions differ.
 
     \b
     Example:
@@ -616,7 +615,7 @@ def vote_all(
 
 
 def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -> Exit:
-    """Show all that would be decided together."""
+    """Show in full the questions that would be decided together."""
     from runner.operations.questions import VotedAll, check_alike
 
     output, (questions, next_cursor) = context.output, _selected(context, filters, limit)
@@ -665,8 +664,8 @@ by_option = click.option(
 def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
     """Delegate your vote.
 
-    The rule must allow it; to oneself it takes that back. Exit codes: 0 done; 4 no such question; 5 it
-    is no longer open, or you have voted; 6 the rule forbids it.
+    The rule must allow it. Delegate to yourself to take it back. Exit codes: 0 done; 4 no such question;
+    5 it is no longer open, or you have voted; 6 the rule forbids it.
     """
     return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by))
 
@@ -708,7 +707,7 @@ def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
 def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -> int:
     """Comment on a question.
 
-    TEXT is an event of its run, and a notice.
+    TEXT becomes an event of the question's run, and a notice.
     """
     return _show_outcome(context, context.client.comment(interrupt_id, text, by=by))
 
@@ -718,9 +717,9 @@ def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -
 @by_option
 @with_context
 def withdraw_vote(context: CommandContext, *, interrupt_id: str, by: str) -> int:
-    """Take back one's own vote.
+    """Take back your own vote.
 
-    The question must be open; then one may vote again. A vote on which others have built stays. Exit
+    The question must be open; you may then vote again. A vote that others have built on stays. Exit
     codes: 0 done; 4 no such question; 5 it can't be taken back.
     """
     return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by))
@@ -740,7 +739,7 @@ class Withdrawn:
     "--reason",
     default="",
     metavar="TEXT",
-    help="Why; the run's events have it (default: none).",
+    help="Why; recorded in the run's events (default: none).",
 )
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
 @user_option
@@ -763,9 +762,11 @@ def withdraw(
 @click.option(
     "--instead-of",
     metavar="WHO",
-    help="In whose place (default: the only person whom the rule names).",
+    help="The person they replace (default: the only one the rule names).",
 )
-@click.option("--reason", required=True, metavar="TEXT", help="Why; the run's events have it.")
+@click.option(
+    "--reason", required=True, metavar="TEXT", help="Why; recorded in the run's events."
+)
 @user_option
 @with_context
 def reassign(
@@ -779,9 +780,9 @@ def reassign(
 ) -> int:
     """Have another person decide an open question.
 
-    One without a rule is withdrawn, and asked again of that person. With a rule they may vote in the place
-    of one who is eligible, as far as its `delegate` allows. Exit codes: 0 done; 4 no such question; 5 it is
-    no longer open, or they have voted; 6 the rule forbids it.
+    A question without a rule is withdrawn, and that person is asked instead. With a rule they may vote in
+    an eligible person's place, as far as its `delegate` allows. Exit codes: 0 done; 4 no such question; 5 it
+    is no longer open, or they have voted; 6 the rule forbids it.
     """
     receipt = context.client.reassign(
         interrupt_id, to=to, reason=reason, instead_of=instead_of, by=by or context.user
@@ -793,7 +794,7 @@ def reassign(
 
 
 def _show_list(output: Output, questions: Sequence[QuestionView]) -> None:
-    """Draw a list of questions. The id has a line of its own: it is long, and it is copied."""
+    """Draw a list of questions. The id has its own line: it is long, and people copy it."""
     from rich.text import Text
 
     from runner.cli.run_tree import people, wall_clock
@@ -862,7 +863,7 @@ def _requester(question: QuestionView) -> str:
 
 
 def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
-    """Describe who may decide, the exact call, and the votes so far: whole, never cut."""
+    """Describe in full who may decide, the exact call, and the votes so far."""
     from runner.approvals.rule_text import person, who
 
     if question.rule is None:
@@ -906,7 +907,7 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
 
 
 def _versions(question: QuestionView) -> Iterator[str | tuple[str, str]]:
-    """Describe what each approval is for, where that is not only the proposed call."""
+    """Describe the version that each approval is for, unless all are for the proposed call."""
     from runner.approvals.rule_text import instead, person
 
     if all(variant.is_proposed for variant in question.variants):
@@ -925,7 +926,7 @@ def _versions(question: QuestionView) -> Iterator[str | tuple[str, str]]:
 
 
 def _expiry(question: Question) -> str:
-    """Describe when a question expires and what happens then."""
+    """Describe when a question expires, and its answer then."""
     if not question.expires_at:
         return ""
     return f"expires {clock_time(question.expires_at)}: {compact(question.on_expire or 'reject')}\n"
@@ -950,7 +951,7 @@ def _respond_with_form(
     context.output.show(_whole(question))
     context.output.note("Field by field; all of it as JSON: --response JSON or --edit.")
     answer = ask_for_answer(question, context.output)
-    # As with the editor: the answer is to what was shown.
+    # As with the editor, the answer is to the question as it was shown.
     options = {
         **options,
         "responder": options["responder"] or ask_for_responder(question),
@@ -990,19 +991,19 @@ SCHEMA_KEYWORDS = (
     "maxLength",
     "items",
 )
-"""The keywords of a field's schema that are written above it."""
+"""The keywords of a field's schema that are written above the field."""
 
 
 def _respond_with_editor(
     context: CommandContext, interrupt_id: str, options: dict[str, str | None]
 ) -> Exit:
-    """Open an editor on a file with the question in comments, and send what was written.
+    """Open an editor on a file with the question in comments, and send the answer written there.
 
-    The file is deleted only when the answer is accepted, so that what was written is never lost.
+    The file is deleted only when the answer is accepted, so that no answer is lost.
     """
     question = _open_question(context, interrupt_id)
     path = _edit(answer_template(question))
-    # The answer is to what the editor showed, and to nothing else.
+    # The answer is only to the question as the editor showed it.
     options = {**options, "digest": options["digest"] or question.digest}
     code: Exit | None = None
     try:
@@ -1068,7 +1069,7 @@ def answer_template(question: Question) -> str:
 
 
 def _comment(line: str, indent: str = "") -> str:
-    # What agents write may contain anything: escaped, it can't continue on a line that looks like the answer.
+    # An agent's text may contain anything. Escaped, it can't continue on a line that looks like the answer.
     return f"{indent}// {one_line(line)}".rstrip()
 
 
@@ -1101,7 +1102,7 @@ def _description(field: AnswerField) -> str:
 
 
 MISSING = object()
-"""Stands for a field that gets no value."""
+"""The mark of a field that gets no value."""
 
 YES_OR_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
 
@@ -1127,7 +1128,7 @@ def ask_for_answer(question: Question, output: Output) -> Any:
 
 
 def ask_for_responder(question: Question) -> str | None:
-    """Ask who answers, where only some people may."""
+    """Ask for the responder's name, if only some people may answer."""
     if not question.assignees:
         return None
     people = one_line(", ".join(question.assignees))
@@ -1140,7 +1141,7 @@ def _ask(field: AnswerField, *, is_whole: bool = False) -> Any:
     if "description" in field.schema:
         click.echo(f"  {one_line(field.schema['description'])}", err=True)
     while True:
-        # With a default for click, Enter alone is an answer: the field's own default, or no value.
+        # The default lets click accept Enter alone, which means the field's own default or no value.
         text = click.prompt(prompt, default="", show_default=False, err=True)
         if not text and default is not MISSING:
             return default
@@ -1158,7 +1159,7 @@ def _ask(field: AnswerField, *, is_whole: bool = False) -> Any:
                 break
             if not field.mismatch(value):
                 return value
-        problem = field.mismatch(values[0]) or "an answer is needed, and null is none"
+        problem = field.mismatch(values[0]) or "an answer is needed; null is not an answer"
         click.echo(f"  {one_line(problem)}", err=True)
 
 
@@ -1168,7 +1169,7 @@ VALUE_KINDS = {
     "array": "JSON list",
     "object": "JSON object",
 }
-"""Types of JSON Schema as a prompt calls them, where that is another word."""
+"""Names of JSON Schema types in prompts, if they differ."""
 
 
 def _prompt(field: AnswerField) -> str:
@@ -1184,7 +1185,7 @@ def _prompt(field: AnswerField) -> str:
 
 
 def _values(text: str, field: AnswerField) -> Iterator[Any]:
-    """Return what the text can mean, the likeliest first: a choice, null, yes or no, what the field reads."""
+    """Yield the possible values of a text, the likeliest first: a choice, null, yes or no, the field's."""
     yield from (choice for choice in field.choices or () if text == compact(choice))
     if field.nullable and text == "null":
         yield None

@@ -1,4 +1,4 @@
-"""`runner keys`: the keys by which decisions are signed and checked."""
+"""`runner keys`: the keys that sign and verify decisions."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 def keys() -> None:
     """Make, list, rotate and revoke the keys of decisions.
 
-    RUNNER_DECISION_KEYS names the file of public keys (a JSON Web Key Set), which every worker and
-    every door reads, again when it changes. A private key is written to a file of its own, which is the
+    RUNNER_DECISION_KEYS names the file of public keys (a JSON Web Key Set). Every worker and every door
+    reads it, and again when it changes. A private key is written to a separate file, which is the
     RUNNER_SIGNING_KEY of one service or door, or belongs to one person.
     """
 
@@ -46,8 +46,8 @@ PRIVATE = click.option(
 def list_keys(context: CommandContext) -> None:
     """List the public keys, oldest first.
 
-    Without a terminal: id, level, algorithm, whom it is of or speaks for, and when it was or will be
-    revoked, separated by tabs.
+    Without a terminal: id, level, algorithm, its owner or the issuers it speaks for, and when it was or
+    will be revoked, separated by tabs.
     """
     entries = _set(context).entries()
     rows = [_row(key) for key in entries]
@@ -60,9 +60,9 @@ def list_keys(context: CommandContext) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @with_context
 def api_keys(context: CommandContext, file: Path) -> None:
-    """List the API keys of a server, with when each was last used.
+    """List the API keys of a server, and when each was last used.
 
-    FILE is that of `runner server --api-keys`: who takes an entry out revokes the key. A use is recorded
+    FILE is the one given to `runner server --api-keys`. Removing an entry revokes its key. A use is recorded
     once a minute.
     Without a terminal: name, hash, roles, when it expires, and when it was last used, separated by tabs.
     """
@@ -91,22 +91,25 @@ def api_keys(context: CommandContext, file: Path) -> None:
 @click.option(
     "--principal",
     metavar="KIND:ISSUER|NAME",
-    help="Whose own key it is, at level 3 (default: no person's).",
+    help="The person who owns the key, at level 3 (default: none).",
 )
 @click.option(
-    "--issuer", "issuers", multiple=True, help="For whose people it may speak; all without it."
+    "--issuer",
+    "issuers",
+    multiple=True,
+    help="An issuer whose people it may speak for (default: all).",
 )
 @click.option(
     "--group",
     "groups",
     multiple=True,
-    help="A group of its owner, at level 3; of a door one that it may state (default: all).",
+    help="A group of its owner, at level 3; for a door, one that it may state (default: all).",
 )
 @click.option(
     "--role",
     "roles",
     multiple=True,
-    help="A role of its owner, at level 3; of a door one that it may state (default: all).",
+    help="A role of its owner, at level 3; for a door, one that it may state (default: all).",
 )
 @click.option(
     "--hmac",
@@ -154,7 +157,7 @@ def new(
     metavar="DURATION",
     default="1d",
     show_default=True,
-    help="How long what the old key signs is taken, such as 90s or 7d.",
+    help="How long signatures of the old key are still accepted, such as 90s or 7d.",
 )
 @PRIVATE
 @with_context
@@ -163,14 +166,14 @@ def rotate(
 ) -> None:
     """Make a key that follows KID, which still signs for a while.
 
-    The new key has the same level and speaks for the same people. What the old key
-    signed until then stays valid.
+    The new key has the same level and speaks for the same people. Signatures that the old key made until
+    then stay valid.
     Exit codes: 0 made; 4 no such key; 5 the new id or the private file exists.
     """
     seconds = read_duration(overlap)
     if seconds is None:
         raise click.BadParameter(
-            f"{overlap!r} is no duration such as 90s, 30m, 2h or 7d.", param_hint="--overlap"
+            f"{overlap!r} is not a duration such as 90s, 30m, 2h or 7d.", param_hint="--overlap"
         )
     ends = time.time() + seconds
     key = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
@@ -185,15 +188,15 @@ def rotate(
     callback=lambda context, option, text: (
         0 if text == "ever" else to_ms(context, option, text)
     ),
-    help="Refuse what it says that it has signed since then: a duration before now, an RFC 3339 time, "
+    help="Refuse signatures dated since then: a duration before now, an RFC 3339 time, "
     "or 'ever' (default: now).",
 )
 @with_context
 def revoke(context: CommandContext, kid: str, since: int | None) -> None:
-    """Refuse what a key signs from now on, or has signed since a time.
+    """Refuse the signatures of a key from now on, or since a time.
 
-    Who has stolen a key can also write an earlier time into what it signs: revoke a stolen key since
-    'ever', and have what it approved and is not done yet approved again. The key stays listed.
+    A thief can also sign with an earlier time: revoke a stolen key since 'ever', and have calls that it
+    approved and that are not done yet approved again. The key stays listed.
     Exit codes: 0 revoked; 4 no such key.
     """
     key = _set(context).revoke(kid, time.time() if since is None else since / 1000)
@@ -206,7 +209,7 @@ def _write(
     key: PublicKey,
     details: Mapping[str, JSON] | None = None,
 ) -> None:
-    """Write a key, and an entry in the audit. The keys are a file: they change also where no store is."""
+    """Write a key, and an audit entry. The keys are in a file, so they can change without a store."""
     context.output.write(key, [_row(key)])
     about: dict[str, JSON] = {"kid": key.kid, "level": key.level, "principal": key.principal}
     try:
@@ -215,7 +218,7 @@ def _write(
             f"decision_key.{operation}", actor=context.user, outcome=about | dict(details or {})
         )
     except StoreError as error:
-        context.output.note(f"The audit does not say so: {error}")
+        context.output.note(f"The audit has no entry of this: {error}")
 
 
 def _set(context: CommandContext) -> KeySet:
@@ -224,7 +227,7 @@ def _set(context: CommandContext) -> KeySet:
     path = context.settings.decision_keys
     if not path:
         raise UsageError(
-            "RUNNER_DECISION_KEYS names no file: set it to where the public keys are, or shall be."
+            "RUNNER_DECISION_KEYS names no file: set it to the file of the public keys, also a new one."
         )
     return KeySet(path)
 
@@ -239,12 +242,12 @@ def _public(path: Path, principal: str | None) -> dict[str, Any]:
         if entry.get("principal", principal) != principal:
             raise UsageError(
                 f"{str(path)!r} was made by {entry['principal']!r:.200}, not by {principal!r:.200}; "
-                "nothing was added. Name who has made it, if that is who you mean."
+                "nothing was added. If you mean its maker, name them."
             )
         names = ("kty", "crv", "x", "y", "d", "k", "origins", "rp_id", "credential")
         return {name: entry[name] for name in names if name in entry}
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"{str(path)!r} is no public key (JWK): {error}.") from None
+        raise UsageError(f"{str(path)!r} is not a public key (JWK): {error}.") from None
 
 
 def _row(key: PublicKey) -> tuple[object, ...]:

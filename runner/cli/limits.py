@@ -1,4 +1,4 @@
-"""`runner limits`: which nodes may run at the same time, changed and paused while workers run."""
+"""`runner limits`: show the limits on nodes, and change and pause them while workers run."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.limits.setting import LimitPause
 
 MOST_FAIR_KEYS = 1_000
-"""Keys of a queue that are read, those that are next."""
+"""Maximum number of keys that are read, the longest waiting first."""
 
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
 
@@ -41,7 +41,7 @@ _change = add_options(
 def limits() -> None:
     """Show limits, change them, pause and resume them.
 
-    A change holds for all workers at once and wins over the code until it is reset. The audit has it.
+    A change applies to all workers at once, and overrides the code until it is reset. The audit records it.
     """
 
 
@@ -50,7 +50,7 @@ def limits() -> None:
 def list_limits(context: CommandContext) -> None:
     """List the limits that graphs declare.
 
-    Without a terminal: name, what the code says, what is set, status, and how many nodes wait for slots
+    Without a terminal: name, numbers in the code, numbers set, status, and how many nodes wait for slots
     or start times, separated by tabs.
     """
     page = context.installation.limits.all()
@@ -66,10 +66,10 @@ def list_limits(context: CommandContext) -> None:
 @click.argument("name", metavar="LIMIT")
 @with_context
 def show(context: CommandContext, name: str) -> None:
-    """Show a limit, the keys that wait, and who has their slots.
+    """Show a limit, its waiting keys, and the nodes in their slots.
 
-    Without a terminal: key, how many wait, since when, the nodes that have slots, and until when it is
-    paused, or by its rate the last node waits, separated by tabs.
+    Without a terminal: key, how many nodes wait, since when, the nodes that have slots, and the end of its
+    pause or the time when its rate lets the last node start, separated by tabs.
     """
     limit = context.installation.limits.get(name)
     pauses = {pause.key: pause for pause in limit.setting.pauses} if limit.setting else {}
@@ -109,11 +109,11 @@ def fairness(context: CommandContext) -> None:
 @paged
 @with_context
 def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) -> None:
-    """List the keys of graphs' concurrency for which runs wait.
+    """List the concurrency keys of graphs that runs wait for.
 
-    Those that wait longest come first. Without a terminal: graph, key, how many runs wait, since when the
-    first does, the first of them, and the runs that they wait for, each with its status and since when it
-    is open, separated by tabs. A run that can't be read has the status "gone". If there are more, stderr has
+    The longest waiting come first. Without a terminal: graph, key, how many runs wait, since when the first
+    does, the first of them, and the open runs that they wait for, each with its status and since when it is
+    open, separated by tabs. A run that can't be read has the status "gone". If there are more, stderr has
     the cursor of the next page.
     """
     page = context.installation.queued_keys(graph, limit, cursor)
@@ -137,8 +137,10 @@ def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) 
 
 @limits.command("set")
 @_change
-@click.option("--concurrency", type=int, help="Executions at a time (default: as it is).")
-@click.option("--rate", type=float, help="Executions that start per --per (default: as it is).")
+@click.option("--concurrency", type=int, help="Executions at a time (default: unchanged).")
+@click.option(
+    "--rate", type=float, help="Executions that start per --per (default: unchanged)."
+)
 @click.option("--per", default="1s", show_default=True, callback=to_seconds, help="For --rate.")
 @with_context
 def set_limit(
@@ -153,7 +155,7 @@ def set_limit(
 ) -> None:
     """Change the numbers of a limit.
 
-    Executions that run go on, also where fewer may run now.
+    Running executions go on, even if fewer may run now.
 
     Exit codes: 0 changed; 2 a number can't be used; 4 no graph has this limit.
 
@@ -179,7 +181,7 @@ def set_limit(
     callback=to_seconds,
     help="How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
 )
-@click.option("--until-resumed", is_flag=True, help="Without an end, instead of --for.")
+@click.option("--until-resumed", is_flag=True, help="Pause without an end, instead of --for.")
 @with_context
 def pause(
     context: CommandContext,
@@ -190,9 +192,9 @@ def pause(
     seconds: float | None,
     until_resumed: bool,
 ) -> None:
-    """Start no node under a limit, or one key of it.
+    """Pause a limit, or one of its keys.
 
-    Nodes that run go on. Keys are those that `show` names.
+    No node starts under it; running nodes go on. `show` lists the keys.
 
     Exit codes: 0 paused; 2 neither --for nor --until-resumed; 4 no graph has this limit.
 
@@ -214,9 +216,9 @@ def pause(
 @_change
 @with_context
 def resume(context: CommandContext, name: str, reason: str, by: str) -> None:
-    """End the pause of a limit, or of one key of it.
+    """End the pause of a limit, or of one of its keys.
 
-    The pauses of a limit's keys end with its own. What has waited starts.
+    The pauses of a limit's keys end with its own. Waiting nodes start.
     """
     _write(context, context.installation.limits.resume(name, reason, by or context.user))
 
@@ -225,7 +227,7 @@ def resume(context: CommandContext, name: str, reason: str, by: str) -> None:
 @_change
 @with_context
 def reset(context: CommandContext, name: str, reason: str, by: str) -> None:
-    """Return to what the code says, and end all pauses of a limit."""
+    """Return to the numbers in the code, and end all pauses of a limit."""
     _write(context, context.installation.limits.reset(name, reason, by or context.user))
 
 
@@ -247,7 +249,7 @@ def _row(limit: LimitView) -> tuple[object, ...]:
 
 
 def _runs(key: QueuedKey) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each run of a key that is named: the open ones, then those that wait."""
+    """Yield a row for each run that a key lists: the open ones, then the waiting ones."""
     for run in key.open:
         yield run.run_id, _status(run), short_time(run.since), key.key, key.graph
     for run in key.waiting:

@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 PIPE_WIDTH = 120
-"""Columns of a drawing that no terminal shows."""
+"""Width, in columns, of a drawing that doesn't go to a terminal."""
 
 LEAST_LAST = 24
-"""Columns that the last cell of a row of a table has at least; otherwise it stands below."""
+"""Least width of a table's last column; with less room, its cells stand below the row."""
 
 NARROW = 60
-"""Columns of a terminal below which a table has a line for each cell."""
+"""Width of a terminal, in columns, below which a table has a line for each cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An item that was deleted: removed, forgotten or dropped; unknown where there was none."""
+    """An item that was deleted: removed, forgotten or dropped; unknown if it did not exist."""
 
     id: str
     status: str
@@ -49,12 +49,12 @@ class Output:
 
     @property
     def is_terminal(self) -> bool:
-        """True where a person reads stdout. FORCE_COLOR asks for colours, not for another format."""
+        """True if stdout is a terminal. FORCE_COLOR asks for colours, not for another format."""
         return sys.stdout.isatty()
 
     @property
     def shows_progress(self) -> bool:
-        """True where stderr is a terminal on which a live drawing can be updated."""
+        """True if stderr is a terminal that can update a live drawing."""
         return sys.stderr.isatty() and not self.errors.is_dumb_terminal
 
     @functools.cached_property
@@ -74,7 +74,7 @@ class Output:
     def write(self, record: Any, rows: Iterable[Sequence[object]] | None = None) -> None:
         """Write a record as JSON, or these rows as tab-separated lines, on a terminal too.
 
-        Without rows there is one: the values of the record.
+        Without rows, write the values of the record as one row.
         """
         if self.as_json:
             self.data(record)
@@ -92,10 +92,10 @@ class Output:
 
     def data(self, record: Any) -> None:
         """Write a record as JSON; ASCII, so that no terminal or encoding can misread it."""
-        print(json.dumps(document(record), indent=2), flush=True)  # noqa: T201 - this is what printing is for
+        print(json.dumps(document(record), indent=2), flush=True)  # noqa: T201 - the output is data for stdout
 
     def event(self, record: Any) -> None:
-        """Write a record as one line of JSON and flush it: a reader follows while the command runs."""
+        """Write a record as one line of JSON and flush it, for a reader that follows the running command."""
         print(json.dumps(document(record)), flush=True)  # noqa: T201 - as above
 
     def line(self, *cells: object) -> None:
@@ -111,7 +111,7 @@ class Output:
                 from rich.padding import Padding
                 from rich.text import Text
 
-                # Only rows of several cells: what is copied whole, as a command, stays in one piece.
+                # A row of one cell, such as a command to copy, stays in one piece.
                 head, *tail = cells
                 self.show(Text(head, overflow="fold"))
                 self.show(
@@ -141,7 +141,7 @@ class Output:
         self.write(Removed(item_id, status), [(status, item_id)])
 
     def next_page(self, cursor: str | None) -> None:
-        """Print on stderr how to continue a list that has more items; JSON has the cursor itself."""
+        """Print on stderr the cursor of a list that has more items; JSON has it already."""
         if cursor is not None and not self.as_json:
             self.note(f"More follow: --cursor {cursor}")
 
@@ -154,9 +154,9 @@ class Output:
         *,
         lines: Iterable[Sequence[object]] | None = None,
     ) -> None:
-        """Write a page as JSON, or these rows as `table` does, and how to continue after its `next`.
+        """Write a page as JSON, or these rows as `table` does, and the cursor of the next page.
 
-        With `lines` a program gets those instead of the rows.
+        A program gets `lines`, if given, instead of the rows.
         """
         draw = functools.partial(self.table, headings, rows, nothing)
         self.present(record, draw, rows if lines is None else lines)
@@ -201,7 +201,7 @@ class Output:
                 for line in (row, [Text()] * under + [Text.assemble(label, last)] * bool(last))
                 if any(line)
             ]
-        # The last column is broken first, then the widest; never the ids in front, which are copied.
+        # The last column is broken first, then the widest; never the ids in front, which people copy.
         while sum(widths) + 2 * len(widths[1:]) > self.console.width and max(widths[1:]) > 8:
             at = -1 if breaks_last and widths[-1] > 8 else widths.index(max(widths[1:]), 1)
             widths[at] -= 1
@@ -272,14 +272,14 @@ def times(number: int) -> str:
 
 
 def short_time(milliseconds: int) -> str:
-    """Return a time of the store for a person, in local time: of this year without it, of others the day."""
+    """Return a time of the store for a person, in local time; only the date if not of this year."""
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC).astimezone()
     of_this_year = moment.year == datetime.now().astimezone().year
     return moment.strftime("%m-%d %H:%M" if of_this_year else "%Y-%m-%d")
 
 
 def clock_time(milliseconds: int) -> str:
-    """Return a time of the store for a person, in local time."""
+    """Return a time of the store for a person, in local time, to the second."""
     return (
         datetime.fromtimestamp(milliseconds / 1000, UTC)
         .astimezone()

@@ -1,4 +1,4 @@
-"""The command tree, and what happens around every command: errors become one line and an exit code."""
+"""The command tree, and the frame of every command: an error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ DISTRIBUTION = "celery-graph-runner"
 
 
 class HelpFormatter(click.HelpFormatter):
-    """Writes help; on a narrow terminal each explanation stands below its option or command."""
+    """A help formatter; on a narrow terminal each explanation stands below its option or command."""
 
     def write_dl(
         self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
@@ -64,12 +64,12 @@ class HelpContext(click.Context):
 
 
 class Program(click.Group):
-    """The outermost group: it alone exits the process."""
+    """The outermost group, the only one that exits the process."""
 
     def main(  # type: ignore[override]  # it never returns
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> NoReturn:
-        """Run one command and exit with its code; an error is one line and a hint on stderr."""
+        """Run one command and exit with its code; write an error as one line and a hint on stderr."""
         extra.pop("standalone_mode", None)
         context = extra.setdefault("obj", CommandContext())
         if (columns := shutil.get_terminal_size().columns) < NARROW:
@@ -111,7 +111,7 @@ def report(error: BaseException, context: CommandContext) -> Exit:
 def runner() -> None:
     """Run graphs of agents and functions on Celery workers, and answer their questions.
 
-    A graph is nodes, which are functions or agents, and edges between them. A run is one execution of a
+    A graph has nodes, which are functions or agents, and edges between them. A run is one execution of a
     graph; the store, a Redis or Valkey server, holds all runs. Workers are the processes that run nodes.
     The broker carries the messages that wake them: it is the same Redis, unless RUNNER_BROKER_URL names
     another one. A node that needs a person asks a question, called an interrupt, and only the branch
@@ -247,7 +247,7 @@ WORDS = {
 
 
 def _explain_words(command: click.Command) -> None:
-    """End the help of each command with what its words in capitals mean, and format it as above."""
+    """Explain a command's words in capitals at the end of its help, and set the help's formatter."""
     for inner in getattr(command, "commands", {}).values():
         _explain_words(inner)
     command.context_class = HelpContext

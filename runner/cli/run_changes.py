@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 @click.option(
     "--reason",
     default="",
-    help="Why; the run's reason has it, behind who does it (default: none).",
+    help="Why; shown in the run's reason after your name (default: none).",
 )
 @by_option
 @with_context
 def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> None:
     """Stop a run and its child runs.
 
-    Running nodes may finish, no other node starts, and open questions are withdrawn. It writes the
-    status of the run. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
+    Running nodes may finish, no other node starts, and open questions are withdrawn. The output is the
+    run's status. Exit codes: 0 it stops; 4 no such run; 5 it had ended, or was stopping already.
     """
     from runner.operations.recovery import cancellation
 
@@ -61,8 +61,8 @@ def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> Non
 def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) -> None:
     """Resume a failed or cancelled run.
 
-    Nodes that failed or were cancelled run again; completed nodes don't. It writes the nodes that run
-    again, one a line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
+    Nodes that failed or were cancelled run again; completed nodes don't. The output is the nodes that run
+    again, one per line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
     has not ended, or has completed.
     """
     nodes = context.client.run(run_id).retry(node, by=by or context.user)
@@ -76,10 +76,10 @@ def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) ->
 @click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
 @with_context
 def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
-    """Delete a run that has ended, with everything stored of it.
+    """Delete a run that has ended, with all its data.
 
     It asks for confirmation. Task, results, questions, answers, messages and events are deleted at once,
-    those of child runs with the next sweep. Without this command a run is deleted when its retention is
+    child runs with the next sweep. Without this command a run is deleted when its retention is
     over. Notices, dead letters, agents' sessions, logs and forks are not deleted. Exit codes: 0 it was
     deleted; 2 it is a child run; 4 no such run; 5 it has not ended.
     """
@@ -100,7 +100,7 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 @click.option(
     "--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest)."
 )
-@input_option("Another task for NODE", "that of RUN")
+@input_option("Another task for NODE", "RUN's task")
 @tag_option("A tag to find the new run by")
 @by_option
 @with_context
@@ -131,7 +131,7 @@ def fork(
 
 @click.command()
 @run_argument
-@input_option("Another task", "that of RUN")
+@input_option("Another task", "RUN's task")
 @by_option
 @with_context
 def again(context: CommandContext, run_id: str, *, input_text: str | None, by: str) -> None:
@@ -158,7 +158,9 @@ COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSW
 @click.command()
 @click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
 @click.option(
-    "--graph", metavar="GRAPH", help="All its waiting runs that need it (default: only RUN)."
+    "--graph",
+    metavar="GRAPH",
+    help="Move all its waiting runs that need it (default: only RUN).",
 )
 @click.option(
     "--map",
@@ -184,7 +186,7 @@ def migrate(
     """Move waiting runs to the current version of their graph.
 
     Completed nodes stay completed. A waiting node keeps its questions and answers if the current graph
-    has it, too. OLD and NEW are ids of nodes; those of inner graphs are written outer/inner. OLD=OLD
+    has it, too. OLD and NEW are ids of nodes, in inner graphs written outer/inner. OLD=OLD
     means that a node whose version has changed can use its stored state. A run that can't be moved is
     not changed, and the reason is shown.
 
@@ -200,7 +202,7 @@ def migrate(
         )
     mapping = _mapping(pairs)
     if run_id is not None:
-        # Its error is the command's error.
+        # An error of the only run is the command's error.
         runs = [_migrate(context, run_id, mapping, drop, dry_run=dry_run)]
     else:
         runs = []

@@ -1,4 +1,4 @@
-"""A run drawn for a person: a line for each node, and below it its open questions; live while one watches."""
+"""A drawing of a run for people, live if watched: a line for each node, and its open questions below."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 BUSY = frozenset({"ready", "running", "retrying"})
 
 MAX_ITEMS = 20
-"""The number of waiting or failed items of a map that are shown; the others are counted."""
+"""Maximum number of waiting or failed items of a map that are shown; the others are counted."""
 
 
 def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
@@ -88,7 +88,7 @@ def _heading(run: RunView, now: int) -> Text:
     if run.frozen:
         heading.append(f"  {run.frozen}", style="red")
     if run.reason:
-        # Nothing has begun: the reason is what the run waits for.
+        # If no node has begun, the reason says why the run waits.
         queued = run.status == "executing" and all(
             node.status == "pending" for node in run.nodes
         )
@@ -175,7 +175,7 @@ def _line(node: NodeView, now: int, width: int) -> Text:
 
 
 def _status(node: NodeView) -> str:
-    """A node that waits for a child run or for items is shown as running while they run."""
+    """Return a node's status: running, if it waits for a child run or items that run."""
     busy = node.run is not None and node.run.status == "executing"
     busy = busy or any(_status(item) in BUSY for item in node.items)
     return "running" if node.status == "waiting" and busy else node.status
@@ -207,7 +207,7 @@ def _question(question: Question, now: int) -> Group:
         line.append(f"  expires in {span(remaining)}" if remaining > 0 else "  expires now")
     if question.reminded:
         line.append(f"  reminded {times(question.reminded)}")
-    # The id is there to be copied, so it is never cut.
+    # People copy the id, so it is never cut.
     return Group(line, Text(question.id, style="dim", overflow="fold"))
 
 
@@ -223,13 +223,13 @@ def _decision(decision: DecisionView) -> Text:
 
 
 POLL = 0.5
-"""Seconds of one blocking read of events, after which the run's status is read again."""
+"""Maximum seconds of a blocking read of events; then the run's status is read again."""
 
 PAUSE = 0.1
 """Seconds between two drawings, so that a quick run doesn't spend its time on drawing."""
 
 REST = 3
-"""A run that takes long to read is read less often: after each read, a pause of this many times as long."""
+"""Length of the pause after a read of the run, as a multiple of the read's time: slow runs are read less."""
 
 ShowEvents = Callable[["Sequence[Event]"], None]
 
@@ -240,8 +240,8 @@ def watch_until_idle(
     """Show a run on stderr until it has ended or waits only for people; `timeout` in seconds.
 
     Raises:
-        TimeoutError: it was still executing then; it continues.
-        CommandError: there is no such run.
+        TimeoutError: the run was still executing then; it continues.
+        NotFoundError: there is no such run.
     """
     _watch(store, run_id, progress(store, run_id, output), timeout=timeout)
 
@@ -252,7 +252,7 @@ def watch_on_stdout(
     """Show a run on stdout; with `follow` until it has ended, also while it waits for people.
 
     Raises:
-        TimeoutError, CommandError: as `watch_until_idle`.
+        TimeoutError, NotFoundError: as in `watch_until_idle`.
     """
     display: AbstractContextManager[ShowEvents]
     if output.as_json:
@@ -279,7 +279,7 @@ def until_idle(
     *,
     follow: bool = False,
 ) -> Iterator[Sequence[Event]]:
-    """Return a run's events as they come, sometimes none, until it waits for people or has ended.
+    """Yield a run's new events, sometimes none, until it has ended or waits only for people.
 
     `deadline` is in seconds of the monotonic clock. With `follow`, only the end of the run counts.
     """
@@ -352,7 +352,7 @@ def _live(
 
     def show_events(events: Sequence[Event]) -> None:
         if not events:
-            return  # nothing has changed, in child runs either; the times continue by themselves
+            return  # nothing has changed, not even in child runs; the times continue without a read
         began = time.monotonic()
         drawing.run = read_run(store, run_id)
         time.sleep(max(PAUSE, REST * (time.monotonic() - began)))
@@ -374,8 +374,8 @@ class LiveTree:
         self._console = console
 
     def draw(self) -> RenderableType:
-        """Draw the run as last read, with the times of now."""
+        """Draw the run as last read, with current times."""
         lines = 0 if self.whole else self._console.height - 3
-        # The last drawing stays on the screen, so nothing of it is cut off.
+        # The last drawing stays on the screen, so no line is cut off.
         wrap = self.whole and self._console.width < NARROW
         return draw(self.run, wall_clock(), lines=lines, wrap=wrap)

@@ -36,12 +36,12 @@ STATUSES = ("executing", "interrupted", "held", "completed", "failed", "cancelle
 
 
 class StatusWord(click.Choice[str]):
-    """A status of a run, written as any output shows it; `needs_migration` is `held`."""
+    """A status of a run, in any spelling that outputs show; `needs_migration` means `held`."""
 
     def convert(
         self, value: str, parameter: click.Parameter | None, context: click.Context | None
     ) -> str:
-        """Ignore case, and take spaces and hyphens for underscores."""
+        """Ignore case, and read spaces and hyphens as underscores."""
         names = str(value).replace("-", " ").lower().split()
         name = "_".join(names)
         return super().convert(
@@ -88,7 +88,7 @@ def run(
 ) -> int:
     """Start a run of GRAPH and write its id.
 
-    With --wait, the run is watched on stderr and stdout has what `runner runs show` writes. The exit
+    With --wait, the run is watched on stderr, and stdout gets the output of `runner runs show`. The exit
     code is then 0 for completed, 1 for failed or cancelled, 3 for waiting for a person, and 8 if it is
     still running after --timeout.
 
@@ -200,7 +200,7 @@ def list_runs(
     """List runs, newest first.
 
     A run is executing, interrupted (it waits only for people), held (a deploy changed a
-    node, a document is damaged, or what would run was not approved), completed, failed or cancelled.
+    node, a document is damaged, or the next call was not approved), completed, failed or cancelled.
     Without a terminal: run id, graph, status, start time (UTC), tags, the parent of a child run, and
     "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
     cursor of the next page.
@@ -238,7 +238,7 @@ def list_runs(
 def _page(
     context: CommandContext, limit: int, cursor: str | None, **filters: Any
 ) -> Page[RunSummary]:
-    """Read a page of the store's runs and of those in the archive; a run that both have is the store's."""
+    """Read a page of the runs in the store and the archive; of a run in both, take the store's version."""
     page = context.client.runs(**filters, limit=limit, cursor=cursor)
     if context.installation.archive is None:
         return page
@@ -252,7 +252,7 @@ def _page(
 
 
 def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
-    """Put each child run below its parent, the oldest first; the number is how deep a run is nested."""
+    """Yield each run with its depth, and below it its child runs, the oldest first."""
     runs = {run.run_id: run for run in page}
     children = grouped(reversed(runs.values()), attrgetter("parent"))
 
@@ -274,10 +274,10 @@ def show(context: CommandContext, run_id: str) -> None:
 
     A loop visits a node more than once; attempts count how often a visit was tried. Without a terminal,
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
-    archive only), then who asked for it and for whom (requester, principals), then what its agents have
-    spent of budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
+    archive only), then its requester and their principals (requester, principals), then its agents'
+    spending from budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
     milliseconds, output, error or progress), then each open question (interrupt, id, node, name, people,
-    reason), then each closed one (decided, id, node, name, who decided what).
+    reason), then each closed one (decided, id, node, name, decision).
     """
     from runner.operations.views import archived_run, read_run
 
@@ -298,9 +298,9 @@ def show(context: CommandContext, run_id: str) -> None:
 def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float | None) -> int:
     """Watch a run until it has ended, or waits only for people.
 
-    On a terminal it is a live tree: what each node does and for how long, and the open questions,
-    including those of child runs. Without one, a line for each event: time since the start, kind, node
-    and details. With --json, one JSON document a line.
+    On a terminal it is a live tree of the nodes, their status and time, and the open questions, also in
+    child runs. Without one, a line for each event: time since the start, kind, node and details. With
+    --json, one JSON document per line.
 
     Exit codes: 0 completed, 1 failed or cancelled, 3 waiting for a person, 8 still running.
     """
@@ -325,7 +325,7 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
 @click.option("--follow", is_flag=True, help="Wait for more events until the run has ended.")
 @with_context
 def events(context: CommandContext, run_id: str, *, after: str, follow: bool) -> None:
-    """List the events of a run in order, including those of child runs.
+    """List the events of a run and its child runs in order.
 
     A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json it
     is one JSON document. To continue later, pass the last position as --after.
@@ -357,11 +357,11 @@ def events(context: CommandContext, run_id: str, *, after: str, follow: bool) ->
 @run_argument
 @with_context
 def export(context: CommandContext, run_id: str) -> None:
-    """Write everything that is stored of a run as one JSON document.
+    """Write all data of a run as one JSON document.
 
-    That is its task and state, the output or error of every visit, all questions and answers, the agents'
-    messages and the events, and the same for each child run. Of a run that is in the archive only, it is what
-    was archived.
+    It has the task and state, the output or error of every visit, all questions and answers, the agents'
+    messages and the events, and the same for each child run. If the run is in the archive only, the archived
+    document is written.
     """
     from runner.operations.exports import read_export
 
@@ -370,7 +370,7 @@ def export(context: CommandContext, run_id: str) -> None:
 
 
 def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
-    """Read the export of a run that the store has no more; of its id, too, a unique prefix is enough."""
+    """Read the export of a run that is only in the archive; a unique prefix of its id is enough."""
     if context.installation.archive is None or context.store.peek(run_id) is not None:
         return None
     return context.installation.archive.read(

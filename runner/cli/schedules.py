@@ -33,8 +33,8 @@ SCHEDULE = click.argument("schedule_id", metavar="SCHEDULE")
 def schedules() -> None:
     """Start graphs at times, by cron expressions or intervals.
 
-    Sweeps start the runs: any worker or keeper does, and each time has one run, whichever process dies.
-    Times that passed while no worker ran are one run, for the latest of them.
+    The sweeps of any worker or keeper start the runs. Each time gets one run, whichever process dies.
+    Times that passed while no worker ran get one run together, for the latest of them.
     """
 
 
@@ -97,7 +97,7 @@ def _next(schedule: Schedule) -> str:
     type=click.Choice(["skip", "buffer", "all"]),
     default="skip",
     show_default=True,
-    help="While the last run goes on: leave a time out, start it after, or start it beside.",
+    help="If the last run still runs: skip a time, start it afterwards, or start it at once.",
 )
 @tag_option("A tag of each run")
 @requester_option
@@ -117,8 +117,8 @@ def add(
 ) -> None:
     """Make a schedule that starts GRAPH.
 
-    Exit codes: 0 made; 2 a value can't be used; 4 no worker has published the graph; 5 there is a
-    schedule of that name.
+    Exit codes: 0 made; 2 a value can't be used; 4 no worker has published the graph; 5 the name is
+    taken.
 
     \b
     Examples:
@@ -147,7 +147,7 @@ def add(
 @SCHEDULE
 @with_context
 def pause(context: CommandContext, schedule_id: str) -> None:
-    """Start nothing by a schedule until it is resumed."""
+    """Pause a schedule: it starts nothing until it is resumed."""
     _write(context, _scheduler(context).pause(schedule_id))
 
 
@@ -155,9 +155,9 @@ def pause(context: CommandContext, schedule_id: str) -> None:
 @SCHEDULE
 @with_context
 def resume(context: CommandContext, schedule_id: str) -> None:
-    """Go on with the next time.
+    """Resume a schedule at its next time.
 
-    Those that passed meanwhile are left out.
+    Times that passed meanwhile are skipped.
     """
     _write(context, _scheduler(context).resume(schedule_id))
 
@@ -181,7 +181,7 @@ def remove(context: CommandContext, schedule_id: str) -> None:
 def backfill(context: CommandContext, schedule_id: str, first: str, last: str) -> None:
     """Start a run for each time of a range, at once.
 
-    A time that has had its run gets no other.
+    A time that already has a run gets no second one.
     """
     try:
         span_of = milliseconds(first), milliseconds(last)

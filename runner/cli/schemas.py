@@ -1,4 +1,4 @@
-"""The JSON Schemas of what commands write with `--json`; docs/reference/cli-schemas has them as files.
+"""The JSON Schemas of the commands' output with `--json`; docs/reference/cli-schemas has them as files.
 
 They are generated from the records and views that the commands write. Commands don't import this module.
 """
@@ -133,14 +133,14 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "webhooks rotate": ("", WebhookView),
     "workers list": ("workers", WorkerView),
 }
-"""By command: the key of its list, or "" where it writes one document, and the type of each."""
+"""By command: the key of its list, or "" if it writes one document, and the type of each."""
 
 PAGED = {"interrupts list", "limits queued", "runs list", "sessions list"}
-"""Commands whose lists have a key `next`: what `--cursor` takes to continue, null at the end."""
+"""Commands whose lists have a key `next`: the `--cursor` of the next page, null at the end."""
 
 
 def schema(command: str) -> dict[str, Any]:
-    """Return the JSON Schema of what a command writes."""
+    """Return the JSON Schema of a command's output."""
     key, kind = DOCUMENTS[command]
     body = TypeAdapter(kind).json_schema(ref_template="#/$defs/{model}", mode="serialization")
     types = body.pop("$defs", {})

@@ -30,7 +30,7 @@ from runner.errors import needs_extra
     default="local",
     show_default=True,
     metavar="WAY",
-    help="Who calls: local (all callers on this machine), proxy (headers of a proxy), or MODULE:OBJECT.",
+    help="How callers log in: local (anyone on this machine), proxy (its headers), or MODULE:OBJECT.",
 )
 @click.option(
     "--trusted",
@@ -57,7 +57,7 @@ from runner.errors import needs_extra
     metavar="NAME",
     help="Print a new API key for a program, and its entry in FILE (default: serve).",
 )
-@click.option("--role", multiple=True, help="What the new key may do; may be repeated.")
+@click.option("--role", multiple=True, help="A role of the new key; may be repeated.")
 @click.option(
     "--days",
     type=click.FloatRange(0, 36_500),
@@ -67,14 +67,14 @@ from runner.errors import needs_extra
     "--door",
     multiple=True,
     metavar="NAME",
-    help="A door that is served: agui, mail, mcp, slack, or MODULE:OBJECT; may be repeated (default: none).",
+    help="A door to serve: agui, mail, mcp, slack, or MODULE:OBJECT; may be repeated (default: none).",
 )
 @with_context
 def server(context: CommandContext, **options: Any) -> None:
     """Serve the HTTP API and the pages: inbox, runs, graphs, workers.
 
     Needs the extra `server`: pip install 'celery-graph-runner[server]'. /openapi.json describes the API. To
-    serve it from an application of your own, mount `runner.server.create_app()`.
+    serve it from your own application, mount `runner.server.create_app()`.
     """
     check_installed()
     command = ["runner.server"]
@@ -89,8 +89,8 @@ def server(context: CommandContext, **options: Any) -> None:
 def mcp(context: CommandContext) -> None:
     """Serve graphs as tools to an MCP client on stdio.
 
-    The client and the command speak over standard input and output. RUNNER_MCP_GRAPHS names the graphs. Who
-    runs the command is who calls, with all roles. Needs the extras `server` and `mcp`: pip install
+    The client and the command use standard input and output. RUNNER_MCP_GRAPHS names the graphs. Every call
+    is by the user of this command, with all roles. Needs the extras `server` and `mcp`: pip install
     'celery-graph-runner[mcp,server]'. For clients elsewhere: `runner server --door mcp`.
     """
     check_installed()
@@ -100,10 +100,10 @@ def mcp(context: CommandContext) -> None:
 
 
 def check_installed() -> None:
-    """Look for the web framework, without importing it.
+    """Check that the web framework is installed, without importing it.
 
     Raises:
-        MissingExtra: it is not installed.
+        MissingExtra: it is not.
     """
     with needs_extra("server", "the HTTP API and the pages"):
         _look_for("fastapi", "uvicorn")

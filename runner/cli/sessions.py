@@ -14,7 +14,7 @@ from runner.errors import NotFoundError
 def sessions() -> None:
     """List the sessions of agents, and delete them.
 
-    A session is what agents with a session id remember from one run to the next. It stays until it is
+    A session is the memory that agents with the same session id keep between runs. It stays until it is
     deleted.
     """
 
@@ -25,13 +25,12 @@ def sessions() -> None:
 def list_sessions(context: CommandContext, limit: int, cursor: str | None) -> None:
     """List sessions, a page at a time.
 
-    There is no index of sessions: a page searches the keys of the store by SCAN, half a million at most. So
+    Sessions have no index: a page searches the keys of the store by SCAN, half a million at most. So
     each page is sorted by id, but pages are in no order; a session that begins meanwhile may be missing, and
-    one may be on two pages.
+    a session may be on two pages.
 
-    Without a terminal: id, number of messages and graph, separated by tabs; one that all graphs share has no
-    graph. If there may be more, stderr has the
-    cursor of the next page, even where this one is empty.
+    Without a terminal: id, number of messages and graph, separated by tabs; a session that all graphs share
+    has no graph. If there may be more, stderr has the cursor of the next page, even if this one is empty.
     """
     page = read_pages(context.installation.sessions, limit, cursor)
     by_key = {(item.graph, item.id): item for item in page}
@@ -51,11 +50,11 @@ def list_sessions(context: CommandContext, limit: int, cursor: str | None) -> No
     "of_graph",
     default="",
     metavar="GRAPH",
-    help="The graph that the session is of (default: all share it).",
+    help="The session's graph (default: all graphs share it).",
 )
 @with_context
 def forget(context: CommandContext, session_id: str, of_graph: str) -> None:
-    """Delete a session; a run that is in it now adds to a new one."""
+    """Delete a session; a run that uses it now begins a new one."""
     if not context.client.forget_session(session_id, graph=of_graph):
         where = f"of the graph {of_graph!r}" if of_graph else "that all graphs share"
         raise NotFoundError(

@@ -1,4 +1,4 @@
-"""`runner webhooks`: endpoints that are sent notices by HTTP."""
+"""`runner webhooks`: endpoints that get notices by HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WEBHOOK = click.argument("webhook_id", metavar="WEBHOOK")
 def webhooks() -> None:
     """Send notices of questions and ended runs to endpoints, by HTTP.
 
-    Workers send them, signed as Standard Webhooks says, and again until the endpoint takes them.
+    Workers sign them according to Standard Webhooks, and repeat them until the endpoint accepts them.
     """
 
 
@@ -66,7 +66,7 @@ def _state(webhook: WebhookView) -> str:
     type=click.Choice(["v1", "v1a"]),
     default="v1",
     show_default=True,
-    help="By a shared secret (HMAC), or by a key of which endpoints have the public part (Ed25519).",
+    help="v1: a shared secret (HMAC); v1a: a private key, endpoints get the public one (Ed25519).",
 )
 @with_context
 def add(
@@ -79,13 +79,13 @@ def add(
     tags: tuple[str, ...],
     signature: str,
 ) -> None:
-    """Make a webhook, which is sent the notices from now on.
+    """Make a webhook, which gets all notices from now on.
 
-    Writes its id and what the endpoint checks signatures by: the secret, which is shown this once, or the
-    public key.
+    Writes its id and the key that the endpoint checks signatures with: the secret, which is shown only this
+    once, or the public key.
 
-    Exit codes: 0 made; 2 a value can't be used, or the address leads into a private network; 5 there is a
-    webhook of that name.
+    Exit codes: 0 made; 2 a value can't be used, or the address leads into a private network; 5 the name is
+    taken.
 
     \b
     Examples:
@@ -102,7 +102,7 @@ def add(
 @WEBHOOK
 @with_context
 def rotate(context: CommandContext, webhook_id: str) -> None:
-    """Make a new secret; for a day the old one signs beside it.
+    """Make a new secret; for a day the old one signs as well.
 
     Writes the id and the new secret or public key.
     """
@@ -113,9 +113,9 @@ def rotate(context: CommandContext, webhook_id: str) -> None:
 @WEBHOOK
 @with_context
 def pause(context: CommandContext, webhook_id: str) -> None:
-    """Send nothing until it is resumed.
+    """Pause a webhook until it is resumed.
 
-    The notices of that time are left out.
+    It never gets the notices of that time.
     """
     _write(context, context.installation.webhooks.pause(webhook_id))
 
@@ -124,7 +124,7 @@ def pause(context: CommandContext, webhook_id: str) -> None:
 @WEBHOOK
 @with_context
 def resume(context: CommandContext, webhook_id: str) -> None:
-    """Send what waits, and the notices from now on."""
+    """Send the waiting deliveries, and new notices."""
     _write(context, context.installation.webhooks.resume(webhook_id))
 
 
@@ -146,7 +146,7 @@ def remove(context: CommandContext, webhook_id: str) -> None:
 def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
     """List the deliveries of the last 7 days, the newest first.
 
-    Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and what failed, separated by
+    Without a terminal: id, event, run, state, attempts, HTTP status, time (UTC) and failure, separated by
     tabs.
     """
     page = context.installation.webhooks.deliveries(webhook_id, limit).items
@@ -164,7 +164,7 @@ def deliveries(context: CommandContext, webhook_id: str, limit: int) -> None:
 @click.argument("delivery_id", metavar="DELIVERY")
 @with_context
 def redeliver(context: CommandContext, webhook_id: str, delivery_id: str) -> None:
-    """Send a delivery again, now, with the id that it had."""
+    """Send a delivery again now, with the same id."""
     delivery = context.installation.webhooks.redeliver(webhook_id, delivery_id)
     context.output.write(delivery, [_cells(delivery)])
 

@@ -1,6 +1,6 @@
 """Worker processes: `runner worker` becomes one, `runner workers` lists them, `runner metrics` counts.
 
-`worker_process` runs one that can't outlive its starter, for `runner dev`, tests and examples.
+`worker_process` runs a worker that can't outlive its starter, for `runner dev`, tests and examples.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ LOG_LEVEL = click.option(
 def worker_command(
     pool: str = "threads", concurrency: int | None = None, more: Sequence[str] = ()
 ) -> list[str]:
-    """Return the module that is a worker, and its arguments.
+    """Return the module to run as a worker, and its arguments.
 
-    A command and not a call, because the CLI must not import Celery: help would take a second.
+    The worker is a command, not a call, since the CLI must not import Celery: help would take a second.
     """
     command = ["runner.celery", "worker", "--pool", pool]
     if concurrency is not None:
@@ -74,12 +74,12 @@ def worker(
     """Run nodes: become a Celery worker.
 
     It serves the graphs of RUNNER_GRAPHS, like `celery --app runner.celery worker`. Options after --
-    are passed to Celery, for example -- --queues fast. Its name is worker-PID@HOST, unless -- --hostname
-    NAME names it.
+    are passed to Celery, for example -- --queues fast. Its name is worker-PID@HOST, unless set by
+    -- --hostname NAME.
     """
     named = any(option == "-n" or option.startswith(("--hostname", "-n=")) for option in more)
-    # Two workers of one name on one machine would be one in Celery's events and remote control. The
-    # process that Celery's worker becomes has the id of this one.
+    # Celery's events and remote control can't tell apart two workers of one name on a machine. Celery's
+    # worker replaces this process, and keeps its id.
     name = [] if named else ["--hostname", f"worker-{os.getpid()}@%h"]
     context.become(*worker_command(pool, concurrency, ["--loglevel", loglevel, *name, *more]))
 
@@ -95,9 +95,9 @@ def worker(
 def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
 
-    A keeper does what every worker does beside its nodes: it applies answers and starts that come as
+    A keeper does a worker's tasks other than running nodes: it applies answers and starts that come as
     messages, sweeps, so that retries, reminders and expiries come in time, and publishes notices on
-    RabbitMQ. Ready nodes lie on their queues until a worker takes them. With one keeper, or two, workers
+    RabbitMQ. Ready nodes stay in their queues until a worker takes them. With one or two keepers, workers
     can be scaled to zero while their queues are empty. It ends at SIGTERM within seconds.
     """
     named = ["--app", app] if app else []
@@ -115,9 +115,9 @@ def workers() -> None:
 def list_workers(context: CommandContext) -> None:
     """List the workers with their queues and graphs.
 
-    A worker runs at most as many nodes at the same time as it has slots. A worker is "alive"; "gone" when
-    it has not reported for half a minute: its nodes run again on other workers; "stopping" when it was
-    asked to stop and still runs nodes; "hangs" when it should have stopped by now. A worker that has
+    A worker runs at most as many nodes at the same time as it has slots. A worker is "alive"; "gone" if
+    it has not reported for half a minute, so its nodes run again on other workers; "stopping" if it was
+    asked to stop and still runs nodes; or "hangs" if it should have stopped by now. A worker that has
     stopped is not listed. A keeper is listed, too; it has no slots.
 
     Without a terminal: name, process id, state, busy slots, slots, pool, queues, graphs and time of the
@@ -159,10 +159,10 @@ def _cells(view: WorkerView) -> tuple[object, ...]:
 
 
 BOOT_TIMEOUT = 30.0
-"""Seconds for a worker to start; usually two."""
+"""Seconds within which a worker must start; it usually needs two."""
 
 GRACE = 5.0
-"""Seconds for running nodes to finish; a node that is cut off runs again on another worker."""
+"""Seconds for running nodes to finish; an interrupted node runs again on another worker."""
 
 READY = "worker.ready:"
 """The line that a worker logs once the store has its graphs and can wake it."""
@@ -196,14 +196,14 @@ class WorkerProcess:
         return whole
 
     def alive(self, seconds: float = 0) -> bool:
-        """Return whether it still runs, after waiting for its end for at most this long."""
+        """Return whether it still runs, after waiting for its end for at most this many seconds."""
         return self._guard.alive(seconds)
 
     def wait_ready(self, on_line: Callable[[str], object] | None = None) -> None:
-        """Return when it accepts work; `on_line` is called with each line that it logs until then.
+        """Wait until it accepts work; `on_line` is called with each line that it logs until then.
 
         Raises:
-            WorkerEnded: it ended, or took too long.
+            WorkerEnded: the worker ended, or took too long.
         """
         lines: list[str] = []
         for _ in range(round(BOOT_TIMEOUT / 0.05)):
@@ -222,7 +222,7 @@ class WorkerProcess:
         )
 
     def stop(self, grace: float = GRACE) -> None:
-        """Wait for running nodes to finish, at most this many seconds, and end it."""
+        """Wait for running nodes to finish, at most this many seconds, and end the worker."""
         if self.alive():
             os.kill(self.pid, signal.SIGTERM)
             self.alive(grace)
@@ -255,8 +255,8 @@ def metrics(context: CommandContext) -> None:
     """Write metrics of runs, questions and workers for Prometheus.
 
     The format is the text format of Prometheus, a widely used monitoring program. The numbers are read
-    from the store, so one process reports for all workers. A textfile collector such as that of the
-    node exporter can read them from a file:
+    from the store, so one process reports for all workers. A textfile collector such as the node
+    exporter's can read them from a file:
 
     \b
       runner metrics > runner.prom.new && mv runner.prom.new runner.prom

@@ -1,4 +1,4 @@
-"""The server as a process: what `runner server` becomes."""
+"""The process that `runner server` becomes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ with needs_extra("server", "the HTTP API and the pages"):
 
 
 ARGUMENTS = "RUNNER_SERVER_ARGUMENTS"
-"""The environment variable by which the processes of one server get its options."""
+"""The environment variable that passes a server's options to its processes."""
 
 SWITCH = 0.001
 """Seconds after which a thread that renders a page lets another one work; Python's default is 0.005."""
 
 
 def auth_of(name: str, api_keys: str, server_secret: str, **proxy: Any) -> Callable[..., Any]:
-    """Return the way to tell who calls that the options name.
+    """Return the authentication backend that the options name.
 
-    `server_secret` is that of `Local`, `proxy` has the options of `ProxyHeaders`.
+    `server_secret` is the secret of `Local`, `proxy` has the options of `ProxyHeaders`.
 
     Raises:
-        UsageError: there is no such way, or the object can't be imported.
+        UsageError: an option can't be used, or the object can't be imported.
     """
     if name == "local":
         way: Callable[..., Any] = Local(secret=server_secret)
@@ -95,7 +95,7 @@ def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
 
 
 def worker_application() -> FastAPI:
-    """Return the application of one of several processes, by the options of the first one."""
+    """Return the application of one of several processes, with the options of the first one."""
     return _application(_options(json.loads(os.environ[ARGUMENTS])), Settings())
 
 
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     several: dict[str, Any] = {}
     if options.workers > 1:
         os.environ[ARGUMENTS] = json.dumps(sys.argv[1:] if arguments is None else [*arguments])
-        # A form of one process is sent to any other.
+        # A form that one process made may be sent to another.
         os.environ["RUNNER_SERVER_SECRET"] = settings.server_secret
         app = "runner.server.__main__:worker_application"
         several = {"workers": options.workers, "factory": True}
@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         port=options.port,
         proxy_headers=False,
         timeout_graceful_shutdown=3,
-        ws="none",  # where a library for WebSockets is installed, it would be loaded for nothing
+        ws="none",  # an installed library for WebSockets would be loaded for nothing
         log_config=logs,
         **several,
     )
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def log_config(settings: Settings) -> dict[str, Any]:
-    """Return how the server logs: as uvicorn does, or in RUNNER_LOG_FORMAT=json each record as JSON."""
+    """Return the configuration of the logs: uvicorn's, or with RUNNER_LOG_FORMAT=json records as JSON."""
     plain = uvicorn.config.LOGGING_CONFIG
     if settings.log_format == "text":
         return plain

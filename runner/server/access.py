@@ -1,7 +1,7 @@
 """Authorization: the roles of callers, and the permission that every route names.
 
-A route without a permission does not exist: `app.create_app` refuses it. So does a caller whom `auth` does
-not know, unless the route is open to all.
+`app.create_app` refuses a route that names no permission. A route refuses a caller whom `auth` does not
+know, unless it is open to all.
 """
 
 from __future__ import annotations
@@ -28,31 +28,31 @@ GRANTS: dict[str, frozenset[Permission]] = {
     "operator": frozenset({"see", "operate"}),
     "admin": frozenset({"see", "administer"}),
 }
-"""Permissions of each role: see what exists, read payloads, decide questions, change runs, administer."""
+"""Permissions of each role: see all but payloads, read payloads, decide, change runs, administer."""
 
 
 def split_role(text: str) -> tuple[str, str]:
     """Return a role and the graph that it is limited to, "" for all: "approver:payments" has both.
 
     Raises:
-        UsageError: it is no role, or one that is not of a graph.
+        UsageError: the text isn't a role, or the role can't be limited to a graph.
     """
     role, colon, graph = text.partition(":")
     if role not in GRANTS or (colon and (not graph or role == "admin")):
         raise UsageError(
-            f"{text!r:.200} is no role; the roles are {', '.join(GRANTS)}, and but for admin ROLE:GRAPH."
+            f"{text!r:.200} is not a role; the roles are {', '.join(GRANTS)}; all but admin take ROLE:GRAPH."
         )
     return role, graph
 
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Who calls: a principal, with what its login says of it.
+    """A caller: a principal, with facts from its login.
 
-    `roles` are those of the server (see `GRANTS`) and those that rules of approvals name; "approver:payments"
-    is one of runs of the graph `payments` only. `level` is how sure it is who calls (see
-    docs/how-to/approvals.md), `login_at` when they logged in (seconds since 1970). `graph` is the only one
-    that the person may do something with here, "" for all.
+    `roles` are the server's (see `GRANTS`) and those that approval rules name; "approver:payments" is
+    limited to runs of the graph `payments`. `level` is how certain the caller's identity is (see
+    docs/how-to/approvals.md), `login_at` is the time of the login (seconds since 1970). `graph` is the only
+    graph that the person may work with here, "" for all.
     """
 
     principal: Principal
@@ -79,31 +79,31 @@ class Person:
 
     @property
     def permissions(self) -> frozenset[Permission]:
-        """All that the roles grant."""
+        """All permissions that the roles grant."""
         return frozenset(grant for role in self.roles for grant in GRANTS.get(role, ()))
 
     def may(self, permission: Permission) -> bool:
-        """Say if a role grants the permission."""
+        """Return whether a role grants the permission."""
         return permission == "open" or permission in self.permissions
 
     def voter(self, now: float) -> Voter:
-        """Return the person as rules of approvals see them, at a time in seconds since 1970."""
+        """Return the person as approval rules see them, at a time in seconds since 1970."""
         age = None if self.login_at is None else max(0.0, now - self.login_at)
         return Voter(self.principal, self.groups, self.roles, self.level, age, self.acr)
 
 
 async def caller(request: Request) -> Person | None:
-    """Return who calls, asked once a request."""
+    """Return the caller; `auth` is asked once per request."""
     if not hasattr(request.state, "person"):
         request.state.person = await asked(request)
     return cast("Person | None", request.state.person)
 
 
 async def asked(request: Request) -> Person | None:
-    """Return who calls by what `auth` says now.
+    """Return the caller according to `auth` now.
 
     Raises:
-        Problem: their name has characters that can't be seen, or that look like others.
+        Problem: the name has characters that are invisible, or look like others.
     """
     answer = cast("Callable[[Request], object]", request.app.state.auth)(request)
     person = cast("Person | None", await answer if inspect.isawaitable(answer) else answer)
@@ -115,7 +115,7 @@ async def asked(request: Request) -> Person | None:
 
 
 Graphs = Callable[[Request], Awaitable[Collection[str]]]
-"""Returns the outermost graphs that a request is about."""
+"""A function that returns the outermost graphs of a request."""
 
 
 async def graphs_of(request: Request, names: Iterable[str]) -> Collection[str]:
@@ -129,7 +129,7 @@ async def graphs_of(request: Request, names: Iterable[str]) -> Collection[str]:
 
 
 async def in_path(request: Request) -> Collection[str]:
-    """Return the graph of the run or the question that the path names, or the graph."""
+    """Return the graph in the path, or the graph of the run or question in the path."""
     path = request.path_params
     if "graph" in path:
         return {path["graph"]}
@@ -138,19 +138,19 @@ async def in_path(request: Request) -> Collection[str]:
 
 
 async def in_query(request: Request) -> Collection[str]:
-    """Return the graph of a listing that is filtered by one."""
+    """Return the graph that filters a listing."""
     name = request.query_params.get("graph", "")
     return {outermost(name)} if name else ()
 
 
 async def of_runs(request: Request) -> Collection[str]:
-    """Return the graphs of the runs that a stream is of, or the graph by which it is filtered."""
+    """Return the graphs of a stream's runs, or the graph that filters it."""
     ids = request.query_params.getlist("run")
     return await graphs_of(request, ids) if ids else await in_query(request)
 
 
 async def in_body(request: Request) -> Collection[str]:
-    """Return the graph that a start names, or the filter of a batch."""
+    """Return the graph that a start, or the filter of a batch, names."""
     body = await _json(request)
     named = body.get("filter", body)
     if not isinstance(named, dict) or named.get("run_ids") is not None:
@@ -171,9 +171,9 @@ async def of_questions(request: Request) -> Collection[str]:
 
 
 def _name_graph(request: Request, graph: str) -> None:
-    """Put a graph into the query of a request, as its sender could have done: no route can forget it."""
+    """Put a graph into the query of a request, as its sender might, so that no route can forget it."""
     request.scope["query_string"] = request.url.include_query_params(graph=graph).query.encode()
-    for name in ("_query_params", "_url"):  # read already, for the dependencies of the route
+    for name in ("_query_params", "_url"):  # cached when the route's dependencies read them
         vars(request).pop(name, None)
 
 
@@ -186,11 +186,11 @@ async def _json(request: Request) -> dict[str, Any]:
 
 
 class Allow:
-    """The permission of a route, as its dependency: it returns who calls.
+    """The permission of a route, as a dependency that returns the caller.
 
-    Roles of a graph count where `graphs` says which graphs the request is about, and it is one. A listing
-    that names none becomes one of the graph of who has roles of one only. With `mixed` they count for all
-    graphs: the route itself leaves out what a person may not see.
+    A role limited to a graph counts if `graphs` returns only that graph for the request. A listing that
+    names no graph is limited to the caller's graph, if their roles are limited to a single one. With
+    `mixed`, such roles count for all graphs: the route itself leaves out items that a person may not see.
     """
 
     def __init__(
@@ -200,10 +200,10 @@ class Allow:
         self._graphs, self._mixed = graphs, mixed
 
     async def __call__(self, request: Request) -> Person | None:
-        """Return who calls, with the roles that they have for the graph of the request.
+        """Return the caller, with their roles for the graph of the request.
 
         Raises:
-            Problem: the caller is not known, or may not.
+            Problem: the caller is not known, or lacks the permission.
         """
         if self.permission == "open":
             return None
@@ -238,7 +238,7 @@ class Allow:
             return person
         if candidates and not graphs and is_page:
             address = request.url
-            if address.path == f"{prefix(request)}/":  # it is of all graphs
+            if address.path == f"{prefix(request)}/":  # the home page shows all graphs
                 raise Problem(307, "", headers={"Location": f"{prefix(request)}/inbox"})
             if self._graphs is in_query:
                 query = address.include_query_params(graph=candidates[0]).query
@@ -265,21 +265,21 @@ OPEN, SEE, READ, DECIDE, OPERATE, ADMINISTER = (
 )
 
 SIGNED = Allow("open")
-"""Another service calls, on behalf of people: the route checks the signature of each request itself."""
+"""For calls of another service on behalf of people: the route itself checks each request's signature."""
 
 Seen = Annotated[Person, Depends(SEE)]
 Reads = Annotated[Person, Depends(READ)]
 Decides = Annotated[Person, Depends(DECIDE)]
 Operates = Annotated[Person, Depends(OPERATE)]
 Administers = Annotated[Person, Depends(ADMINISTER)]
-"""Who calls a route, by what they must be allowed to, where one names a run or a question for that run."""
+"""The caller of a route, by the permission it needs; if the path names a run or question, for its graph."""
 
 Known = Annotated[Person, Depends(Allow("see", mixed=True))]
 Signs = Annotated[Person, Depends(Allow("decide", mixed=True))]
-"""The same in any graph."""
+"""The same, with the permission for any graph."""
 
 Lists = Annotated[Person, Depends(Allow("see", in_query))]
 Hears = Annotated[Person, Depends(Allow("see", of_runs))]
 Starts = Annotated[Person, Depends(Allow("operate", in_body))]
 DecidesAll = Annotated[Person, Depends(Allow("decide", of_questions))]
-"""The same for the graph that a listing, a start or a batch names, or that all runs or questions are of."""
+"""The same for the graph that a listing, start or batch names, or that all its runs or questions have."""

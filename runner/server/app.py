@@ -42,19 +42,19 @@ ROUTERS = (*api.ROUTERS, *pages.ROUTERS)
 DOORS = ("agui", "mail", "mcp", "slack")
 
 MARGIN = 1_048_576
-"""Bytes that a body may have besides the value that is stored."""
+"""Bytes that a body may have in addition to the stored value."""
 
-DESCRIPTION = """Runs, their questions and what they wait for, over HTTP.
+DESCRIPTION = """Runs, their questions and everything they wait for, over HTTP.
 
 Errors are problem documents (RFC 9457). Lists have `items` and `next`, the cursor of the next page or null.
 """
 
 
 class Application(FastAPI):
-    """The application; its OpenAPI document also says what the routes answer."""
+    """The application; its OpenAPI document also describes the routes' answers."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the document, made at the first time."""
+        """Return the document, which is made on the first call."""
         if not self.openapi_schema:
             self.openapi_schema = complete(super().openapi())
         return self.openapi_schema
@@ -68,11 +68,11 @@ def create_app(
 ) -> FastAPI:
     """Make the ASGI application of the API and the pages; it can be mounted below any path.
 
-    `auth` tells who calls: one of `runner.server.auth`, or a callable that takes the request and returns a
-    `Person`, or None for a caller who is not known; it may be async. Without it who has the token that is
-    logged here may do everything, on this machine, and no other anything (`Local`). `doors` are other
-    protocols that are served: "agui", "mail", "mcp", "slack", or MODULE:OBJECT, which takes the `Services`
-    and returns an `APIRouter`.
+    `auth` identifies the caller: an object of `runner.server.auth`, or a callable, possibly async, that takes
+    the request and returns a `Person`, or None for an unknown caller. Without it, anyone on this machine with
+    the token logged here may do everything, and no one else anything (`Local`). `doors` are other protocols
+    to serve: "agui", "mail", "mcp", "slack", or MODULE:OBJECT, which takes the `Services` and returns an
+    `APIRouter`.
 
     Raises:
         UsageError: a setting can't be used, or there is no such door. MissingExtra: a door needs an extra.
@@ -125,12 +125,12 @@ def create_app(
 def _door_object(name: str) -> str:
     if ":" not in name and name not in DOORS:
         names = ", ".join(DOORS)
-        raise UsageError(f"--door {name!r} is none of {names}, and no MODULE:OBJECT.")
+        raise UsageError(f"--door {name!r} is not one of {names}, or MODULE:OBJECT.")
     return name if ":" in name else f"runner.doors.{name}:router"
 
 
 def imported(name: str, option: str) -> Callable[..., Any]:
-    """Return what MODULE:OBJECT names, as the value of an option.
+    """Return the object that an option names as MODULE:OBJECT.
 
     Raises:
         UsageError: it can't be imported, or can't be called.
@@ -144,7 +144,7 @@ def imported(name: str, option: str) -> Callable[..., Any]:
         raise UsageError(f"--{option} {name!r} can't be imported: {error}.") from error
     if not callable(value) or isinstance(value, type):
         raise UsageError(
-            f"--{option} {name!r} is no function, nor an object that can be called."
+            f"--{option} {name!r} is not a function or another object that can be called."
         )
     return cast("Callable[..., Any]", value)
 
@@ -167,7 +167,7 @@ async def _checked_request(request: Request) -> None:
 
 
 def permission_of(route: APIRoute) -> Allow | None:
-    """Return the permission that a route names; None where it names none."""
+    """Return the permission that a route names; None if it names none."""
     return next(
         (
             dependency.call
@@ -193,15 +193,15 @@ def _include(target: APIRouter, router: APIRouter) -> None:
     for route in routes((router,)):
         if permission_of(route) is None:
             raise UsageError(
-                f"the route {route.path} names no permission, so no caller may be let in; one that checks "
-                "itself who sends has dependencies=[Depends(runner.server.SIGNED)]."
+                f"the route {route.path} names no permission, so no caller may be let in; a route that "
+                "checks senders itself has dependencies=[Depends(runner.server.SIGNED)]."
             )
 
 
 _ROUTER = APIRouter(
     dependencies=[Depends(_checked_request)], generate_unique_id_function=_tagged_id
 )
-"""The routes of every application, made once: FastAPI takes long to make them of the routers."""
+"""The routes of every application, made once: FastAPI is slow to make them from the routers."""
 
 for _each in ROUTERS:
     _include(_ROUTER, _each)

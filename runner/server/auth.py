@@ -1,4 +1,4 @@
-"""Authentication backends; `create_app(auth=...)` takes one of them, or a callable of your own."""
+"""Authentication backends; `create_app(auth=...)` takes one of them, or your own callable."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from runner.server.problems import Problem, prefix
 log = logging.getLogger(__name__)
 
 UNIX = "unix"
-"""The name of a socket file among networks: who connects by it has no address."""
+"""The name of a socket file among networks: its clients have no address."""
 
 NOTED_EVERY = 60.0
 """Seconds after which the use of an API key is written to the store again."""
 
 PREFIX = "rk_"
-"""Prefix of an API key, by which scanners of secrets find one that was published."""
+"""Prefix of an API key, so that secret scanners find a published key."""
 
 
 class Local:
-    """Who has the token that the server logs at its start, with all roles: for development on one machine.
+    """A login with all roles, by the token that the server logs at its start: for development on one machine.
 
     A browser exchanges the token for a cookie at `/login?token=...`, a program sends it as `Authorization:
-    Bearer`. It is the same as long as `secret` is; without one it is new at each start. It counts on the
-    loopback interface only: `runner server` refuses to listen elsewhere with it; a request with the headers
-    of a proxy, or by another name than that of the loopback interface (see DNS rebinding), is refused, too.
+    Bearer`. It is the same as long as `secret` is; without one it is new at each start. It works on the
+    loopback interface only: `runner server` refuses to listen elsewhere with it, and requests with a proxy's
+    headers, or to a name other than the loopback interface's (see DNS rebinding), are refused, too.
     """
 
     login_path = "/login"
@@ -66,7 +66,7 @@ class Local:
     """Headers that proxies set; a browser on this machine sends none of them."""
 
     def __init__(self, name: str = "", secret: str = "") -> None:
-        """`name` is who decides; without it the user of this process."""
+        """`name` is the person who decides; by default the user of this process."""
         self._person = Person(Principal(name or getpass.getuser()), frozenset(GRANTS))
         self.token = token_of(secret or secrets.token_hex(32))
         self.router = APIRouter(include_in_schema=False, dependencies=[Depends(OPEN)])
@@ -74,7 +74,7 @@ class Local:
         self.router.add_api_route("/logout", self._logout, methods=["POST"])
 
     def __call__(self, request: Request) -> Person:
-        """Return the user of this process, for a request of this machine with the token or its cookie.
+        """Return the person, for a request from this machine with the token or its cookie.
 
         Raises:
             Problem: it has neither, or comes from elsewhere.
@@ -117,7 +117,7 @@ class Local:
         if not same(token, self.token):
             raise Problem(
                 403,
-                "Open the address that the server logged at its start: this one has not its token.",
+                "Open the address that the server logged at its start: this one lacks its token.",
             )
         response = RedirectResponse(prefix(request) + local_path(next), 303)
         response.set_cookie(_cookie(request), hash_of(token), httponly=True, samesite="lax")
@@ -130,7 +130,7 @@ class Local:
 
 
 def token_of(secret: str) -> str:
-    """Return the token of `Local` that follows from a secret."""
+    """Derive the token of `Local` from a secret."""
     return hmac.new(secret.encode(), b"local login", hashlib.sha256).hexdigest()
 
 
@@ -139,19 +139,19 @@ def _cookie(request: Request) -> str:
 
 
 def local_path(path: str) -> str:
-    """Return a path of this server; one that leads elsewhere is the first page."""
+    """Return a path of this server; the first page if the path leads elsewhere."""
     safe = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
     return quote(path, safe="/?=&%+:,.-_~") if safe else "/"
 
 
 def is_loopback(host: str) -> bool:
-    """Say if an address is of this machine; a socket file has none."""
+    """Return whether an address is this machine's; a socket file has the address ""."""
     address = _address(host)
     return host in {"", "localhost"} if address is None else address.is_loopback
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an address; one of IPv4 that a socket of IPv6 writes as ::ffff:10.1.2.3 is that of IPv4."""
+    """Read an address; an IPv4 address that an IPv6 socket writes as ::ffff:10.1.2.3 is read as IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -161,16 +161,16 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 @dataclass(frozen=True, slots=True)
 class ProxyHeaders:
-    """Who a proxy in front says, which has checked the login.
+    """The person that a proxy in front names, which has checked the login.
 
-    `user` and `groups` are names of headers, the latter with commas between its values; names are UTF-8.
-    Headers count only from `trusted` networks, for any other client could write them; "unix" trusts a socket
-    file. With a `secret` they count only beside it, in the header `secret_header`. `issuer` is who vouches
-    for the names.
+    `user` and `groups` are names of headers, `groups` with comma-separated values; names are UTF-8.
+    Headers count only from `trusted` networks, since any other client could write them; "unix" trusts a
+    socket file. With a `secret` they count only if the header `secret_header` has it. `issuer` vouches for
+    the names.
 
-    `default_roles` are every person's, `role_of` has by group the roles of its members. `roles` names a
-    header of roles; only for a proxy that deletes it from what clients send, which most do not. With
-    `casefold` names that differ only in case, or in the width of letters, are one, as in LDAP (RFC 4518).
+    `default_roles` are every person's, `role_of` maps each group to its members' roles. `roles` names a
+    header of roles, only for a proxy that deletes it from clients' requests, which most do not. With
+    `casefold`, names that differ only in case, or in the width of letters, are one, as in LDAP (RFC 4518).
     """
 
     user: str = "x-forwarded-user"
@@ -188,21 +188,21 @@ class ProxyHeaders:
         """Check the networks.
 
         Raises:
-            UsageError: one is none.
+            UsageError: one of them isn't a network.
         """
         for network in self.trusted:
             try:
                 _ = network == UNIX or ipaddress.ip_network(network)
             except ValueError as error:
                 raise UsageError(
-                    f"trusted has {network!r}, which is no network such as 10.0.0.0/8, nor {UNIX!r}."
+                    f"trusted has {network!r}, which is not a network such as 10.0.0.0/8, nor {UNIX!r}."
                 ) from error
 
     def __call__(self, request: Request) -> Person | None:
-        """Return who the headers name.
+        """Return the person that the headers name.
 
         Raises:
-            Problem: they can't be those of the proxy, or one is there twice.
+            Problem: the headers can't be the proxy's, or one is there twice.
         """
         name = _header(request, self.user)
         if not name:
@@ -210,8 +210,8 @@ class ProxyHeaders:
         if not self._is_trusted(request.client.host if request.client else ""):
             raise Problem(
                 403,
-                "The headers of a login come from an address that is not trusted; `--trusted` names "
-                "that of the proxy.",
+                "The headers of a login come from an address that is not trusted; name the proxy's "
+                "address with `--trusted`.",
             )
         if self.secret and not same(_header(request, self.secret_header), self.secret):
             raise Problem(
@@ -241,10 +241,10 @@ class ProxyHeaders:
 
 
 def _header(request: Request, name: str) -> str:
-    """Return a header that a proxy sets; "" where there is none.
+    """Return a header that a proxy sets, or "" if it is missing.
 
     Raises:
-        Problem: there are two, of which the client has sent one, or it is not UTF-8.
+        Problem: there are two, one of them sent by the client, or it is not UTF-8.
     """
     values = request.headers.getlist(name)
     if len(values) > 1:
@@ -262,11 +262,11 @@ def _listed(text: str) -> Iterable[str]:
 
 
 class ApiKeys:
-    """Programs, by keys in the header `Authorization: Bearer rk_...`.
+    """The login of programs, by keys in the header `Authorization: Bearer rk_...`.
 
-    The file has a JSON list, an object for each key: `hash` (of `new_key`), `name`, `roles`, `groups`, and
-    `expires`, an ISO 8601 time at which the key ends. It is read again when it has changed. `then` is asked
-    about requests without a key: people.
+    The file has a JSON list with an object for each key: `hash` (of `new_key`), `name`, `roles`, `groups`,
+    and `expires`, the ISO 8601 time at which the key ends. It is read again when it has changed. `then`
+    identifies the callers without a key: people.
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class ApiKeys:
             UsageError: the file can't be read.
         """
         self.path, self._then, self._issuer = Path(path), then, issuer
-        # The routes of a login, such as those of `OIDC`, are those of this object, too.
+        # This object has the routes of the login, such as `OIDC`, too.
         for name in ("router", "login_path"):
             if hasattr(then, name):
                 setattr(self, name, getattr(then, name))
@@ -297,7 +297,7 @@ class ApiKeys:
             return self._then(request) if self._then else None
         try:
             self._read()
-        except UsageError as error:  # those that were read before may have been revoked since
+        except UsageError as error:  # keys read earlier may have been revoked since
             log.error("api_keys.unread: %s No key counts until it can be read.", error)  # noqa: TRY400 - says all
             raise Problem(
                 503,
@@ -341,7 +341,7 @@ def new_key(
 ) -> tuple[str, dict[str, Any]]:
     """Make an API key: the key itself, which is stored nowhere, and its entry in the file.
 
-    It expires after so many days; without a number only when its entry is removed.
+    It expires after `days`; without them, it is valid until its entry is removed.
 
     Raises:
         UsageError: a role is not one of this server's.

@@ -1,8 +1,8 @@
-"""Safety of pages in a browser: headers of each response, and who may send a form.
+"""Safety of pages in a browser: the headers of each response, and checks of who sends a form.
 
-A request that changes something must come from a page of this origin, which the browser says, and carry the
-form token of who is logged in. A program that is no browser says neither `Origin` nor `Sec-Fetch-Site`; it
-sends JSON, which no form of another site can.
+A request that changes something must come from a page of this origin, as the browser states, and carry the
+form token of the logged-in person. A program other than a browser sends neither `Origin` nor
+`Sec-Fetch-Site`; it sends JSON, which a form of another site can't.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "x-content-type-options": "nosniff",
-    # Nothing to other sites. With "no-referrer" browsers write "Origin: null" into the forms of this one.
+    # Other sites get no referrer. With "no-referrer", browsers send "Origin: null" with this site's forms.
     "referrer-policy": "same-origin",
 }
 
 OF_UNKNOWN = 65_536
-"""Bytes of a body that are read before it is known who calls."""
+"""Bytes of a body that are read before the caller is known."""
 
 MOST_UNKNOWN = "runner.most_unknown"
-"""The name in the scope of a request under which a route that checks signatures says that it reads more."""
+"""The name in a request's scope where a route that checks signatures puts a higher number."""
 
 SHARED: dict[str, Any] = {
     "allow_methods": ["GET", "POST", "DELETE"],
@@ -56,7 +56,7 @@ SHARED: dict[str, Any] = {
     ],
     "expose_headers": ["etag", "location", "retry-after"],
 }
-"""For pages of RUNNER_CORS_ORIGINS: what they may send and read, never with the cookies of this origin."""
+"""Methods and headers for pages of RUNNER_CORS_ORIGINS, which never send the cookies of this origin."""
 
 JSON_TYPE, FORM_TYPE = "application/json", "application/x-www-form-urlencoded"
 
@@ -65,11 +65,11 @@ SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 TOKEN, TOKEN_HEADER = "form_token", "x-form-token"
 
 TOKEN_AGE = 12 * 3600
-"""Seconds for which a page that was opened can still send its form."""
+"""Seconds for which an open page can send its form."""
 
 
 class SecurityHeaders:
-    """Puts the headers on each response; also marks what must not be stored by a cache."""
+    """Middleware that adds the headers to each response, and by default forbids caches to store it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -92,12 +92,12 @@ TWO_LENGTHS = {b"content-length", b"transfer-encoding"}
 
 
 class BodyLimit:
-    """Refuses bodies of requests that are larger than what could be stored, before they are in memory.
+    """Middleware that refuses request bodies too large to be stored, before they are in memory.
 
-    The body is read before a route asks who calls, so that of an unauthenticated caller is limited to
-    `OF_UNKNOWN` bytes, or what the route has put into the scope as `MOST_UNKNOWN`. A request that gives its
-    length in two ways is refused, and its connection closed: a proxy may have seen another end of it
-    (request smuggling).
+    A body is read before the route identifies the caller, so an unknown caller's body is limited to
+    `OF_UNKNOWN` bytes, or the number that the route has put into the scope as `MOST_UNKNOWN`. A request
+    that gives its length in two ways is refused, and its connection closed: a proxy may have seen another
+    end of it (request smuggling).
     """
 
     def __init__(self, app: ASGIApp, most: int) -> None:
@@ -129,7 +129,7 @@ class BodyLimit:
 
 
 async def _check_known(request: Request) -> None:
-    # FastAPI answers 400 to whatever else is raised while it reads a body.
+    # FastAPI answers 400 to any other exception while it reads a body.
     try:
         person = await caller(request)
     except Problem as problem:
@@ -139,7 +139,7 @@ async def _check_known(request: Request) -> None:
 
 
 class FormTokens:
-    """Tokens that prove that a form is from a page which this server made for the same person."""
+    """Tokens that prove that a form is from a page that this server made for the same person."""
 
     def __init__(self, secret: str = "") -> None:
         """With several processes all need the same `secret`; without one each makes its own."""
@@ -148,12 +148,12 @@ class FormTokens:
     def issue(
         self, person: Person | None, now: float | None = None, about: str | None = None
     ) -> str:
-        """Make the token of a page, or of what it shows, such as a question by its digest."""
+        """Make the token of a page, or of an item that it shows, such as a question by its digest."""
         time_text = f"{int(time.time() if now is None else now):x}"
         return f"{time_text}.{self._mac(person, time_text, about)}"
 
     def holds(self, token: str, person: Person | None, now: float | None = None) -> bool:
-        """Say if a token is one of this person's, and not too old."""
+        """Return whether a token is this person's, and not too old."""
         issued_at = self.issued_at(token, person)
         return (
             bool(issued_at)
@@ -161,7 +161,7 @@ class FormTokens:
         )
 
     def issued_at(self, token: str, person: Person | None, about: str | None = None) -> int:
-        """Return when a token was issued, in seconds since 1970; 0 for one that is not this person's."""
+        """Return when a token was issued, in seconds since 1970; 0 if it isn't this person's."""
         time_text, _, mac = token.partition(".")
         return int(time_text, 16) if same(mac, self._mac(person, time_text, about)) else 0
 
@@ -172,15 +172,15 @@ class FormTokens:
 
 
 def content_type(request: Request) -> str:
-    """Return the type of a body; it is JSON unless the request says another one."""
+    """Return the type of a body; it is JSON unless the request names another type."""
     return request.headers.get("content-type", JSON_TYPE).partition(";")[0].strip().lower()
 
 
 async def check_json(request: Request) -> None:
-    """Refuse a body in JSON that others read in another way or not at all: a key twice, UTF-16, too deep.
+    """Refuse a JSON body that other readers read differently or can't read: a key twice, UTF-16, too deep.
 
     Raises:
-        Problem: it is one.
+        Problem: the body is like that.
     """
     body = await request.body() if content_type(request).endswith("json") else b""
     try:
@@ -190,12 +190,12 @@ async def check_json(request: Request) -> None:
 
 
 def check_origin(request: Request) -> bool:
-    """Say if a request that changes something comes from a browser's page of this origin.
+    """Return whether a request that changes something comes from a browser's page of this origin.
 
-    False where it does not come from a browser, and sends JSON.
+    False means that it does not come from a browser, and sends JSON.
 
     Raises:
-        Problem: it comes from a page elsewhere.
+        Problem: it comes from a page elsewhere, or not from a browser and is not JSON.
     """
     site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
     if site is None and origin is None:
@@ -205,7 +205,7 @@ def check_origin(request: Request) -> bool:
         if kind != JSON_TYPE:
             raise Problem(403, "Send JSON, or a form from a page of this server.")
         return False
-    # A cookie is sent to every port of a name, and "same-site" includes names beside this one: neither is us.
+    # A cookie is sent to every port of a name, and "same-site" includes sibling names: neither is ours.
     if site not in {None, "same-origin"} or (
         origin is not None and not _is_ours(request, origin)
     ):
@@ -214,14 +214,14 @@ def check_origin(request: Request) -> bool:
 
 
 def _is_ours(request: Request, origin: str) -> bool:
-    """Say if an origin is that of RUNNER_SERVER_URL, or has the host that the request names."""
+    """Return whether an origin is RUNNER_SERVER_URL's, or has the host that the request names."""
     ours, address = urlsplit(request.app.state.services.settings.server_url), urlsplit(origin)
     is_public = bool(ours.netloc) and address[:2] == ours[:2]
     return is_public or address.netloc == request.headers.get("host")
 
 
 def origin_of(request: Request) -> str:
-    """Return the origin at which people open the pages: RUNNER_SERVER_URL, or else what the request names."""
+    """Return the origin at which people open the pages: RUNNER_SERVER_URL's, or else the request's."""
     settings = request.app.state.services.settings
     address = urlsplit(settings.server_url or str(request.base_url))
     return f"{address.scheme}://{address.netloc}"
@@ -231,7 +231,7 @@ async def check_form(request: Request, person: Person | None) -> None:
     """Refuse a browser's request that changes something without the token of its page.
 
     Raises:
-        Problem: it comes from elsewhere, or has no such token.
+        Problem: it comes from elsewhere, or lacks the token.
     """
     if request.headers.get("authorization", "").lower().startswith("bearer "):
         return  # a browser adds the other schemes by itself, and never this one

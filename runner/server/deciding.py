@@ -1,7 +1,7 @@
-"""The server as a door: it says who decides or starts, and signs that where it has a key.
+"""The server as a door: it states who decides or starts, and signs the statement if it has a key.
 
-With `RUNNER_SIGNING_KEY` each decision carries what the login said (when it was, of which class, groups and
-roles) and its level, signed, so that a worker can check it again. Without it the decision counts at level 0.
+With `RUNNER_SIGNING_KEY` each decision carries the facts of the login (time, class, groups and roles) and its
+level, signed, so that a worker can check it again. Without the key the decision counts at level 0.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def grant(
     comment: str = "",
     proof: dict[str, JSON] | None = None,
 ) -> Receipt:
-    """Count a person's vote for a grant; see `decide` for `proof`."""
+    """Count a person's vote on a grant; see `decide` for `proof`."""
     body = granting.message(record, decision, person.principal, comment)
     body = {**body, "proof": proof} if proof else _sign(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
@@ -69,7 +69,7 @@ def act(
     proof: dict[str, JSON] | None = None,
     **options: Any,
 ) -> Receipt:
-    """Do what a person wants with a question besides voting: claim, release, delegate, comment, withdraw."""
+    """Apply a person's operation other than a vote: claim, release, delegate, comment, withdraw a vote."""
     body = operation_body(question_id, kind, person.principal, **options)
     body = {**body, "proof": proof} if proof else _sign(services, person, body)
     voter = Voter(person.principal, person.groups, person.roles)
@@ -85,7 +85,7 @@ def absence_message(
     since: int | None = None,
     only: Sequence[str] = (),
 ) -> dict[str, JSON]:
-    """Return the message by which a person is away, as it is signed; see `absence_body` for errors."""
+    """Return the message that states a person's absence, as it is signed; see `absence_body` for errors."""
     begins = time.time_ns() // 1_000_000 if since is None else since
     tenant = services.client.engine.store.namespace
     return absence_body(tenant, person.principal, to, since=begins, until=until, only=only)
@@ -111,7 +111,7 @@ def start_for(
     proof: Any = None,
     **options: Any,
 ) -> Run:
-    """Start a run that a person asks for, whom rules may exclude from deciding; see `decide` for `proof`."""
+    """Start a run for a person, whom rules may exclude from deciding; see `decide` for `proof`."""
     present_options = {name: value for name, value in options.items() if value}
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
     proof = proof or _sign(services, person, body).get("proof")
@@ -126,12 +126,12 @@ def start_for(
 
 
 def cancelled_by(person: Person, reason: str = "") -> str:
-    """Return the reason of a cancellation that says who asked for it."""
+    """Return the reason of a cancellation, with the name of the person."""
     return cancellation(person.principal.name or person.principal.sub, reason)
 
 
 def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
-    """Return the options of a run like another that a person asks for, with changes to it."""
+    """Return the options of a run like another, with the person who asks for it and their changes."""
     sign = functools.partial(_sign, services, person)
     return {"by": person.principal, "sign": sign, **changes}
 
@@ -152,7 +152,7 @@ def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str
 
 
 def selectors_of(services: Services, person: Person) -> list[str]:
-    """Name a person, their groups and roles as login and directory know them, and whom they stand in for."""
+    """List the selectors of a person: by login and directory, and of the people they stand in for."""
     selectors = directory.selectors_of(person.voter(time.time()), services.settings.directory)
     return [*selectors, *lent_selectors(services.client.engine, person.principal)]
 
@@ -165,7 +165,7 @@ def why_barred(
 ) -> str:
     """Return why a person may not decide a question, as far as that is known before they vote.
 
-    `own_keys` are theirs, where it takes one: those say in which groups they are.
+    `own_keys` are their keys, if the question requires one; the keys name their groups.
     """
     key, names = person.principal.key, question.assignees
     if question.rule is None:
@@ -178,7 +178,7 @@ def why_barred(
     elif own_keys:
         voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)
     else:
-        return "it takes a passkey of yours, and none that is valid here is known"
+        return "it needs your passkey, and you have none that is valid here"
     facts = VoterFacts(
         (question.requester, *question.on_behalf_of),
         answerers(services.store, rule, question),
@@ -190,5 +190,5 @@ def why_barred(
         plain_issuer=services.client.engine.plain_issuer,
     )
     why = barred(rule, voter, facts, question.stage)
-    # A login that is too old is said beside the form, with the way to another.
+    # The page reports a login that is too old beside the form, with a link to log in again.
     return "" if why == unsure(rule, voter, question.stage) else why

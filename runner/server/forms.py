@@ -1,8 +1,8 @@
-"""A form for a JSON Schema: the fields that a page shows, and the answer that its form gives.
+"""A form for a JSON Schema: the fields that a page shows, and the answer that they give.
 
-Choices, yes and no, numbers with their bounds, dates, texts and lists of them have fields of their own, and
-an object has those of its parts; whatever else is a field of JSON. A schema that is no object has the one
-field `answer`.
+Choices, yes and no, numbers with their bounds, dates, texts and lists of them have their own kinds of fields.
+An object has the fields of its parts; anything else has a field for JSON. A schema that isn't an object has
+the one field `answer`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
 
 INPUTS = {"date": "date", "email": "email", "uri": "url"}
-"""Inputs for the formats of texts; a time of JSON Schema has an offset, which the one for times has not."""
+"""Inputs for the formats of texts; none for times, since JSON Schema's have an offset and HTML's don't."""
 
 LINE = r"[^\r\n]*"
 TRIMMED = r"(\S(.*\S)?)?"
@@ -32,10 +32,10 @@ HELD = {
     "url": TRIMMED,
     "text": LINE,
 }
-"""Texts that browsers leave as they are in an input, by its type: any other would come back changed."""
+"""Texts that browsers don't change in an input, by its type; any other would come back changed."""
 
 DEEPEST = 3
-"""Objects in each other that have fields; what is deeper is JSON, as a schema may contain itself."""
+"""Depth of nested objects that have fields; deeper ones are JSON, as a schema may contain itself."""
 
 LONG = 200
 """A text that may have more characters gets several lines."""
@@ -52,9 +52,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input, or
-    "group", which has `parts`, or "whole", the answer as JSON; `value` is as it is typed, `was` as it was
-    before, where a value is edited.
+    """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input,
+    "group", which has `parts`, or "whole", the answer as JSON; `value` is the typed text, `was` the earlier
+    one, if a value is edited.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Field:
 
 
 WHOLE, AS_JSON = "answer", ""
-"""The fields of an answer that is no object with fields, and of any answer as JSON."""
+"""The field of an answer other than an object with fields, and the field of any answer as JSON."""
 
 NEEDED = "A value is needed."
 
@@ -89,7 +89,7 @@ def fields_of(
 def with_json(
     fields: list[Field], texts: Mapping[str, str] | None = None, label: str = "Answer as JSON"
 ) -> list[Field]:
-    """Add the field that has all of a value as JSON, for what the other fields can't hold."""
+    """Add the field with the whole value as JSON, for values that the other fields can't hold."""
     if [each.kind for each in fields] == ["json"]:
         return fields
     return [*fields, Field(AS_JSON, "whole", label, value=(texts or {}).get(AS_JSON, ""))]
@@ -111,7 +111,7 @@ def marked(
 
 
 def is_blank(schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]) -> bool:
-    """Return whether the fields of an answer are as a new form has them."""
+    """Return whether the fields of an answer are as in a new form."""
     blank = dict(_shown_texts(fields_of(schema)))
     return all(text == line_ends(blank.get(path, "")) for path, text in answer_texts.items())
 
@@ -130,7 +130,7 @@ def _is_group(field: AnswerField, path: str) -> bool:
 
 def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
     schema = answer.schema
-    # No text is null where the schema has it, a list without items, or the empty text.
+    # An empty field means null, if the schema allows it, a list without items, or the empty text.
     is_required = answer.required and not (answer.nullable or answer.may_be_empty)
     label, description = (
         str(schema.get("title", answer.name)),
@@ -163,7 +163,7 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
 
 
 def _choices(answer: AnswerField, text: str | None) -> Iterator[Choice]:
-    """Return the values of a choice; `text` is that which was sent, None for a form that is new."""
+    """Yield the values of a choice; `text` is the value that was sent, None for a new form."""
     is_boolean = answer.schema.get("type") == "boolean"
     values = [True, False] if is_boolean else answer.choices
     if not isinstance(values, list) or any(isinstance(value, (dict, list)) for value in values):
@@ -207,7 +207,7 @@ def _text(value: Any) -> str:
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON that is edited: what can't be seen is an escape of JSON, which means the same."""
+    """Write a value as JSON for editing; invisible characters become JSON escapes, which mean the same."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     return "".join(
         char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
@@ -215,7 +215,7 @@ def json_text(value: Any) -> str:
 
 
 def line_ends(text: str) -> str:
-    """Return what was typed: browsers send each line end as CR LF."""
+    """Return a text as it was typed; browsers send each line end as CR LF."""
     return text.replace("\r\n", "\n")
 
 
@@ -230,7 +230,7 @@ async def fields_sent(request: Request) -> dict[str, str]:
 
 
 def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
-    """Return the fields of a form that are those of an answer, by their names in its schema."""
+    """Return the fields of a form that belong to an answer, by their names in its schema."""
     return {
         name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")
     }
@@ -259,7 +259,7 @@ def answer_of(
 
 
 def edit_schema(schema: Mapping[str, Any] | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema of a call's arguments, or one by their values where there is none."""
+    """Return the schema of a call's arguments, or one made from their values if it has no fields."""
     if schema and answer_field(schema).fields:
         return schema
     properties = {
@@ -274,9 +274,9 @@ def _kind(value: Any) -> str:
 
 
 def edit_texts(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, str]:
-    """Return arguments as the fields of a form have them; {} where they are edited as JSON.
+    """Return arguments as the texts of a form's fields; {} if they are edited as JSON.
 
-    That is where they have no fields, or characters that can't be seen there, or that no browser sends back.
+    They are if they have no fields, or have characters that are invisible there or no browser sends back.
     """
     plain = json.dumps(args, ensure_ascii=False)
     if json_text(plain) != json.dumps(plain, ensure_ascii=False):
@@ -327,7 +327,7 @@ def _at(value: Any, names: Iterable[str]) -> Any:
 def edit_of(
     schema: Mapping[str, Any], args: Mapping[str, Any], answer_texts: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
-    """Return the arguments that a form gives, and the problems; what was not changed stays as it was."""
+    """Return the arguments that a form gives, and the problems; unchanged fields keep their values."""
     problems: dict[str, str] = {}
     texts = {path: line_ends(text) for path, text in edit_texts(schema, args).items()}
     changed = {
@@ -345,7 +345,7 @@ def _edited(
     changed: Mapping[str, str],
     problems: dict[str, str],
 ) -> Any:
-    """Return an object with its changed fields; one that may be left out goes with its last text."""
+    """Return an object with its changed fields; an optional field is removed with its last text."""
     edited = dict(value) if isinstance(value, Mapping) else {}
     for inner in group.fields:
         path = prefix + inner.name
@@ -387,7 +387,7 @@ def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:
 def _checked(
     field: AnswerField, path: str, text: str, problems: dict[str, str], before: Any = None
 ) -> Any:
-    """Read the value of a field; what is wrong with it is added to the problems."""
+    """Read the value of a field; a mistake in it is added to the problems."""
     is_missing = text == "" and not _is_lines(field) and not field.may_be_empty
     value = None if is_missing and field.nullable else _value(field, text, before)
     problem = NEEDED if is_missing and not field.nullable else field.mismatch(value)
@@ -397,7 +397,7 @@ def _checked(
 
 
 def _value(field: AnswerField, text: str, before: Any = None) -> Any:
-    """Read what was typed: a choice, a list by its lines, else as the field does; a number stays a number."""
+    """Read a typed text: a choice, a list by its lines, else as the field does; a number stays a number."""
     if _is_lines(field):
         return [_value(field.items, line.strip()) for line in text.split("\n") if line.strip()]
     is_json = field.choices or not (before is None or isinstance(before, str))

@@ -1,7 +1,7 @@
 """Logins by OpenID Connect: the authorization code flow with PKCE, and a session in a signed cookie.
 
-The token of the identity provider is checked (signature, issuer, audience, times, nonce) and thrown away; the
-cookie keeps who it is about, when they logged in and with which class, groups and roles.
+The token of the identity provider is checked (signature, issuer, audience, times, nonce) and discarded; the
+cookie keeps the person, the time and class of the login, the groups and the roles.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ ALGORITHMS = ["RS256", "PS256", "ES256", "EdDSA"]
 TIMEOUT = 10.0
 
 KEYS_AGE, KEYS_PAUSE = 300.0, 5.0
-"""Seconds for which the provider's keys are good, and between two reads for one that is not known."""
+"""Seconds for which the provider's keys are kept, and at least between two reads for an unknown key."""
 
 MOST_COOKIE = 3_500
-"""Characters of a cookie: browsers drop one of more than 4,096 bytes. A longer session has several."""
+"""Maximum characters of a cookie: browsers drop one over 4,096 bytes. A longer session has several."""
 
 MOST_PIECES = 2
-"""Cookies of one session: proxies refuse a line of cookies that is longer than 8 KB."""
+"""Maximum cookies of one session: proxies refuse a line of cookies longer than 8 KB."""
 
 MOST_LOGINS = 5
-"""Tabs of a browser in which a login is under way."""
+"""Maximum tabs of a browser with a login under way."""
 
 LEEWAY = 60
 """Seconds by which the provider's clock may differ."""
@@ -63,17 +63,17 @@ Roles = Callable[[Mapping[str, Any]], Iterable[str]]
 
 
 def roles_in_claim(claims: Mapping[str, Any]) -> Iterable[str]:
-    """Take those of the claim `roles` that are roles of this server."""
+    """Return the names in the claim `roles` that are roles of this server."""
     return [name for name in _listed(claims.get("roles")) if name.partition(":")[0] in GRANTS]
 
 
 class OIDC:
     """Logins by an OpenID provider.
 
-    `roles` says which roles the claims of a token give; without it the claim `roles` names them. `groups` is
-    the claim with the groups. `max_age` is how many seconds a session lasts. `emails` lists who may log in,
-    by an address that the provider has verified: addresses, and domains such as "@example.com"; without it
-    all may whom the provider logs in.
+    `roles` returns the roles that a token's claims give; by default the claim `roles` names them. `groups`
+    is the claim with the groups. `max_age` is the length of a session in seconds. `emails` lists the
+    verified addresses, and domains such as "@example.com", that may log in; without it, everyone may whom
+    the provider logs in.
     """
 
     login_path = "/login"
@@ -94,8 +94,8 @@ class OIDC:
         """`secret` signs sessions; with several processes all need the same one, or RUNNER_SERVER_SECRET.
 
         Raises:
-            UsageError: the issuer is no https address (http only on this machine), or `emails` is no list of
-                addresses and domains.
+            UsageError: the issuer isn't an https address (http only on this machine), or `emails` isn't a
+                list of addresses and domains.
         """
         if isinstance(emails, str) or not all("@" in email for email in emails):
             raise UsageError(
@@ -126,7 +126,7 @@ class OIDC:
         )
 
     def __call__(self, request: Request) -> Person | None:
-        """Return whose session the request has."""
+        """Return the person whose session the request has."""
         pieces = (request.cookies.get(_piece(number), "") for number in range(MOST_PIECES))
         claims = self._open(request, "".join(pieces), "session")
         if claims is None:
@@ -163,13 +163,13 @@ class OIDC:
             "code_challenge": challenge,
             "code_challenge_method": "S256",
         }
-        if again:  # a person who is logged in shows once more who they are
+        if again:  # a logged-in person must prove their identity again
             query |= {"prompt": "login", "max_age": "0", **({"acr_values": acr} if acr else {})}
         response = RedirectResponse(
             f"{self._provider('authorization_endpoint')}?{urlencode(query)}", 303
         )
         login = {"nonce": nonce, "verifier": verifier, "next": local_path(next)}
-        # A cookie for each: of two tabs that log in, either may be the first to come back.
+        # Each login has a cookie: of two tabs that log in, either may come back first.
         begun = [name for name in request.cookies if name.startswith(LOGIN_COOKIE)]
         for name in begun[: max(0, len(begun) + 1 - MOST_LOGINS)]:
             _drop(response, name)
@@ -224,17 +224,17 @@ class OIDC:
                 _drop(response, _piece(number))
 
     def _logout(self, request: Request) -> Response:
-        """End the session here, then at the provider where it has an end of sessions."""
+        """End the session here, then at the provider if it supports that."""
         home = f"{prefix(request)}/"
         response: Response = RedirectResponse(home, 303)
-        with suppress(Problem):  # without the provider the session here is over all the same
+        with suppress(Problem):  # without the provider, the session here still ends
             self._metadata_of_provider()
         if end := self._metadata.get("end_session_endpoint"):
             query = {
                 "client_id": self._client_id,
                 "post_logout_redirect_uri": _address(request, "/"),
             }
-            # A redirect of a form to another site is what the Content Security Policy forbids.
+            # The Content Security Policy forbids to redirect a form to another site.
             there = f"{end}{'&' if '?' in str(end) else '?'}{urlencode(query)}"
             text = f'<p>You are logged out here. <a href="{escape(there)}">Log out at the provider</a>.'
             response = HTMLResponse(text, headers={"refresh": f"0; url={there}"})
@@ -249,7 +249,7 @@ class OIDC:
             "name": str(claims.get("name") or claims.get("email") or claims["sub"]),
             "groups": _listed(claims.get(self._groups)),
             "roles": sorted(self._roles(claims)),
-            # A token is new, and the login that it is of may be old: not known is not fresh.
+            # The token is new, but its login may be old: an unknown time doesn't count as fresh.
             "auth_time": login_at if isinstance(login_at, (int, float)) else None,
             "acr": claims.get("acr"),
         }
@@ -280,7 +280,7 @@ class OIDC:
     def _check_email(self, claims: Mapping[str, Any]) -> None:
         email = str(claims.get("email", ""))
         domain = f"@{email.rpartition('@')[2]}"
-        # The Kelvin sign becomes a k where the case is ignored, and is that of another domain.
+        # The Kelvin sign becomes a k if the case is ignored, but belongs to another domain.
         names = {email.lower(), domain.lower()} if email.isascii() else set()
         is_listed = not self._emails.isdisjoint(names)
         is_verified = claims.get("email_verified")
@@ -288,13 +288,13 @@ class OIDC:
             raise Problem(
                 403,
                 "Your mail address is not among those that may log in here, or the identity provider has not "
-                "verified it. Ask who runs this server.",
+                "verified it. Ask the people who run this server.",
             )
 
     def _decode(self, token: str) -> jwt.Token:
         try:
             return jwt.decode(token, self._key_set(KEYS_AGE), algorithms=ALGORITHMS)
-        except (JoseError, ValueError):  # the provider may have another key since
+        except (JoseError, ValueError):  # the provider may have a new key
             return jwt.decode(token, self._key_set(KEYS_PAUSE), algorithms=ALGORITHMS)
 
     # -- the provider --------------------------------------------------------------------------------------
@@ -303,7 +303,9 @@ class OIDC:
         if not self._metadata:
             metadata = self._fetch("GET", f"{self._issuer}/.well-known/openid-configuration")
             if str(metadata.get("issuer", "")).rstrip("/") != self._issuer:
-                raise Problem(503, "The identity provider says that it is another one.")
+                raise Problem(
+                    503, "The identity provider names another issuer than the configured one."
+                )
             self._metadata = metadata
         return self._metadata
 
@@ -338,7 +340,7 @@ class OIDC:
         seconds: int,
         state: str = "",
     ) -> str:
-        """Write claims as a signed cookie; compressed, for people are in many groups."""
+        """Write claims as a signed cookie; compressed, since people are in many groups."""
         text = json.dumps({**claims, "exp": int(time.time()) + seconds}).encode()
         body = urlsafe_b64encode(zlib.compress(text, 9)).decode()
         return f"{body}.{self._mac(request, purpose, state, body)}"
@@ -355,7 +357,7 @@ class OIDC:
     def _mac(self, request: Request, *parts: str) -> str:
         settings: Settings = request.app.state.services.settings
         secret = self._secret or settings.server_secret or self._random
-        # A session of before another list of addresses is over.
+        # A change of the list of addresses ends all earlier sessions.
         text = "\n".join((self._issuer, self._client_id, *sorted(self._emails), *parts))
         return hmac.new(secret.encode(), text.encode(), hashlib.sha256).hexdigest()
 
@@ -375,7 +377,7 @@ def _drop(response: Response, name: str) -> None:
 
 
 def _usable(document: Mapping[str, Any]) -> KeySet:
-    """Return the keys of a provider that this program can use; of new kinds it may have others."""
+    """Return the keys of a provider that this program can use; it may have others, of new kinds."""
     keys = []
     for entry in document.get("keys", ()):
         with suppress(JoseError, ValueError, KeyError, TypeError, AttributeError):
@@ -384,7 +386,7 @@ def _usable(document: Mapping[str, Any]) -> KeySet:
 
 
 def _address(request: Request, path: str) -> str:
-    """Return the address of a page as people open it: that of RUNNER_SERVER_URL, if it is set."""
+    """Return the address of a page as people open it: below RUNNER_SERVER_URL, if it is set."""
     settings: Settings = request.app.state.services.settings
     base = prefix(request)
     return settings.page(path) or f"{request.url.scheme}://{request.url.netloc}{base}{path}"

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what the routes say of themselves, and what they answer.
+"""The OpenAPI document: the routes' own descriptions, and their answers.
 
 The answers are records and views as `records.json_form.document` writes them, so their shapes come from the
 types.
@@ -54,7 +54,7 @@ def fields(**types: Any) -> dict[str, Any]:
 
 
 class Listing:
-    """A list of one kind, with the cursor of its next page, and what else is said of the whole."""
+    """A list of one kind, with the cursor of its next page, and `more` fields about the whole list."""
 
     def __init__(self, kind: Any, **more: Any) -> None:
         self.kind, self.more = kind, more
@@ -139,27 +139,27 @@ ANSWERS: dict[str, Any] = {
     "get /v1/dead/{letter_id}": DeadLetter,
     "post /v1/dead/{letter_id}:replay": Replayed,
 }
-"""By route: the type of its answer, or the schema itself. A route whose answer is no JSON is not here."""
+"""By route: the type of its answer, or the schema itself. Routes whose answers aren't JSON are missing."""
 
 OPEN = {"/healthz", "/readyz"}
 
 PROBLEM = fields(type=TEXT, title=TEXT, status=NUMBER, detail=TEXT) | {
-    "description": "What went wrong, as RFC 9457 has it; `errors` has a pointer to each place in the request."
+    "description": "A problem as in RFC 9457; `errors` has a pointer to each place in the request."
 }
 
 FRAME = {
     "type": "string",
     "description": (
-        "Frames of `id`, `event` and `data`. The `data` of `snapshot` is what the route has as JSON, with "
-        "/v1/events a page of open questions, or of the runs that `run` names; that of any other event is an "
-        "Event, with `run` also its `run_id`, or with /v1/events its `run_id`, `node`, `at` and `detail`. "
+        "Frames of `id`, `event` and `data`. The `data` of `snapshot` is the route's JSON, for /v1/events "
+        "a page of open questions, or of the runs that `run` names. The `data` of any other event is an "
+        "Event, with `run` also its `run_id`; for /v1/events it is `run_id`, `node`, `at` and `detail`. "
         "`detail` of `interrupt.*` is the id of the question."
     ),
 }
 
 HEADERS = {
     "etag": "The digest of the question, for If-Match",
-    "location": "The path of what was made",
+    "location": "The path of the new run or job",
     "retry-after": "Seconds to wait",
 }
 
@@ -169,13 +169,13 @@ SCHEMES = {
 }
 
 PROBLEMS = {
-    400: "The request can't be read, or its cursor is none",
+    400: "The request or its cursor can't be read",
     401: "The caller is not known",
     403: "The caller may not do this",
-    404: "What is named is not there",
+    404: "The named item does not exist",
     409: "Another request was first, or it has ended",
     410: "Too late: the question was decided, has expired or was withdrawn",
-    412: "The question is not what was shown",
+    412: "The question is not the one that was shown",
     413: "The body is too large",
     422: "A value can't be used",
     428: "If-Match is missing",
@@ -185,7 +185,7 @@ PROBLEMS = {
 
 
 def complete(document: dict[str, Any]) -> dict[str, Any]:
-    """Add to FastAPI's document what the routes answer, and which problems."""
+    """Add the routes' answers and problems to FastAPI's document."""
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)

@@ -1,4 +1,4 @@
-"""Plain texts that routes take: from a form, or from the query of the address."""
+"""Types of plain texts that routes take from a form, or from the query of the address."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of server processes: each writes every ten seconds that it serves, with its clock."""
+"""The list of server processes: every ten seconds, each one records that it serves, with its clock."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from runner.server.services import Services
 log = logging.getLogger(__name__)
 
 LEAVES_WITHIN = 1.0
-"""Seconds that a server which stops waits until it is off the list."""
+"""Maximum seconds that a stopping server waits until it is off the list."""
 
 
 @asynccontextmanager
 async def presence(app: FastAPI) -> AsyncIterator[None]:
-    """List this process from the start of the application to its end; a mounted one has neither."""
+    """List this process from the application's start to its end; a mounted application has neither."""
     stopping = threading.Event()
     thread = threading.Thread(target=_stay, args=(app.state.services, stopping), daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Errors as HTTP has them: problem documents of RFC 9457, on pages the same in words."""
+"""Errors for HTTP: problem documents of RFC 9457, or the same in words on pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RETRY_AFTER = 5
 """Seconds after which a client may try again: the store can't be reached, or too many runs are open."""
 
 DAMAGED = (
-    "What the store has for this is damaged and can't be shown. Nothing was changed. The server's log says "
+    "The stored data for this is damaged and can't be shown. Nothing was changed. The server's log says "
     "what is damaged. `runner runs cancel` still ends the run."
 )
 
@@ -64,7 +64,7 @@ class Problem(Exception):
 
 
 def problem_of(error: BaseException) -> Problem:
-    """Make a problem of any error; one that is no caller's fault says nothing of itself."""
+    """Turn any error into a problem; if it isn't the caller's fault, the problem hides its details."""
     match error:
         case Problem():
             return error
@@ -100,7 +100,7 @@ def problem_of(error: BaseException) -> Problem:
 
 
 def pointer(path: Iterable[int | str]) -> str:
-    """Return where in the request something is wrong: `/body/task`, `/query/limit`."""
+    """Return a pointer to a place in the request: `/body/task`, `/query/limit`."""
     return "".join(f"/{str(step).replace('~', '~0').replace('/', '~1')}" for step in path)
 
 
@@ -125,7 +125,7 @@ def respond(request: Request, error: Exception) -> Response:
 
 
 def _methods(request: Request) -> list[str]:
-    """List what the address takes: several routes may have it, each with a method of its own."""
+    """List the methods of an address: several routes may have it, each with its own method."""
     routes = request.app.router.routes
     return [
         method

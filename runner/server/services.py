@@ -1,4 +1,4 @@
-"""Objects that requests share: the settings, and the client of the store that they lead to."""
+"""Objects that requests share: the settings, and the client of the store that they name."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from runner.settings import Settings
 log = logging.getLogger(__name__)
 
 FINDINGS_AGE = 10.0
-"""Seconds for which what the doctor found is shown."""
+"""Seconds for which the doctor's findings are shown."""
 
 
 class Services(Installation):
-    """Opened when first used, so that an application can be made while the store is away."""
+    """The shared objects, opened at first use, so that an application can be made while the store is away."""
 
     def __init__(self, settings: Settings) -> None:
         super().__init__(settings)
@@ -39,7 +39,7 @@ class Services(Installation):
 
     @cached_property
     def client(self) -> Client:
-        """The client of the store; it vouches for people as a service, as it knows of no login."""
+        """The client of the store; it vouches for people as a service, since it knows no login."""
         client = Client(store=self.store)
         client.engine.signing_level = SERVICE
         client.engine.plain_issuer = self.settings.plain_names_issuer
@@ -52,16 +52,16 @@ class Services(Installation):
 
     @cached_property
     def ticker(self) -> Ticker:
-        """The reader of what happens to all runs."""
+        """The reader of the notices of all runs."""
         return Ticker(lambda: self.notices)
 
     @cached_property
     def schedules(self) -> Scheduler:
-        """The schedules, and what starts their runs."""
+        """The schedules, with the functions that start their runs."""
         return self.scheduler(self.client.engine)
 
     def note_key_use(self, key_hash: str) -> None:
-        """Write that an API key was used; the connection of this thread is closed."""
+        """Record the use of an API key, and close the connection of this thread."""
         try:
             self.use_key(key_hash)
         except StoreError as error:
@@ -70,7 +70,7 @@ class Services(Installation):
             self.release()
 
     def plan(self, graph: str) -> CompiledGraph | None:
-        """Return a graph of RUNNER_GRAPHS; None for one that this process does not have.
+        """Return a graph of RUNNER_GRAPHS; None if this process does not have it.
 
         Raises:
             DefinitionError: a module of RUNNER_GRAPHS can't be imported.
@@ -81,14 +81,14 @@ class Services(Installation):
         return registry.find(graph)
 
     def shape(self, graph: str, fingerprint: str) -> Definition | Topology | None:
-        """Return a version of a graph: as declared, where this process has it, else as it was published."""
+        """Return a version of a graph: as declared if this process has it, else as it was published."""
         plan = self.plan(graph)
         if plan is not None and plan.topology.fingerprint == fingerprint:
             return plan.definition
         return self.store.topology(graph, fingerprint)
 
     def graph_of(self, name: str) -> str:
-        """Return the outermost graph of a run, or of a question by its id; "" where none is known."""
+        """Return the outermost graph of a run, or of a question by its id; "" if none is known."""
         run_id = name.partition(".")[0]
         run = self.store.peek(run_id)
         if run is not None:
@@ -97,9 +97,9 @@ class Services(Installation):
         return outermost(export["graph"]) if export else ""
 
     def findings(self, frozen: object) -> list[Check]:
-        """Return what the doctor finds wrong; it looks again after some seconds, however many people ask.
+        """Return the doctor's findings; it looks again after some seconds, however many people ask.
 
-        Also where something else is `frozen` than at the last look: a freeze is one of its findings.
+        It also looks again if `frozen` has changed since the last look: a freeze is one of its findings.
         """
         with self._lock:
             until, checked_freezes, findings = self._findings
@@ -114,7 +114,7 @@ class Services(Installation):
 
 
 async def services(request: Request) -> Services:
-    """Return what the requests of an application share, for a route."""
+    """Return the objects that the requests of an application share, for a route."""
     return cast("Services", request.app.state.services)
 
 

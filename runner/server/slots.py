@@ -1,7 +1,7 @@
 """Bounds on requests that only read, so that decisions and probes never wait behind pages.
 
-Pages are most of the work of a server: unbounded, those of a full inbox take all threads, and the processor
-from who decides.
+Pages are most of the work of a server: unbounded, the pages of a full inbox take all threads, and the
+processor that decisions need.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from runner.server.problems import RETRY_AFTER, Problem, prefix, respond
 EVENTS = "text/event-stream"
 
 SLOTS = {"read": 3, "question": 2, "ready": 1}
-"""Requests of a kind that a process serves at the same time; the others wait in their order.
+"""Requests of a kind that a process serves at the same time; the others wait in order.
 
-One question costs two thirds of a list, and who decides waits for it: so questions don't wait behind lists.
+One question costs two thirds of a list, and a person who decides waits for it: so it needs its own slots.
 """
 
 QUESTIONS = ("/q/", "/v1/questions/")
-"""Paths of what shows one question."""
+"""Paths that show one question."""
 
 MOST_WAITING = 300
-"""Requests of a kind that wait; more are refused."""
+"""Maximum requests of a kind that wait; more are refused."""
 
 
 FREE = ("/healthz", "/static/")
-"""Paths of what costs next to nothing."""
+"""Paths that cost next to nothing."""
 
 
 def kind_of(request: Request) -> str:
-    """Return the kind of a request; "" where it changes something, is a stream or waits for a run."""
+    """Return the kind of a request; "" if it is cheap, changes something, is a stream or waits for a run."""
     path = request.url.path.removeprefix(prefix(request))
     if request.method not in {"GET", "HEAD"} or path.startswith(FREE):
         return ""
@@ -53,7 +53,7 @@ class Gate(asyncio.Semaphore):
 
 
 class Slots:
-    """Serves a request once it has a slot of its kind, which is free again when the response begins."""
+    """Middleware that gives each request a slot of its kind, which is free again when the response begins."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,9 +1,9 @@
-"""Server-sent events: two readers in the process follow the store for all clients, the `Hub` the runs
-that are watched, the `Ticker` the notices of all runs.
+"""Server-sent events: two readers in the process follow the store for all clients, the `Hub` the watched
+runs, the `Ticker` the notices of all runs.
 
-A stream begins with a `snapshot`; then each event has its position as the id, with which a client that comes
-back goes on (`Last-Event-ID`). Where the store no longer has what came in between, the client gets a `reset`
-and a new snapshot. A client that reads too slowly is cut off, and comes back by itself.
+A stream begins with a `snapshot`; then each event has its position as the id, from which a returning client
+continues (`Last-Event-ID`). If the store no longer has the events in between, the client gets a `reset` and a
+new snapshot. A client that reads too slowly is cut off, and returns by itself.
 """
 
 from __future__ import annotations
@@ -40,24 +40,24 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 INTERVAL = 0.25
-"""Seconds between two looks at the runs that are watched."""
+"""Seconds between two reads of the watched runs."""
 
 PAUSE = 2.0
-"""Seconds to wait where the store can't be reached; also when a client may come back, in its first line."""
+"""Seconds to wait if the store can't be reached; a stream's first line tells clients to return after them."""
 
 RETRY = f"retry: {round(PAUSE * 1000)}\n\n"
 
 COMMENT = 15.0
-"""Seconds after which a stream that has nothing to say says so: proxies close what is silent."""
+"""Seconds of silence before a keep-alive comment: proxies close silent streams."""
 
 STREAMS_EACH = 6
-"""Streams of one person at the same time; one of many runs counts as several."""
+"""Maximum streams of one person at the same time; a stream of many runs counts as several."""
 
 MOST_RUNS, RUNS_A_SEAT = 50, 10
-"""Runs of a stream at most, and how many of them count as a stream."""
+"""Maximum runs of a stream, and how many of them count as one stream."""
 
 BEHIND = 1_000
-"""Events that a client may be behind before it is cut off."""
+"""Events by which a client may be behind before it is cut off."""
 
 READERS = 2
 """Threads of a process that read for streams."""
@@ -71,7 +71,7 @@ Heard = tuple[str, Event]
 
 @dataclass(eq=False)
 class Subscriber:
-    """One client: its queue, and the loop in which it is served. None in the queue ends the stream."""
+    """One client: its queue, and the loop that serves it. None in the queue ends the stream."""
 
     loop: asyncio.AbstractEventLoop
     queue: asyncio.Queue[Heard | None] = field(default_factory=asyncio.Queue)
@@ -89,7 +89,7 @@ class Subscriber:
 
 
 class Hub:
-    """Follows the runs that clients watch, in one thread that runs while there are any."""
+    """The reader of the runs that clients watch; its one thread runs while clients watch any."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         self._store = store
@@ -100,10 +100,10 @@ class Hub:
         self._changed = threading.Event()
 
     def take_seats(self, person: Person, seats: int) -> Callable[[], None]:
-        """Count a stream of a person, as so many, until what this returns is called.
+        """Count a person's stream as `seats`, until the returned function is called.
 
         Raises:
-            Problem: they have too many.
+            Problem: the person has too many.
         """
         name = person.principal.key
         with self._lock:
@@ -131,7 +131,7 @@ class Hub:
             for run_id, after in positions.items():
                 position, subscribers = self._watched.get(run_id, (after, set()))
                 subscribers.add(subscriber)
-                # An earlier position only repeats events, which a client knows by their ids.
+                # An earlier position only repeats events, which clients recognise by their ids.
                 self._watched[run_id] = min(position, after), subscribers
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -192,7 +192,7 @@ _readers: RunVar[CapacityLimiter] = RunVar("readers")
 
 
 async def _read(function: Callable[..., Result], *arguments: Any) -> Result:
-    """Read in one of a few threads: where all clients come back at once, the others are for votes."""
+    """Read in one of a few threads: if all clients return at once, the other threads are for votes."""
     try:
         limiter = _readers.get()
     except LookupError:
@@ -202,9 +202,9 @@ async def _read(function: Callable[..., Result], *arguments: Any) -> Result:
 
 
 def known_position(run_ids: Iterable[str], numbers: Mapping[str, int]) -> str:
-    """Write how far a client is in its runs, as the id of an event: the number of the last event of each.
+    """Write a client's position in its runs, as the id of an event: the number of each run's last event.
 
-    Of many runs it begins with a checksum of their ids, by which a position of other runs is refused.
+    For several runs it begins with a checksum of their ids, so that a position in other runs is refused.
     """
     ordered = sorted(run_ids)
     words = [str(numbers[run_id]) for run_id in ordered]
@@ -214,7 +214,7 @@ def known_position(run_ids: Iterable[str], numbers: Mapping[str, int]) -> str:
 
 
 def _numbers(run_ids: Sequence[str], position: str) -> dict[str, int] | None:
-    """Read what `known_position` wrote; None where that was of other runs."""
+    """Read a position that `known_position` wrote; None if it was of other runs."""
     if "-" in position:  # of all runs
         return None
     words = position.split(JOIN)
@@ -224,7 +224,7 @@ def _numbers(run_ids: Sequence[str], position: str) -> dict[str, int] | None:
 
 
 Snapshot = Callable[[], tuple[Any, dict[str, int]]]
-"""Reads what a stream begins with, and the position of each run from which it goes on."""
+"""A function that reads the snapshot of a stream, and each run's position to continue from."""
 
 
 async def runs_stream(
@@ -236,7 +236,7 @@ async def runs_stream(
     read_snapshot: Snapshot,
     show: Callable[[str, Event], Any],
 ) -> AsyncGenerator[str]:
-    """Write the stream of some runs until the client has gone; what `show` has nothing of is left out."""
+    """Write the stream of some runs until the client has gone, without events that `show` makes None."""
     yield RETRY
     reached = _numbers(run_ids, after) if after else None
     if after and (reached is None or await _read(_has_gap, store, reached)):
@@ -265,7 +265,7 @@ async def runs_stream(
 
 
 def _has_gap(store: Store, positions: Mapping[str, int]) -> bool:
-    """Say if events behind a position are gone: expired, or lost with the server that had them."""
+    """Return whether events after a position are gone: expired, or lost with the server that had them."""
     for run_id, after in positions.items():
         following = store.events(run_id, str(after), 1)
         if following and int(following[0].position) > after + 1:
@@ -276,7 +276,7 @@ def _has_gap(store: Store, positions: Mapping[str, int]) -> bool:
 
 
 async def _while_known(request: Request, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
-    """Pass lines on as long as who began the stream is still known, with the same roles."""
+    """Pass lines on while the person who began the stream is still known, with the same roles."""
     checked_at, person = time.monotonic(), await caller(request)
     async with aclosing(lines):
         async for line in lines:
@@ -292,7 +292,7 @@ async def _while_known(request: Request, lines: AsyncGenerator[str]) -> AsyncGen
 
 
 class Stream(StreamingResponse):
-    """A stream of one person, which no proxy keeps back; it ends when their login has ended or changed."""
+    """A stream of one person, which proxies must not buffer; it ends when their login ends or changes."""
 
     def __init__(
         self,
@@ -303,7 +303,7 @@ class Stream(StreamingResponse):
         *,
         runs: int = 1,
     ) -> None:
-        """Take some of the person's seats; they are free again when the response is over, begun or not."""
+        """Take some of the person's seats, which are free again when the response ends, begun or not."""
         self._lines = _while_known(request, lines)
         self._leave = hub.take_seats(person, -(-runs // RUNS_A_SEAT))
         super().__init__(self._lines, media_type="text/event-stream", headers=HEADERS)
@@ -321,7 +321,7 @@ class Stream(StreamingResponse):
 
 
 class Ticker:
-    """Follows what happens to the questions and ends of all runs, in one thread, while a client listens."""
+    """The reader of notices of questions and ends of all runs, in one thread, while a client listens."""
 
     def __init__(self, tail: Callable[[], NoticeTail]) -> None:
         self._tail = tail
@@ -331,11 +331,11 @@ class Ticker:
         self._position: Position = ()
 
     def now(self) -> Position:
-        """Return the position behind all that has happened; it waits for the store."""
+        """Return the position after the last notice; it waits for the store."""
         return self._tail().end()
 
     def begin(self, subscriber: Subscriber) -> Position:
-        """Pass on what happens from now, and return the position of now. It waits for the store."""
+        """Pass new events to a subscriber, and return the present position. It waits for the store."""
         with self._lock:
             self._position = self._position or self.now()
             self._listeners.add(subscriber)
@@ -347,12 +347,12 @@ class Ticker:
             return self._position
 
     def end(self, subscriber: Subscriber) -> None:
-        """Pass nothing more on."""
+        """Pass no more events to a subscriber."""
         with self._lock:
             self._listeners.discard(subscriber)
 
     def since(self, position: str) -> list[Heard] | None:
-        """List what came behind a position; None where that is not known any more, or is much."""
+        """List the events after a position; None if it is no longer known, or they are too many."""
         tail, events = self._tail(), list[Heard]()
         position_parts = tuple(position.split(JOIN))
         if not tail.knows(position_parts):
@@ -389,7 +389,7 @@ class Ticker:
 
 
 Position = tuple[str, ...]
-"""Where a reader is in the notices of each partition; `JOIN` is between the parts in the id of an event."""
+"""A reader's position in the notices of each partition; `JOIN` joins the parts in the id of an event."""
 
 JOIN = "_"
 
@@ -412,7 +412,7 @@ async def ticker_stream(
     read_snapshot: Callable[[], Any],
     is_wanted: Callable[[str, Event], bool],
 ) -> AsyncGenerator[str]:
-    """Write what happens to runs until the client has gone: what it missed, or a snapshot, comes first."""
+    """Write the notices of runs until the client has gone; missed ones, or a snapshot, come first."""
     yield RETRY
     subscriber = Subscriber(asyncio.get_running_loop())
     try:
@@ -421,7 +421,7 @@ async def ticker_stream(
         if missed_events is None:
             if after:
                 yield frame("reset", {"reason": "events between are not known any more"})
-            # Read when the reader is on its way, so that nothing is between the two.
+            # Read after the reader has begun, so that no event is lost between the two.
             yield frame("snapshot", await _read(read_snapshot), begun)
         reached_positions = _places(begun if missed_events is None else after)
         waiting = deque(missed_events or ())
@@ -443,7 +443,7 @@ async def ticker_stream(
                 pair <= reached_pair
                 for pair, reached_pair in zip(position, reached_positions, strict=True)
             ):
-                continue  # it was among what the client had missed
+                continue  # the client got it with the events that it had missed
             reached_positions = [
                 max(pair) for pair in zip(position, reached_positions, strict=True)
             ]

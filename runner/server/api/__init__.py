@@ -1,4 +1,4 @@
-"""The JSON API, version 1: a module for each thing that it is about."""
+"""The JSON API, version 1: a module for each subject."""
 
 from runner.server.api import (
     absences,

@@ -1,4 +1,4 @@
-"""`/v1/absences`: who is away, and who may vote for them until they are back."""
+"""`/v1/absences`: people who are away, and those who may vote for them until they are back."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ router = APIRouter(prefix="/v1/absences", tags=["questions"])
 
 
 class NewAbsence(Signed):
-    """Who votes in your place, and until when."""
+    """The person who votes in your place, and the time when that ends."""
 
     to: str = Field(
         min_length=1, description="A principal, `kind:issuer|subject`, or a plain name."
@@ -29,7 +29,7 @@ class NewAbsence(Signed):
     since: int | None = Field(default=None, description="In ms since 1970; by default now.")
     only: list[str] = Field(
         default_factory=list,
-        description="For what you may decide by these selectors, such as `group:finance`.",
+        description="Only questions that you may decide by these selectors, such as `group:finance`.",
     )
 
 
@@ -39,14 +39,14 @@ def list_absences(person: Known, services: Served) -> dict[str, Any]:
     return page_document(map(away_view, absences(services.client.engine)), person)
 
 
-@router.put("/mine", summary="Be away")
+@router.put("/mine", summary="Begin your absence")
 def begin(body: NewAbsence, person: Signs, services: Served) -> Any:
     """Let another person vote in your place for some time, as far as each rule allows."""
     options = body.model_dump(exclude={"proof"})
     return document(away_view(be_away(services, person, body.proof, **options)))
 
 
-@router.delete("/mine", status_code=204, summary="Be back")
+@router.delete("/mine", status_code=204, summary="End your absence")
 def end(person: Signs, services: Served) -> None:
     """End your absence."""
     end_absence(services.client.engine, person.principal, person.principal.key)

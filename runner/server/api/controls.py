@@ -1,4 +1,4 @@
-"""`/v1/schedules`, `/v1/limits`, `/v1/freezes` and `/v1/webhooks`: what operators set while workers run."""
+"""`/v1/schedules`, `/v1/limits`, `/v1/freezes`, `/v1/webhooks`: controls to change while workers run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ limits = APIRouter(prefix="/v1/limits", tags=["limits"])
 freezes = APIRouter(prefix="/v1", tags=["audit"])
 webhooks = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
 
-# Schedules: runs that are started at times
+# Schedules start runs at given times
 
 
 class NewSchedule(RequestBody):
@@ -70,7 +70,7 @@ def show_schedule(schedule_id: str, person: Seen, services: Served) -> Any:
 
 @schedules.post("", status_code=201, summary="Make a schedule", name="add")
 def add_schedule(body: NewSchedule, person: Operates, services: Served) -> Any:
-    """Make a schedule; its first run starts at its next time, and its maker asks for each."""
+    """Make a schedule; its first run starts at its next time, and its maker is each run's requester."""
     made = services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
     return seen_document(made, person)
 
@@ -83,13 +83,13 @@ def remove_schedule(schedule_id: str, _: Operates, services: Served) -> None:
 
 @schedules.post("/{schedule_id}:pause", summary="Pause a schedule", name="pause")
 def pause_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
-    """Start nothing until it is resumed."""
+    """Pause a schedule until it is resumed."""
     return seen_document(services.schedules.pause(schedule_id), person)
 
 
 @schedules.post("/{schedule_id}:resume", summary="Resume a schedule", name="resume")
 def resume_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
-    """Go on with the next time; those that passed are left out."""
+    """Resume a schedule at its next time; times that passed are skipped."""
     return seen_document(services.schedules.resume(schedule_id), person)
 
 
@@ -97,13 +97,13 @@ def resume_schedule(schedule_id: str, person: Operates, services: Served) -> Any
 def backfill(
     schedule_id: str, body: Range, person: Operates, services: Served
 ) -> dict[str, Any]:
-    """Start a run for each time of a range; a time that has had its run gets no other."""
+    """Start a run for each time of a range; a time that already has a run gets no second one."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
     runs = services.schedules.backfill(schedule_id, first, last)
     return page_document(({"run_id": run_id} for run_id in runs), person)
 
 
-# Limits: how many nodes may run at the same time
+# Limits bound how many nodes run or start at a time
 
 
 class KeyConvertor(PathConvertor):
@@ -122,7 +122,7 @@ class LimitChange(RequestBody):
 
 
 class NewNumbers(LimitChange):
-    """The slots of a limit, or its rate per so many seconds; null leaves what there is."""
+    """The slots of a limit, or its rate per `per` seconds; null leaves a number unchanged."""
 
     concurrency: int | None = None
     rate: float | None = None
@@ -130,14 +130,14 @@ class NewNumbers(LimitChange):
 
 
 class Pause(LimitChange):
-    """A pause of so many seconds; null says that it has no end."""
+    """A pause in seconds; null for no end."""
 
     seconds: float | None = Field(...)
 
 
 @limits.get("", summary="List limits", dependencies=[ONE_PAGE])
 def list_limits(person: Seen, services: Served) -> dict[str, Any]:
-    """List the limits that graphs declare, with what operators have set and the keys that wait."""
+    """List the limits that graphs declare, with operators' settings and the waiting keys."""
     return page_document(services.limits.all(), person)
 
 
@@ -145,7 +145,7 @@ def list_limits(person: Seen, services: Served) -> dict[str, Any]:
     "/fairness", summary="List the keys of fair graphs that wait", dependencies=[ONE_PAGE]
 )
 def list_fair_keys(person: Seen, services: Served) -> dict[str, Any]:
-    """List the keys of fair graphs whose nodes wait, those that wait longest first."""
+    """List the keys of fair graphs whose nodes wait, the longest waiting first."""
     return page_document(services.fair_keys(MOST), person)
 
 
@@ -157,7 +157,7 @@ def list_queued_keys(
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
-    """List the keys of graphs' concurrency for which runs wait, those that wait longest first."""
+    """List the concurrency keys of graphs that runs wait for, the longest waiting first."""
     page = services.queued_keys(graph or "", limit, cursor)
     return page_document(page, person, page.next)
 
@@ -171,14 +171,14 @@ def set_limit(name: str, body: NewNumbers, person: Operates, services: Served) -
 
 @limits.post("/{name:key}:pause", summary="Pause a limit", name="pause")
 def pause_limit(name: str, body: Pause, person: Operates, services: Served) -> Any:
-    """Start no node under a limit, or under one key of it; those that run go on."""
+    """Pause a limit, or one of its keys: no node starts under it, running ones go on."""
     by = person.principal.key
     return seen_document(services.limits.pause(name, body.seconds, body.reason, by), person)
 
 
 @limits.post("/{name:key}:resume", summary="Resume a limit", name="resume")
 def resume_limit(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
-    """End the pause of a limit with those of its keys, or of one key; what has waited starts."""
+    """End the pause of a limit and all its keys, or of one key; waiting nodes start."""
     return seen_document(
         services.limits.resume(name, body.reason, person.principal.key), person
     )
@@ -186,11 +186,11 @@ def resume_limit(name: str, body: LimitChange, person: Operates, services: Serve
 
 @limits.post("/{name:key}:reset", summary="Reset a limit")
 def reset(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
-    """Return to what the code says, and end all pauses of a limit."""
+    """Return to the numbers in the code, and end all pauses of a limit."""
     return seen_document(services.limits.reset(name, body.reason, person.principal.key), person)
 
 
-# Freezes: what stops effects
+# Freezes stop effects
 
 
 class Scope(RequestBody):
@@ -202,20 +202,20 @@ class Scope(RequestBody):
 
 
 class Freezing(Scope):
-    """A scope to freeze; `force` takes a name that no graph or tool has here."""
+    """A scope to freeze; `force` accepts a name that no graph or tool has here."""
 
     force: StrictBool = False
 
 
-@freezes.get("/freezes", summary="List what is frozen", dependencies=[ONE_PAGE])
+@freezes.get("/freezes", summary="List freezes", dependencies=[ONE_PAGE])
 def list_freezes(person: Seen, services: Served) -> dict[str, Any]:
-    """List the freezes: no effect of theirs happens until they are thawed."""
+    """List the freezes: no effect in their scope happens until they are thawed."""
     return page_document(services.store.frozen().values(), person)
 
 
 @freezes.post("/freezes", status_code=201, summary="Freeze effects")
 def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[str, str]:
-    """Stop every effect of a graph, a tool or all; 404 where nothing has the name."""
+    """Stop all effects of a graph, a tool or everything; 404 if nothing has the name."""
     scope = scope_named(body.kind, body.name)
     freeze(services.client.engine, scope, body.reason, person.principal.key, force=body.force)
     return {"scope": scope}
@@ -229,7 +229,7 @@ def end_freeze(body: Scope, person: Administers, services: Served) -> dict[str, 
     return {"scope": scope}
 
 
-# Webhooks: endpoints that are sent notices, and what became of each
+# Webhooks: endpoints that get notices, and their deliveries
 
 
 class NewWebhook(RequestBody):
@@ -240,12 +240,12 @@ class NewWebhook(RequestBody):
     events: list[str] = Field(
         default_factory=list, description="Kinds of notices, such as interrupt.asked."
     )
-    graph: str = Field("", description="Of runs of this graph only, the outermost one.")
+    graph: str = Field("", description="Only of runs of this graph, the outermost one.")
     tags: dict[str, str] = Field(
-        default_factory=dict, description="Of runs that have these tags."
+        default_factory=dict, description="Only of runs with these tags."
     )
     signature: Literal["v1", "v1a"] = Field(
-        "v1", description="By a shared secret, or by an Ed25519 key."
+        "v1", description="v1 signs with a shared secret, v1a with an Ed25519 key."
     )
 
 
@@ -263,7 +263,7 @@ def show_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
 
 @webhooks.post("", status_code=201, summary="Make a webhook", name="add")
 def add_webhook(body: NewWebhook, _: Administers, services: Served) -> Any:
-    """Make a webhook, which is sent the notices from now on. The answer has its secret, this once."""
+    """Make a webhook, which gets all notices from now on. Only this answer has its secret."""
     return document(services.webhooks.add(Webhook(**body.model_dump())))
 
 
@@ -275,19 +275,19 @@ def remove_webhook(webhook_id: str, _: Administers, services: Served) -> None:
 
 @webhooks.post("/{webhook_id}:pause", summary="Pause a webhook", name="pause")
 def pause_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
-    """Send nothing until it is resumed; the notices of that time are left out."""
+    """Pause a webhook until it is resumed; it never gets the notices of that time."""
     return document(services.webhooks.pause(webhook_id))
 
 
 @webhooks.post("/{webhook_id}:resume", summary="Resume a webhook", name="resume")
 def resume_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
-    """Send what waits, and the notices from now on."""
+    """Send the waiting deliveries, and new notices."""
     return document(services.webhooks.resume(webhook_id))
 
 
 @webhooks.post("/{webhook_id}:rotate", summary="Rotate the secret of a webhook")
 def rotate(webhook_id: str, _: Administers, services: Served) -> Any:
-    """Make a new secret, which the answer has this once; for a day the old one signs beside it."""
+    """Make a new secret, which only this answer has; for a day the old one signs as well."""
     return document(services.webhooks.rotate(webhook_id))
 
 
@@ -308,5 +308,5 @@ def deliveries(
     "/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again"
 )
 def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Any:
-    """Send a delivery again, now, with the id that it had."""
+    """Send a delivery again now, with the same id."""
     return document(services.webhooks.redeliver(webhook_id, delivery_id))

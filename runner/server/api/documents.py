@@ -1,4 +1,4 @@
-"""The JSON of the API: views as the commands write them, lists with cursors, and what viewers may see."""
+"""The JSON of the API: views as the commands write them, lists with cursors, and records for viewers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runner.store.interface import Event
 Record = TypeVar("Record")
 
 PAGE = 50
-"""Items of a page unless the caller names a number."""
+"""Default number of items of a page."""
 
 MOST = 500
 
@@ -39,20 +39,24 @@ class RequestBody(BaseModel):
 
 
 def checked_cursor(cursor: str | None) -> str | None:
-    """Return a cursor, None for the first page; `Problem` where it is none."""
+    """Return a cursor, None for the first page, or raise `Problem` if it isn't one."""
     if cursor:
         try:
             for position in cursor.split("."):
                 if position != "~":
                     position_in(position)
         except Exception as error:
-            raise Problem(400, "This is no cursor of a listing. Begin without one.") from error
+            raise Problem(
+                400, "This is not a cursor of a listing. Begin without one."
+            ) from error
     return cursor or None
 
 
-Limit = Annotated[int, Query(ge=1, le=MOST, description="Items of the page at most.")]
+Limit = Annotated[int, Query(ge=1, le=MOST, description="Maximum number of items.")]
 Cursor = Annotated[
-    str | None, Query(description="`next` of the page before."), AfterValidator(checked_cursor)
+    str | None,
+    Query(description="`next` of the previous page."),
+    AfterValidator(checked_cursor),
 ]
 
 
@@ -64,23 +68,23 @@ async def _no_cursor(
 
 
 ONE_PAGE = Depends(_no_cursor)
-"""Of a list that is whole: `next` is always null."""
+"""A dependency for lists with one page, whose `next` is always null."""
 
 
 def utc(moment: datetime) -> datetime:
-    """Return a time with its zone: without one it is of UTC."""
+    """Return a time with its zone, which is UTC if it has none."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 Time = Annotated[datetime, AfterValidator(utc)]
 
 Moment = Annotated[
-    Time | None, Query(description="A time as RFC 3339; without a zone it is of UTC.")
+    Time | None, Query(description="A time as RFC 3339, in UTC if it has no zone.")
 ]
 
 
 def bare(record: Any) -> Any:
-    """Return a record without what users and agents have written; one of another type has nothing of that."""
+    """Return a record without texts of users and agents; records of other types have none."""
     match record:
         case RunView():
             return replace(
@@ -135,7 +139,7 @@ def bare(record: Any) -> Any:
 
 
 def _bare_key(key: str) -> str:
-    """Return the key of a limit without the value of an input; what is left names no limit and no key."""
+    """Return the key of a limit without an input's value; the rest names no limit and no key."""
     name, by_input, _ = key.partition(":input:")
     return name + by_input[:-1]
 
@@ -154,7 +158,7 @@ def _bare_question(question: Question) -> Question:
 
 
 def seen_by(person: Person, record: Record) -> Record:
-    """Return a record as a person may see it: bare for who may not read payloads."""
+    """Return a record as a person may see it: bare if they may not read payloads."""
     return record if person.may("read") else bare(record)
 
 
@@ -166,5 +170,5 @@ def seen_document(record: Any, person: Person) -> Any:
 def page_document(
     items: Iterable[Any], person: Person, cursor: str | None = None
 ) -> dict[str, Any]:
-    """Return a page of a listing as a person may see it; `cursor` is that of the next page."""
+    """Return a page of a listing as a person may see it; `cursor` leads to the next page."""
     return {"items": [seen_document(item, person) for item in items], "next": cursor}

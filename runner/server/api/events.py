@@ -1,4 +1,4 @@
-"""`/v1/events`: what happens to all runs, or to some of them, as a stream."""
+"""`/v1/events`: the events of all runs, or of some of them, as a stream."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ def events(
     request: Request,
     person: Hears,
     services: Served,
-    graph: Annotated[str | None, Query(description="Of runs of this graph only.")] = None,
+    graph: Annotated[str | None, Query(description="Only of runs of this graph.")] = None,
     kind: Annotated[
-        list[str] | None, Query(description="Such as run.ended; may be repeated.")
+        list[str] | None, Query(description="A kind, such as run.ended; may be repeated.")
     ] = None,
     run: Annotated[
         list[str] | None,
         Query(
             max_length=streams.MOST_RUNS,
-            description="All events of this run, those of its nodes too; may be repeated.",
+            description="All events of this run and its nodes; may be repeated.",
         ),
     ] = None,
     after: Annotated[str, Query(pattern=POSITION)] = "",
     last_event_id: Annotated[str, Header(pattern=POSITION)] = "",
 ) -> StreamingResponse:
-    """Begin with a `snapshot`, the first open questions, or the runs that `run` names; then events follow.
+    """Stream a `snapshot` of the first open questions, or the runs that `run` names, and then events.
 
-    Without `run` there is one event for each notice. A client that comes back with `Last-Event-ID` or `after`
-    goes on; where what it missed is gone, or `run` names others, it gets a `reset` and a new snapshot. It is
-    for showing what happens, not for work that must be done for each.
+    Without `run` there is one event for each notice. A client that returns with `Last-Event-ID` or `after`
+    continues there; if the events it missed are gone, or `run` names other runs, it gets a `reset` and a new
+    snapshot. The stream is for display, not for work that must be done for each event.
     """
     after, kinds = last_event_id or after, {*(kind or ())}
     if run:
@@ -76,7 +76,7 @@ def events(
         )
         return root is not None and root.graph_id == graph
 
-    services.ticker.now()  # 503 where the store is away: a stream that has begun can't say so
+    services.ticker.now()  # 503 if the store is away: a stream that has begun can't report it
     lines = streams.ticker_stream(request, services.ticker, after, snapshot, wanted)
     return streams.Stream(request, lines, services.hub, person)
 
@@ -92,7 +92,7 @@ def _of_runs(
     store, hub = services.store, services.hub
 
     def snapshot() -> tuple[Any, dict[str, int]]:
-        # The positions first: what happens between the two reads comes again as an event.
+        # Read the positions first: a change between the two reads comes again as an event.
         numbers = {run_id: existing(store.read(run_id), run_id).events for run_id in run_ids}
         return page_document([read_run(store, run_id) for run_id in run_ids], person), numbers
 

@@ -1,4 +1,4 @@
-"""`/v1/grants`: decisions on calls to come, made from a question, listed, voted for and revoked."""
+"""`/v1/grants`: make decisions on future calls from a question, list them, vote on them, revoke them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NewGrant(RequestBody):
     uses: int = 1
     sums: dict[str, int | float] = Field(default_factory=dict)
     lifetime: float | None = Field(
-        default=None, description="Seconds; as long as the rule allows."
+        default=None, description="Seconds; by default as long as the rule allows."
     )
     requesters: list[str] = Field(default_factory=list)
     graphs: list[str] = Field(default_factory=list)
@@ -41,14 +41,14 @@ class NewGrant(RequestBody):
 
 
 class GrantVoteRequest(Signed):
-    """A vote for a grant that waits for more."""
+    """A vote on a grant that waits for more votes."""
 
     decision: Literal["approve", "reject"] = "approve"
     comment: str = ""
 
 
 class Revocation(RequestBody):
-    """Why a grant is revoked."""
+    """The reason for revoking a grant."""
 
     reason: str = Field(min_length=1)
 
@@ -64,7 +64,7 @@ async def of_grant(request: Request) -> Collection[str]:
 
 
 Grants = Annotated[Person, Depends(Allow("decide", of_grant))]
-"""Who may decide for the graph of a grant."""
+"""A caller who may decide for the graph of a grant."""
 
 
 def seen_grants(services: Services, person: Person, graph: str = "") -> list[GrantView]:
@@ -78,7 +78,7 @@ def proposed(services: Services, person: Person, question_id: str, options: Any)
     """Return a grant as a person proposes it.
 
     Raises:
-        Problem: it can't be granted, with the field; or they may not decide for one of its graphs.
+        Problem: it can't be granted (`errors` has the field), or they may not decide for one of its graphs.
     """
     try:
         record = granting.propose(services.client.engine, question_id, **options)
@@ -93,7 +93,7 @@ def proposed(services: Services, person: Person, question_id: str, options: Any)
     return record
 
 
-@router.post("/questions/{question_id}/grants", status_code=201, summary="Grant calls to come")
+@router.post("/questions/{question_id}/grants", status_code=201, summary="Grant future calls")
 def add(
     question_id: str,
     body: NewGrant,
@@ -103,7 +103,8 @@ def add(
 ) -> Any:
     """Grant calls like the one that a question shows; the receipt's `interrupt_id` names the grant.
 
-    `counted` needs more votes, `accepted` is in force. With bounds wider than the rule allows: 422.
+    `counted` means that it needs more votes, `accepted` that it is in force. Bounds wider than the rule
+    allows: 422.
     """
     matched(services, question_id, if_match)
     options = body.model_dump(exclude={"comment"})
@@ -120,11 +121,11 @@ def add(
 def list_grants(
     person: Lists, services: Served, graph: OptionalQueryText = None
 ) -> dict[str, Any]:
-    """List the grants, the newest first, with what was used of each."""
+    """List the grants, the newest first, with the use of each."""
     return page_document(seen_grants(services, person, graph or ""), person)
 
 
-@router.post("/grants/{grant_id}/votes", summary="Vote for a grant")
+@router.post("/grants/{grant_id}/votes", summary="Vote on a grant")
 def vote(
     grant_id: str,
     body: GrantVoteRequest,
@@ -132,17 +133,17 @@ def vote(
     services: Served,
     if_match: Annotated[str | None, Header(description="The digest of the grant.")] = None,
 ) -> Any:
-    """Count a vote for a grant, of which If-Match has the digest."""
+    """Count a vote on the grant whose digest If-Match has."""
     record = granting.find(services.client.engine, grant_id)
     if if_match is None:
-        raise Problem(428, "Name what you decide on: If-Match with the digest of the grant.")
+        raise Problem(428, "Name the grant you decide on: send If-Match with its digest.")
     if if_match.strip().strip('"') != record.grant.digest():
-        raise Problem(412, "The grant is not what you were shown; nothing was counted.")
+        raise Problem(412, "The grant is not the one you were shown; nothing was counted.")
     return answered(grant(services, person, record, body.decision, body.comment, body.proof))
 
 
 @router.post("/grants/{grant_id}:revoke", summary="Revoke a grant")
 def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> Any:
-    """Revoke a grant: no call begins by it from now on."""
+    """Revoke a grant: it allows no new calls."""
     engine, by = services.client.engine, person.principal.key
     return seen_document(granting.revoke(engine, grant_id, body.reason, by), person)

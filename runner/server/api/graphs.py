@@ -65,12 +65,12 @@ def check(
         Query(description="Also list the nodes of stored runs that this code can't resume."),
     ] = False,
 ) -> Any:
-    """Check a graph of RUNNER_GRAPHS, and what is inside it, as `runner graphs check` does; run nothing."""
+    """Check a graph of RUNNER_GRAPHS and its inner graphs, as `runner graphs check` does; run nothing."""
     registry = services.client.engine.registry
     try:
         is_here = services.plan(graph) is not None
     except DefinitionError:
-        is_here = graph in registry.names()  # it can't be built, which is a problem of its own
+        is_here = graph in registry.names()  # it can't be built, which the check reports
     if not is_here:
         raise _lacking(graph)
     store = services.store if against_waiting else None

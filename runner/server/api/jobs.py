@@ -1,4 +1,4 @@
-"""`/v1/runs:batch` and `/v1/jobs`: the same thing done to many runs, and how far that is."""
+"""`/v1/runs:batch` and `/v1/jobs`: one action on many runs, and its progress."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ router = APIRouter(prefix="/v1", tags=["runs"])
 
 
 MOST_RUNS = 1_000
-"""Runs of one batch; where more match, a client sends the next one."""
+"""Maximum runs of one batch; if more match, a client sends another batch."""
 
 
 class BatchFilter(RequestBody):
-    """Which runs: those that match all of these, or those that are named."""
+    """The runs of a batch: those that match all of these fields, or those that `run_ids` names."""
 
     run_ids: list[str] | None = Field(default=None, max_length=MOST_RUNS)
     status: Status | None = None
@@ -62,10 +62,10 @@ def batch(
     response: Response,
     background: BackgroundTasks,
 ) -> dict[str, Any]:
-    """Say which runs match; with `dry_run` false, begin a job that does it, run by run (202).
+    """List the matching runs; with `dry_run` false, begin a job that does the action, run by run (202).
 
-    `more` is true where more match than one batch takes: repeat it when the job has ended. This process does
-    the job; where it dies, a worker carries on.
+    `more` is true if more runs match than one batch takes: repeat it when the job has ended. This process
+    does the job; if it dies, a worker carries on.
     """
     ids, has_more = _matching(services, body.filter)
     if body.dry_run:
@@ -113,7 +113,7 @@ def _carry_on(services: Services, job_id: str) -> None:
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
 )
 async def show(request: Request, job_id: str, person: Operates, services: Served) -> Any:
-    """Show a job with what became of each run.
+    """Show a job with the result for each run.
 
     With `Accept: text/event-stream` it is a stream: a `snapshot`, `progress` with how many runs are `done`,
     and `ended` with the whole job. A job is kept for seven days.

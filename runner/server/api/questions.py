@@ -1,4 +1,4 @@
-"""`/v1/questions`: list and show questions, vote on them, and what else people do to them."""
+"""`/v1/questions`: list and show questions, vote on them, and people's other operations."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ STATUSES = {
 
 
 class Signed(RequestBody):
-    """An operation of a person on a question, with their signature where its rule asks for a key of theirs.
+    """An operation of a person on a question, with their signature if its rule requires their own key.
 
-    It signs the message that other doors take (`runner.approvals.operation_body`), with who calls as `by`.
+    They sign the same message as for other doors (`runner.approvals.operation_body`); `by` is the caller.
     """
 
     proof: dict[str, Any] | None = Field(
@@ -70,7 +70,7 @@ class Signed(RequestBody):
 class VoteRequest(Signed):
     """A decision: `response` is the answer of "respond", or the whole new arguments of "edit".
 
-    `variant` is the `effect` of one of the question's variants, which an approval is for instead.
+    `variant` is the `effect` of one of the question's variants, to approve that one instead.
     """
 
     decision: Word
@@ -88,7 +88,7 @@ class Votes(RequestBody):
 
 
 class Withdrawal(RequestBody):
-    """Why a question is withdrawn, and whether its node asks it again."""
+    """The reason to withdraw a question; `reask` if its node asks it again."""
 
     reason: str = ""
     reask: StrictBool = False
@@ -112,23 +112,27 @@ def list_questions(
     ] = "open",
     mine: Annotated[
         bool,
-        Query(description="What waits for who calls; of decided ones, those they decided."),
+        Query(
+            description="Open questions that wait for the caller, or decided ones that they decided."
+        ),
     ] = False,
-    tool: Annotated[str | None, Query(description="Of calls of this tool.")] = None,
+    tool: Annotated[str | None, Query(description="Only about calls of this tool.")] = None,
     risk: OptionalQueryText = None,
     due_within: Annotated[
         float | None, Query(ge=0, le=CENTURY, description="Seconds until it expires.")
     ] = None,
-    tag: Annotated[str | None, Query(description="name=value of its run.")] = None,
+    tag: Annotated[str | None, Query(description="A tag of its run, name=value.")] = None,
     text: Annotated[
-        str | None, Query(max_length=500, description="Is somewhere in what it says.")
+        str | None, Query(max_length=500, description="A text somewhere in the question.")
     ] = None,
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
-    """List the questions that match all filters; those of graphs inside a graph or run are included."""
+    """List the questions that match all filters, including questions of graphs inside a graph or run."""
     if (tool or text) and not person.may("read"):
-        raise Problem(403, "Who may not read payloads can't search them by tool or text.")
+        raise Problem(
+            403, "You may not read payloads, so you can't search them by tool or text."
+        )
     now = round(time.time() * 1000)
     label, _, value = (tag or "").partition("=")
     query = InterruptQuery(
@@ -173,10 +177,10 @@ def vote(
     if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
 ) -> Any:
-    """Count a decision. `counted` needs more votes, `accepted` has decided.
+    """Count a decision. `counted` means that more votes are needed, `accepted` that it is decided.
 
-    Without If-Match: 428; with another digest than the question's: 412. A second vote of one person is 409,
-    one that comes too late 410, with who was first. An Idempotency-Key that had another body: 422.
+    Without If-Match: 428; with another digest than the question's: 412. A person's second vote is 409, a
+    late vote 410, with the person who was first. An Idempotency-Key that had another body: 422.
     """
     digest = matched(services, question_id, if_match)
     if body.variant and (body.decision in {"edit", "reject"} or body.response is not None):
@@ -210,14 +214,12 @@ def _response_for(services: Services, question_id: str, body: VoteRequest) -> An
     view = read_question(services.store, services.client.interrupt(question_id))
     decision, response = vote_for(view, body.variant)
     if view.action and decision != body.decision:
-        raise Problem(
-            422, f"To vote for this variant is to {decision}, not to {body.decision}."
-        )
+        raise Problem(422, f"The vote for this variant is {decision}, not {body.decision}.")
     return response
 
 
 def _pointer(services: Services, body: VoteRequest, question_id: str) -> str:
-    """Return what is wrong in the body of a vote that can't be counted."""
+    """Return the pointer to the mistake in the body of a vote that can't be counted."""
     if body.decision not in {"respond", "edit"}:
         return "/body/decision"
     schema = services.client.interrupt(question_id).response_schema
@@ -226,7 +228,7 @@ def _pointer(services: Services, body: VoteRequest, question_id: str) -> str:
 
 
 def _check_same(services: Services, person: Person, decision: Decision) -> None:
-    """Refuse a key whose first receipt was for something else.
+    """Refuse an Idempotency-Key whose first receipt was for another vote.
 
     Raises:
         Problem: it was.
@@ -246,7 +248,7 @@ def _check_same(services: Services, person: Person, decision: Decision) -> None:
         )
     if not same:
         raise Problem(
-            422, "The Idempotency-Key is that of another vote; this one was not counted."
+            422, "The Idempotency-Key belongs to another vote; this one was not counted."
         )
 
 
@@ -254,23 +256,24 @@ def matched(services: Services, question_id: str, if_match: str | None) -> str:
     """Return the digest that the caller was shown.
 
     Raises:
-        Problem: none is named, or the question has another one.
+        Problem: If-Match is missing, or the question has another digest.
     """
     question = services.client.interrupt(question_id)
     if if_match is None:
-        raise Problem(428, "Name what you decide on: If-Match with the ETag of the question.")
+        raise Problem(428, "Name the question you decide on: send If-Match with its ETag.")
     if if_match.strip().removeprefix("W/").strip('"') != question.digest:
         raise Problem(
-            412, "The question is not what you were shown; nothing was counted. Read it again."
+            412,
+            "The question is not the one you were shown; nothing was counted. Read it again.",
         )
     return question.digest
 
 
 def answered(receipt: Receipt) -> Any:
-    """Return a receipt that counts as a document.
+    """Return the receipt of a counted operation as a document.
 
     Raises:
-        Problem: it does not count.
+        Problem: the operation was not counted.
     """
     status = STATUSES[receipt.status]
     answer = document(receipt)
@@ -285,13 +288,13 @@ def answered(receipt: Receipt) -> Any:
 
 
 class ClaimRequest(Signed):
-    """For how many seconds a person works on a question."""
+    """The seconds for which a person works on a question."""
 
     ttl: float = Field(default=600, ge=1, le=86_400)
 
 
 class Delegation(Signed):
-    """Who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
+    """The person who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
 
     to: str = Field(min_length=1)
 
@@ -324,7 +327,7 @@ def release(question_id: str, body: OwnSignature, person: Decides, services: Ser
 
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
 def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
-    """Delegate your vote, where the rule allows it."""
+    """Delegate your vote, if the rule allows it."""
     return answered(act(services, person, question_id, "delegate", body.proof, to=body.to))
 
 
@@ -346,7 +349,7 @@ def withdraw_vote(
 
 @router.post(":vote", summary="Decide several questions that are alike")
 def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any]:
-    """Decide questions of one graph, node or map, and name, each with a receipt; others are refused first."""
+    """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
     items = []
     for question_id, digest in body.digests.items():
@@ -365,12 +368,12 @@ def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any
 
 
 class Reassignment(RequestBody):
-    """Who decides instead, in whose place, and why."""
+    """The person who decides instead, the one they replace, and the reason."""
 
     to: str = Field(min_length=1)
     reason: str = Field(min_length=1)
     instead_of: str | None = Field(
-        default=None, description="By default the only person whom the rule names."
+        default=None, description="By default the only person that the rule names."
     )
 
 

@@ -1,4 +1,4 @@
-"""`/v1/runs`: start, list, show, and what people do to runs."""
+"""`/v1/runs`: start, list, show and change runs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1/runs", tags=["runs"])
 
 
 MOST_WAIT = 60
-"""Seconds of one request; proxies end those that are silent for longer."""
+"""Maximum seconds that a request waits; proxies end requests that are silent for longer."""
 
 
 class NewRun(RequestBody):
@@ -53,7 +53,7 @@ class NewRun(RequestBody):
     on_behalf_of: list[str] = Field(
         default_factory=list,
         max_length=MOST_BEHALF,
-        description="for whom a service starts it: principals",
+        description="Principals for whom a service starts it.",
     )
     proof: dict[str, Any] | None = Field(
         default=None, description="The caller's own signature of the message that starts it."
@@ -61,19 +61,19 @@ class NewRun(RequestBody):
 
 
 class Reason(RequestBody):
-    """Why the caller does this."""
+    """The caller's reason."""
 
     reason: str = ""
 
 
 class RetryRequest(RequestBody):
-    """Which failed node runs again; all of them without a name."""
+    """The failed node to run again; by default all failed nodes."""
 
     node: str | None = None
 
 
 class ForkRequest(RequestBody):
-    """From where a new run goes on; `input` is another task for the node."""
+    """The node and visit where a new run begins; `input` is another task for the node."""
 
     node: str
     visit: int | None = Field(default=None, ge=1)
@@ -82,7 +82,7 @@ class ForkRequest(RequestBody):
 
 
 class AgainRequest(RequestBody):
-    """A new run like another; what is not named is as in that one."""
+    """A new run like another; omitted fields are as in that run."""
 
     task: Any = None
 
@@ -133,7 +133,7 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
         return
     inputs = (snapshot.task, snapshot.invocation_state or {})
     earlier = (*(plain(codec.unpack(value)) for value in inputs), dict(snapshot.tags))
-    # Who asked, and for whom, decides who may answer.
+    # The requester, and the people they act for, determine who may answer.
     requester = services.store.requester(run.id) or {}
     asked = (requester.get("principal"), list(requester.get("on_behalf_of", ())))
     names = [key_of(name) for name in body.on_behalf_of]
@@ -150,7 +150,7 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
             return
         raise Problem(
             422,
-            f"The Idempotency-Key is that of run {run.id}, which has another body or requester.",
+            f"The Idempotency-Key belongs to run {run.id}, which has another body or requester.",
             run_id=run.id,
         )
 
@@ -164,7 +164,9 @@ def list_runs(
     tag: Annotated[list[str] | None, Query(description="name=value; may be repeated.")] = None,
     since: Moment = None,
     until: Moment = None,
-    text: Annotated[str, Query(max_length=500, description="Is in the value of a tag.")] = "",
+    text: Annotated[
+        str, Query(max_length=500, description="A text in the value of a tag.")
+    ] = "",
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> dict[str, Any]:
@@ -197,12 +199,14 @@ async def show(
     services: Served,
     wait: Annotated[
         float,
-        Query(ge=0, le=MOST_WAIT, description="Seconds to wait until only people can go on."),
+        Query(
+            ge=0, le=MOST_WAIT, description="Seconds to wait for the run to end or need people."
+        ),
     ] = 0,
 ) -> Any:
-    """Show a run with its output; one that has expired comes from the archive.
+    """Show a run with its output; an expired run comes from the archive.
 
-    With `wait` the answer comes when the run has ended or only people can go on, or when the time is over.
+    With `wait` the answer comes when the run has ended or waits only for people, or when the time is over.
     """
     if wait:
         with suppress(TimeoutError):
@@ -212,7 +216,7 @@ async def show(
 
 
 async def settled(services: Services, run_id: str) -> None:
-    """Return when a run does not execute; no thread waits meanwhile."""
+    """Wait, without blocking a thread, until a run does not execute."""
     snapshot = await run_in_threadpool(services.store.read, run_id)
     if snapshot is None:
         return
@@ -223,7 +227,7 @@ async def settled(services: Services, run_id: str) -> None:
 
 
 def shown_run(services: Services, run_id: str, person: Person) -> Any:
-    """Return a run as a person may see it, from the archive where the store has it no more."""
+    """Return a run as a person may see it, from the archive if it is not in the store."""
     if services.archive is not None and services.store.peek(run_id) is None:
         export = services.archive.read(run_id)
         if export is not None:
@@ -233,7 +237,7 @@ def shown_run(services: Services, run_id: str, person: Person) -> Any:
 
 @router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")
 def remove(run_id: str, _: Operates, services: Served) -> None:
-    """Remove everything that is stored of a run before its retention is over."""
+    """Remove all data of a run before its retention is over."""
     services.client.run(run_id).remove()
 
 
@@ -252,10 +256,10 @@ async def events(
     limit: Limit = PAGE,
     last_event_id: Annotated[str, Header(pattern=r"^\d{0,18}$")] = "",
 ) -> dict[str, Any] | StreamingResponse:
-    """List events after a position; `next` is the position to go on from, null where no more is known.
+    """List events after a position; `next` is the position to continue from, null after the last page.
 
     With `Accept: text/event-stream` it is a stream that begins with a `snapshot` of the run, unless `after`
-    or `Last-Event-ID` says where to go on. Where events in between have expired, it begins with `reset`.
+    or `Last-Event-ID` names a position. If events after that have expired, it begins with `reset`.
     """
     await run_in_threadpool(lambda: existing(services.store.peek(run_id), run_id))
     if "text/event-stream" in request.headers.get("accept", ""):
@@ -269,7 +273,7 @@ def _stream(
     request: Request, services: Services, person: Person, run_id: str, after: str
 ) -> StreamingResponse:
     def snapshot() -> tuple[Any, dict[str, int]]:
-        # The position first: what happens between the two reads comes again as an event.
+        # Read the position first: a change between the two reads comes again as an event.
         number = existing(services.store.read(run_id), run_id).events
         return seen_document(read_run(services.store, run_id), person), {run_id: number}
 
@@ -304,7 +308,7 @@ def retry(
     services: Served,
     body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
 ) -> dict[str, Any]:
-    """Run failed and cancelled nodes again; what has completed stays."""
+    """Run failed and cancelled nodes again; completed nodes stay."""
     nodes = services.client.run(run_id).retry(body.node, by=person.principal)
     return {"run_id": run_id, "nodes": nodes}
 
@@ -320,7 +324,7 @@ def fork(
     services: Served,
     response: Response,
 ) -> dict[str, str]:
-    """Start a new run that keeps what does not depend on the node; who calls asks for it, too."""
+    """Start a new run that keeps nodes independent of this one; the caller becomes a requester, too."""
     options = requested_by(services, person, **body.model_dump(exclude_unset=True))
     return _located(services.client.run(run_id).fork(**options), request, response)
 
@@ -334,7 +338,7 @@ def again(
     response: Response,
     body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
 ) -> dict[str, str]:
-    """Start a new run of the same graph from its beginning; who calls asks for it, too."""
+    """Start a new run of the same graph from its beginning; the caller becomes a requester, too."""
     options = requested_by(services, person, **body.model_dump(exclude_unset=True))
     return _located(services.client.run(run_id).again(**options), request, response)
 
@@ -348,7 +352,7 @@ def migrate(
     services: Served,
     body: Annotated[MigrateRequest, Body(default_factory=MigrateRequest)],
 ) -> Any:
-    """Say what would become of each node; with `dry_run` false, do it."""
+    """Show the outcome for each node; with `dry_run` false, migrate the run."""
     result = services.client.run(run_id).migrate(
         body.mapping, drop=body.drop, dry_run=body.dry_run
     )

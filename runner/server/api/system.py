@@ -1,4 +1,4 @@
-"""Routes about the deployment: probes, metrics, who calls, API keys, the audit, workers and dead letters."""
+"""Routes about the deployment: probes, metrics, the caller, API keys, the audit, workers, dead letters."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ dead = APIRouter(prefix="/v1/dead", tags=["dead letters"])
 @operations.get(
     "/healthz",
     dependencies=[Depends(OPEN)],
-    summary="Whether this process answers",
+    summary="Check that this process answers",
     operation_id="health_healthy",
 )
 async def healthy() -> dict[str, str]:
     """Answer as long as the process lives, whatever else is down."""
-    # Without a thread: those that wait for the store may be all there are.
+    # It needs no thread: all threads may be waiting for the store.
     return {"status": "ok"}
 
 
 @operations.get(
     "/readyz",
     dependencies=[Depends(OPEN)],
-    summary="Whether the store can be reached",
+    summary="Check that the store can be reached",
     operation_id="health_ready",
 )
 def ready(services: Served) -> dict[str, str]:
@@ -65,7 +65,7 @@ def ready(services: Served) -> dict[str, str]:
     operation_id="health_metrics",
 )
 def metrics(services: Served) -> PlainTextResponse:
-    """Metrics of runs, questions and workers, in the text format of Prometheus."""
+    """Return metrics of runs, questions and workers, in the text format of Prometheus."""
     return PlainTextResponse(
         prometheus(services.metrics()), media_type="text/plain; version=0.0.4"
     )
@@ -84,12 +84,12 @@ def openapi(request: Request) -> dict[str, Any]:
     return {**schema, "servers": [{"url": base or "/"}]}
 
 
-@operations.get("/v1/me", summary="Show who calls", operation_id="me_show")
+@operations.get("/v1/me", summary="Show the caller", operation_id="me_show")
 def show_caller(request: Request, person: Known) -> dict[str, Any]:
-    """Show who calls with their roles and groups, what these grant, and the token of their forms.
+    """Show the caller with their roles, groups and permissions, and the token of their forms.
 
     A page of this origin sends the token in `X-Form-Token` with each request that changes something; it is
-    good for twelve hours. Requests with an API key need none.
+    valid for twelve hours. Requests with an API key need none.
     """
     return {
         "principal": person.principal.key,
@@ -108,7 +108,7 @@ def show_caller(request: Request, person: Known) -> dict[str, Any]:
     dependencies=[ONE_PAGE],
 )
 def list_api_keys(request: Request, _: Administers, services: Served) -> dict[str, Any]:
-    """List the API keys by which programs may call, with when each was last used, to the minute."""
+    """List the API keys of programs, and when each was last used, to the minute."""
     auth = request.app.state.auth
     keys = list_keys(auth.path, services) if isinstance(auth, ApiKeys) else []
     return {"items": document(keys), "next": None}
@@ -135,7 +135,7 @@ def heads(person: Reads, services: Served) -> dict[str, Any]:
 
 @audit.get("/{run_id}", summary="Show the audit of a run, verified", name="show")
 def show_audit(run_id: str, person: Reads, services: Served) -> Any:
-    """Show what was recorded of a run's approvals, and whether it holds by this server's key."""
+    """Show the audit entries of a run's approvals, and whether they verify with this server's key."""
     existing(services.store.peek(run_id), run_id)
     shown = audit_of(services, run_id)
     return page_document(shown.entries, person) | {
@@ -175,7 +175,7 @@ def backlog(
 
 @dead.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
 def list_letters(person: Seen, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
-    """List messages that could not be used and nodes that were given up; readers see why and the message."""
+    """List messages that could not be used and nodes given up; readers see the reason and the message."""
     return page_document(services.dead_letters.all(limit), person)
 
 
@@ -187,7 +187,7 @@ def show_letter(letter_id: str, person: Seen, services: Served) -> Any:
 
 @dead.post("/{letter_id}:replay", summary="Send a message again, or retry a node")
 def replay_letter(letter_id: str, person: Operates, services: Served) -> dict[str, str]:
-    """Send a message to its stream again, or retry the run of a node; then the letter is gone."""
+    """Send a message to its stream again, or retry the run of a node, and delete the letter."""
     letters, by = services.dead_letters, person.principal.key
     return {
         "id": letter_id,

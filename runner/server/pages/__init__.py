@@ -1,4 +1,4 @@
-"""The pages: a module for each, made on the server, whole without JavaScript."""
+"""The pages: a module for each, made on the server, complete without JavaScript."""
 
 from fastapi.routing import APIRoute
 

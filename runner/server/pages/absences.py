@@ -1,4 +1,4 @@
-"""The page of absences: who is away, who votes for them, and a form for one's own."""
+"""The page of absences: people who are away, who votes for them, and a form for your own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ router = APIRouter(include_in_schema=False)
 
 @router.get("/absences")
 def show(request: Request, person: Known, services: Served) -> HTMLResponse:
-    """Show who is away."""
+    """Show the people who are away."""
     return _page(request, person, services)
 
 
@@ -40,7 +40,7 @@ def begin(
     proof: FormText = "",
     only: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
-    """Be away until the end of a day (UTC); with a passkey that is signed in a second step."""
+    """Begin an absence until the end of a day (UTC); a passkey signs it in a second step."""
     begins = (
         int(since) if since.isdecimal() and len(since) < 16 else time.time_ns() // 1_000_000
     )
@@ -62,7 +62,7 @@ def begin(
 
 @router.post("/absences/end")
 def end(request: Request, person: Signs, services: Served) -> Response:
-    """End one's own absence."""
+    """End the person's absence."""
     end_absence(services.client.engine, person.principal, person.principal.key)
     return back(request, "/absences")
 
@@ -71,7 +71,7 @@ def _end_of(day: str) -> int:
     try:
         moment = datetime.combine(date.fromisoformat(day), clock.max, UTC)
     except ValueError as error:
-        raise Problem(422, f"{day!r:.40} is no day. Nothing was stored.") from error
+        raise Problem(422, f"{day!r:.40} is not a day. Nothing was stored.") from error
     return round(moment.timestamp() * 1000)
 
 

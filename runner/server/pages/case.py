@@ -1,4 +1,4 @@
-"""The case of a question: the task, the inputs and the conversation that led to it, bounded in size."""
+"""The case of a question: the task, inputs and conversation that led to it, bounded in size."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.server.pages.node_drawer import MessageView, messages_of
 from runner.server.pages.run_graph import Wiring
 
 LONGEST = 8_000
-"""Characters of a task or an input; the page of the node has all of it."""
+"""Characters of a task or an input; the page of the node shows it in full."""
 
 CONVERSATION = 24_000
 """Characters of the newest messages."""
@@ -23,7 +23,7 @@ INPUTS = 8
 
 @dataclass(frozen=True, slots=True)
 class CaseView:
-    """Texts by what they are, and the newest messages; `is_cut` says that something is left out."""
+    """Texts by their names, and the newest messages; `is_cut` is true if something is left out."""
 
     values: Mapping[str, str]
     messages: tuple[MessageView, ...]
@@ -31,9 +31,9 @@ class CaseView:
 
 
 def case_of(run: Wiring, question: Question) -> CaseView:
-    """Collect what led to a question of a run.
+    """Collect the case of a question of a run.
 
-    The conversation is that of the agent that asks, else of one whose result the node got.
+    The conversation belongs to the agent that asks, else to an agent whose result the node got.
     """
     snapshot, node = run.snapshot, question.node_id
     if snapshot is None:
@@ -54,7 +54,7 @@ def case_of(run: Wiring, question: Question) -> CaseView:
 
 
 def _newest(messages: list[MessageView]) -> tuple[tuple[MessageView, ...], int]:
-    """Return the newest messages, and how many characters more there might be: 0 where some are left out."""
+    """Return the newest messages, and how many more characters would fit; 0 or less if some are left out."""
     newest: list[MessageView] = []
     left = CONVERSATION
     for message in reversed(messages):

@@ -1,4 +1,4 @@
-"""The pages and forms of what operators set: schedules, limits, freezes and webhooks."""
+"""The pages and forms of operators' controls: schedules, limits, freezes and webhooks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from runner.webhooks.webhook import KINDS, Webhook, WebhookView
 router = APIRouter(include_in_schema=False)
 
 MOST_FAIR_KEYS = 100
-"""Keys that wait for their turn on the page of limits, those that wait longest."""
+"""Maximum waiting keys on the page of limits, the longest waiting first."""
 
 
 # Schedules
@@ -119,7 +119,7 @@ def change_schedule(
 def limits(
     request: Request, person: Seen, services: Served, cursor: Cursor = None
 ) -> HTMLResponse:
-    """Show the limits, what is set, who waits and who has the slots, and the other keys that wait."""
+    """Show the limits, their settings, the nodes that wait or have slots, and other waiting keys."""
     views = [seen_by(person, limit) for limit in services.limits.all()]
     fair_keys = services.fair_keys(MOST_FAIR_KEYS)
     queued = services.queued_keys("", PAGE, cursor)
@@ -142,7 +142,7 @@ def change_limit(
 ) -> Response:
     """Set, pause, resume or reset a limit; a pause without minutes has no end.
 
-    The name is percent-encoded: browsers change the line breaks of what they send.
+    The name is percent-encoded, since browsers change line breaks when they send them.
     """
     name = unquote(name)
     control, about = services.limits, {"reason": reason, "by": person.principal.key}
@@ -152,7 +152,7 @@ def change_limit(
         period = float(per)
     except ValueError as error:
         raise Problem(
-            422, f"What a limit has, and its minutes, are numbers: {error}."
+            422, f"The values of a limit, and its minutes, must be numbers: {error}."
         ) from error
     match action:
         case "set":
@@ -213,7 +213,7 @@ def add_webhook(
     event: Annotated[list[str] | None, Form()] = None,
     graph: FormText = "",
 ) -> Response:
-    """Make a webhook, and show its secret this once."""
+    """Make a webhook, and show its secret only this once."""
     return _webhooks(
         request,
         person,

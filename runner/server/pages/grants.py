@@ -1,4 +1,4 @@
-"""The page of grants: which calls begin without a question, how much of that was used, and *Revoke*."""
+"""The page of grants: the calls that need no question, their uses so far, and *Revoke*."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ router = APIRouter(include_in_schema=False)
 
 
 def grant_form(question: QuestionView) -> dict[str, Any] | None:
-    """Return what the form for a grant offers: the arguments of the call, and what its rule allows."""
+    """Return the offers of the form for a grant: the arguments of the call, and the limits of its rule."""
     rule = Rule.thawed(question.rule) if question.rule else None
     if rule is None or rule.grants is None or question.action is None:
         return None
@@ -70,7 +70,7 @@ def _add(
 ) -> Response:
     question = services.client.interrupt(question_id)
     if form.get("digest") != question.digest:
-        raise Problem(412, "The question is not what you were shown; nothing was granted.")
+        raise Problem(412, "The question is not the one you were shown; nothing was granted.")
     args: Mapping[str, Any] = (question.action or {}).get("args", {})
     bounds: dict[str, dict[str, Any]] = {}
     for name, value in args.items():
@@ -102,7 +102,7 @@ def _add(
 def _number(text: str, subject: str) -> float:
     number = number_of(text.strip())
     if number is None:
-        raise Problem(422, f"{subject} is no number: {text!r:.40}. Nothing was granted.")
+        raise Problem(422, f"{subject} is not a number: {text!r:.40}. Nothing was granted.")
     return float(number) if number % 1 else int(number)
 
 
@@ -126,7 +126,7 @@ def change(
     if action not in {"approve", "reject"}:
         raise Problem(404, f"There is no action {action!r:.40}.")
     if digest != record.grant.digest():
-        raise Problem(412, "The grant is not what you were shown; nothing was counted.")
+        raise Problem(412, "The grant is not the one you were shown; nothing was counted.")
     signature = proof_of({"proof": proof})
     if signature is None and level_of(Rule.thawed(record.rule)) == OWN_KEY:
         body = granting.message(record, action, person.principal, reason)

@@ -1,4 +1,4 @@
-"""The home page: what runs, what waits, and what is wrong; and the files of all pages."""
+"""The home page, with running and waiting work and problems; and the files of all pages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(include_in_schema=False)
 YEAR = 31_536_000
 
 MOST_ENDING = 50
-"""Questions that end within a day are counted up to so many."""
+"""Number up to which the questions that end within a day are counted."""
 
 
 @router.get("/")
@@ -67,7 +67,7 @@ def _sum(metrics: Iterable[Metric], name: str) -> float:
 
 @router.get("/static/{name}", dependencies=[Depends(OPEN)])
 def static(name: str) -> Response:
-    """Return a file; a browser keeps it for a year."""
+    """Return a file, which browsers keep for a year."""
     if name not in STATIC:
         raise Problem(404, f"There is no file {name!r:.80}.")
     kind = mimetypes.guess_type(name)[0] or "application/octet-stream"

@@ -1,4 +1,4 @@
-"""The inbox: which questions wait for whom, and those that are decided together."""
+"""The inbox: the waiting questions with the people who decide, and questions decided together."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ router = APIRouter(include_in_schema=False)
 ROWS = 50
 
 ABOUT = 120
-"""Characters of what a question is about in a row; its page has all."""
+"""Characters of a question's subject in a row; its page has all of it."""
 
 READ = 300
-"""Questions that are read for a page at most, where those of one map are folded into one row."""
+"""Maximum questions that are read for a page, in which a map's questions are folded into one row."""
 
 MOST_TOGETHER = 300
-"""Questions that are decided together at most: each has three fields in one form."""
+"""Maximum questions that are decided together: each has three fields in one form."""
 
 FOLDED = 3
-"""Questions of one map that are folded into one row, at least."""
+"""Least number of questions of one map that are folded into one row."""
 
 TABS = {"mine": "For me", "all": "All", "done": "Done"}
 
@@ -67,12 +67,12 @@ LONGEST = 200
 """Characters of a filter."""
 
 VIEWS, MOST_BYTES = "runner_views", 3_800
-"""The cookie that has a person's saved views in this browser, which keeps 4 KB of it."""
+"""The cookie with a person's saved views, and its size: a browser keeps 4 KB of a cookie."""
 
 
 @dataclass(frozen=True, slots=True)
 class InboxRow:
-    """A question in the inbox, for who reads it; `number` equal ones of a map are folded into its row."""
+    """A question in a reader's inbox; `number` equal questions of a map are folded into its row."""
 
     question: QuestionView
     graph: str
@@ -105,7 +105,7 @@ def row_of(services: Services, question: QuestionView, person: Person, now: int)
 
 
 def _about(question: QuestionView) -> str:
-    """Say in a line what a question is about: its call, else its reason."""
+    """Describe the subject of a question in a line: its call, else its reason."""
     if question.action:
         args = question.action.get("args") or {}
         arguments = [
@@ -140,13 +140,13 @@ def query_of(
         name=filters["name"] or None,
         until=now - SPANS[filters["age"]] if filters["age"] else None,
         selectors=selectors_of(services, person) if tab == "mine" else None,
-        # What they can't read they can't search either.
+        # People can't search texts that they can't read.
         tool=filters["tool"] or None if reads else None,
         risk=filters["risk"] or None,
         due=now + SPANS[filters["due"]] if filters["due"] else None,
         tag=(tag, value) if tag else None,
         text=filters["text"] or None if reads else None,
-        # Those that are old are listed by age, which a list has.
+        # With the filter of age, questions are listed by age instead of urgency.
         urgent=not filters["age"],
     )
 
@@ -163,9 +163,11 @@ def inbox(
     by: QueryText = "",
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
 ) -> HTMLResponse:
-    """List questions: those that expire first, then the oldest. It opens at what waits for the reader."""
+    """List questions: first those that expire, then the oldest. It opens at the reader's own."""
     if tab and tab not in TABS:
-        raise Problem(422, f"{tab!r:.40} is no tab of the inbox; there are {', '.join(TABS)}.")
+        raise Problem(
+            422, f"{tab!r:.40} is not a tab of the inbox; there are {', '.join(TABS)}."
+        )
     now = round(time.time() * 1000)
     filters = {name: request.query_params.get(name, "")[:LONGEST] for name in FILTERS}
     empty = {**dict.fromkeys(FILTERS, ""), "graph": person.graph and filters["graph"]}
@@ -209,7 +211,7 @@ def inbox(
         views=saved_views(request),
         address=_address(dict(request.query_params)),
         together=bool(together),
-        # Of one name where that was filtered; whether they are alike is checked when they are shown.
+        # If a name was filtered, they share it; the rest is compared when they are shown.
         alike=together[0].question.id if len(together) > 1 and filters["name"] else "",
         picked=q or [],
     )
@@ -218,7 +220,7 @@ def inbox(
 def _folded(
     services: Services, query: InterruptQuery, cursor: str, *, folds: bool
 ) -> tuple[list[list[Interrupt]], str | None]:
-    """Read the questions of a page, those of one map as one group, and the cursor of the next page."""
+    """Read the questions of a page, with each map's as one group, and the cursor of the next page."""
     groups: dict[tuple[str, ...], list[Interrupt]] = {}
     following: str | None = cursor
     read = 0
@@ -249,13 +251,13 @@ def _folded(
 
 
 def _address(query: Mapping[str, str]) -> str:
-    """Return the part of an address that a view has: its tab and filters, nothing else."""
+    """Return the part of an address that a view keeps: its tab and filters, nothing else."""
     values = {name: query[name] for name in ("tab", *FILTERS) if query.get(name)}
     return urlencode(values)
 
 
 def saved_views(request: Request) -> list[tuple[str, str]]:
-    """Read the views that the browser has kept: names with their addresses. What is malformed is left out."""
+    """Read the names and addresses of the views that the browser has kept; none if they are malformed."""
     try:
         entries = json.loads(base64.urlsafe_b64decode(request.cookies.get(VIEWS, "")))
         return [(str(name), _address(dict(parse_qsl(query)))) for name, query in entries]
@@ -271,7 +273,7 @@ def save_view(
     address: FormText = "",
     action: FormText = "save",
 ) -> Response:
-    """Keep the filters of the page under a name in this browser, or remove such a view."""
+    """Keep the filters of the page under a name in this browser, or remove the view of that name."""
     view_address = _address(dict(parse_qsl(address)))
     views = [view for view in saved_views(request) if view[0] != name]
     if action == "save":
@@ -321,7 +323,7 @@ def decide_together(
     comment: Typed = "",
     typed: Typed = "",
 ) -> HTMLResponse:
-    """Decide them; each has its own receipt."""
+    """Decide questions together; each has its own receipt."""
     if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
         raise Problem(
             422, "Approve or reject, with the digest of each question; nothing was done."
@@ -359,12 +361,12 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     )
     for question in stored_questions:
         if question.rule is None:
-            raise UsageError(f"{question.name} takes an answer of its own: open it alone.")
+            raise UsageError(f"{question.name} takes its own answer: open it alone.")
     return read_questions(services.store, stored_questions)
 
 
 def _word(questions: Sequence[QuestionView]) -> str:
-    """Return what is typed to approve questions; "" where their risk is not high."""
+    """Return the word to type to approve questions; "" if their risk is not high."""
     question = questions[0]
     return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 

@@ -1,4 +1,4 @@
-"""One node on the page of its run: its input, its work and its output, and where else to look."""
+"""One node on the page of its run: its input, work and output, and links to further places."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from runner.server.pages.run_graph import Level
 from runner.server.services import Services
 
 ITEMS = 100
-"""Items of a map that are listed, those that need attention first; the others are counted."""
+"""Maximum items of a map that are listed, those that need attention first; the others are counted."""
 
 MESSAGES = 100
-"""Messages of a conversation that are shown, the newest."""
+"""Maximum messages of a conversation that are shown, the newest."""
 
 NAMES = {
     "inputTokens": "input tokens",
@@ -33,12 +33,12 @@ NAMES = {
 }
 
 QUIET = ("completed", "pending", "skipped", "cancelled")
-"""The states of nodes that need no attention: where there are too many, these are left out first."""
+"""The states of nodes that need no attention; of too many nodes, these are left out first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContentPart:
-    """A piece of a message: a text, a call of a tool, or what came of one."""
+    """A piece of a message: a text, a call of a tool, or a tool's result."""
 
     kind: str
     name: str
@@ -66,9 +66,9 @@ class DrawerVisit:
 
 @dataclass(frozen=True, slots=True)
 class Drawer:
-    """One node; `inputs` are the outputs that it was given by node, `links` the places to look further.
+    """One node; `inputs` are the outputs that it got, by node, `links` lead to further places.
 
-    What users and agents have written is left out for those who may not read it.
+    Texts of users and agents are left out for people who may not read them.
     """
 
     path: str
@@ -91,7 +91,7 @@ class Drawer:
 
 
 def drawer(level: Level, node: NodeView, person: Person, services: Services) -> Drawer:
-    """Collect what there is of a node; `level` is the run that it belongs to."""
+    """Collect all facts about a node; `level` is the run that it belongs to."""
     reads = person.may("read")
     snapshot = level.snapshot
     messages = list(

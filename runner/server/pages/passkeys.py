@@ -1,4 +1,4 @@
-"""Passkeys on the pages: a person makes one, and signs with it what takes a key of their own (level 3)."""
+"""Passkeys on the pages: people make them, and sign with them if their own key is required (level 3)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ from runner.store.requests import new_nonce
 router = APIRouter(include_in_schema=False)
 
 PROOF = "proof"
-"""The field of a form with what a passkey has signed."""
+"""The field of a form with the signature of a passkey."""
 
 ABOUT, CREATION_TIME = "passkey", 600
-"""The subject of the token that a new passkey has to answer, and for how many seconds that holds."""
+"""The subject of the token that a new passkey must sign, and the seconds for which it is valid."""
 
 
 @dataclass(frozen=True, slots=True)
 class SignatureStep:
     """The last step of a form: one of the passkeys signs, and the form is sent again with its `fields`.
 
-    `requests` are what each is asked for, see `SignatureRequest`, as the script of the page reads them.
-    `changes` are those to the call that is asked about, `answer` is that to a question without one.
+    `requests` has a `SignatureRequest` for each passkey, as the script of the page reads it. `changes` are
+    the changes to the call that is asked about, `answer` is the answer to a question without a call.
     """
 
     path: str
@@ -58,7 +58,7 @@ class SignatureStep:
 
 
 def takes_own_key(question: QuestionView) -> bool:
-    """Say if what people do to a question now must be signed with keys of their own."""
+    """Return whether people must sign operations on a question now with their own keys."""
     if question.rule is None or not question.is_open:
         return False
     rule = Rule.thawed(question.rule)
@@ -66,14 +66,14 @@ def takes_own_key(question: QuestionView) -> bool:
 
 
 def _keys(services: Services) -> Mapping[str, VerificationKey]:
-    """Return the keys of decisions; none where they can't be read, as before the first one is added."""
+    """Return the keys of decisions; none if they can't be read, as before the first one is added."""
     with suppress(UsageError):
         return services.client.engine.decision_keys.read()
     return {}
 
 
 def passkeys(request: Request, services: Services, person: Person) -> list[VerificationKey]:
-    """List the passkeys with which a person can sign on these pages now."""
+    """List the passkeys that a person can sign with on these pages now."""
     return passkeys_of(_keys(services), person.principal.key, origin_of(request), time.time())
 
 
@@ -84,7 +84,7 @@ def signature_step(
     path: str,
     subject: str,
 ) -> SignatureStep:
-    """Return what is left to be signed of a message that a form makes."""
+    """Return the step in which passkeys sign the message that a form makes."""
     fields = {name: value for name, value in form.items() if name not in {TOKEN, PROOF}}
     now = time.time()
     requests = [asdict(signature_request(body, key, now, new_nonce())) for key in keys]
@@ -92,10 +92,10 @@ def signature_step(
 
 
 def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
-    """Return what a passkey has signed; None where the form has nothing of it.
+    """Return the signature of a passkey; None if the form has none.
 
     Raises:
-        Problem: it is malformed.
+        Problem: the signature is malformed.
     """
     text = form.get(PROOF)
     if not text:
@@ -105,13 +105,13 @@ def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
     except CorruptDocument as error:
         raise Problem(422, f"The signature is {error}; nothing was done.") from error
     if not isinstance(proof, dict):
-        raise Problem(422, "The signature is no JSON object; nothing was done.")
+        raise Problem(422, "The signature is not a JSON object; nothing was done.")
     return proof
 
 
 @router.get("/passkeys")
 def show(request: Request, person: Signs, services: Served) -> HTMLResponse:
-    """Show the keys of who calls, and a form for a new passkey."""
+    """Show the caller's keys, and a form for a new passkey."""
     return _page(request, person, services)
 
 
@@ -124,7 +124,7 @@ def add(
     token: FormText,
     registration: Annotated[str, Form(alias=PROOF)] = "",
 ) -> HTMLResponse:
-    """Check a new passkey, and show its public half: it signs once an administrator has added that."""
+    """Check a new passkey, and show its public half; the passkey works once an administrator adds that."""
     if refusal := _refusal(request, services):
         raise Problem(403, refusal)
     tokens: FormTokens = request.app.state.form_tokens
@@ -142,7 +142,7 @@ def add(
 
 
 def _refusal(request: Request, services: Services) -> str:
-    """Say why no passkey is made: the address that it is for would be what the request says; else ""."""
+    """Return why no passkey can be made: the server doesn't know its address, only the request's; else ""."""
     if services.settings.server_url or request.url.hostname in Local.NAMES:
         return ""
     return (

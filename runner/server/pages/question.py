@@ -1,4 +1,4 @@
-"""The page of one question: what is asked, who decides, and the forms to decide it."""
+"""The page of one question: its content, the people who decide, and the forms to decide it."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ CLAIMED = 600
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """The second step of a decision: `typed` asks for the word to be typed, where the risk is high.
+    """The second step of a decision: `typed` asks to type the word, if the risk is high.
 
-    `before` and `after` are the digests of the call as it was asked and as it is edited. `pressed` is the
-    decision of the button that was pressed, if the fields say another one: then either can be confirmed.
+    `before` and `after` are the digests of the call as asked and as edited. `pressed` is the decision of
+    the pressed button, if the fields say another one: then either can be confirmed.
     """
 
     decision: str
@@ -112,7 +112,7 @@ class Confirmation:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """Contents of a page besides the question: what was sent with the form, and what became of it."""
+    """Contents of a page besides the question: the values sent with the form, and the outcome."""
 
     receipt: Receipt | None = None
     sent: Mapping[str, str] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def show(request: Request, question_id: str, person: Seen, services: Served) -> 
 async def answer(
     request: Request, question_id: str, person: Decides, services: Served
 ) -> Response:
-    """Decide a question; the page then says what became of it."""
+    """Decide a question; the page then shows the outcome."""
     form = await fields_sent(request)
     if not form.get("digest"):
         raise Problem(
@@ -181,7 +181,7 @@ def act(
     digest: FormText = "",
     proof: FormText = "",
 ) -> Response:
-    """Claim, release, comment or delegate a question, or take one's vote back."""
+    """Claim, release, comment or delegate a question, or take a vote back."""
     options: dict[str, dict[str, Any]] = {
         "claim": {"ttl": CLAIMED},
         "release": {},
@@ -209,7 +209,7 @@ def act(
 def _own_keys(
     request: Request, services: Services, person: Person, question: Interrupt
 ) -> list[VerificationKey]:
-    """List the passkeys with which a person signs what they do to a question, where that takes one."""
+    """List the passkeys that a person can sign with, if operations on the question require one."""
     if question.rule is None or level_of(Rule.thawed(question.rule)) < OWN_KEY:
         return []
     now = services.client.interrupt(question.id)
@@ -218,7 +218,7 @@ def _own_keys(
 
 
 def shown_at_of(request: Request, person: Person, token: str, digest: str) -> int:
-    """Return when this server has shown the question of a digest to a person, in ms; 0 where it has not."""
+    """Return when this server showed the question of a digest to a person, in ms; 0 if it did not."""
     tokens: FormTokens = request.app.state.form_tokens
     return tokens.issued_at(token, person, about=digest) * 1000
 
@@ -281,10 +281,10 @@ AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
 def _sent_decision(
     services: Services, question: Question, form: Mapping[str, str]
 ) -> tuple[str, Any, str, Mapping[str, str]]:
-    """Read the decision and the response that a form has, and what is wrong with its fields.
+    """Read the decision and the response of a form, the pressed button's decision, and problems by field.
 
-    Fields that were changed are never left out: they decide, whatever button was pressed, unless its decision
-    was confirmed beside them. The third value is that decision.
+    Changed fields are never ignored: they decide, whichever button was pressed, unless its decision was
+    confirmed beside them. The third value is the button's decision, "" if it needs no confirmation.
     """
     kind, response, variant = form.get("decision", "respond"), None, form.get("variant")
     if variant:
@@ -301,7 +301,7 @@ def _sent_decision(
 
 
 def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[str, str], bool]:
-    """Read the fields of a form: their value, what is wrong with it, and whether anything was changed."""
+    """Read the fields of a form: their value, its problems, and whether anything was changed."""
     sent = answer_fields(form)
     if question.action is None:
         answer, problems = answer_of(question.response_schema, sent)
@@ -326,7 +326,7 @@ def _signature_step(
     question: Question,
     response: Any,
 ) -> SignatureStep:
-    """Return what is left to be signed of a decision, with what it is beside the call as it is shown."""
+    """Return the step in which passkeys sign a decision, with its answer or its changes to the call."""
     kind = str(body["decision"])
     subject = "approve with changes" if kind == "edit" else kind
     step = signature_step(keys, body, form, f"/q/{quote(question.id)}", subject)
@@ -338,7 +338,7 @@ def _signature_step(
 
 
 def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
-    """Say what is wrong with a decision before it is confirmed; "" where nothing is."""
+    """Describe the problem of a decision before it is confirmed; "" if it has none."""
     if kind == "reject":
         return "" if comment.strip() else "Say in the comment why you reject it."
     if kind == "respond" and question.action and response is None:
@@ -356,7 +356,7 @@ def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
 def _second_step(
     question: Question, kind: str, response: Any, pressed: str, form: Mapping[str, str]
 ) -> Confirmation | None:
-    """Return what is still to be confirmed: a change, and any approval at high risk."""
+    """Return the confirmation that is still needed: for a change, and for any approval at high risk."""
     high = question.risk == "high" and kind != "reject"
     if not (high or pressed or kind == "edit"):
         return None
@@ -420,7 +420,7 @@ def _page(
 
 
 def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
-    """Return the fields of the form: those of the response, or of the arguments of the call."""
+    """Return the fields of the form, for the response or for the arguments of the call."""
     schema: Mapping[str, Any] | None = question.response_schema
     before: dict[str, str] = {}
     label, text = "Answer as JSON", ""
@@ -446,7 +446,7 @@ def _obstacles(
     question: QuestionView,
     rule: Rule | None,
 ) -> dict[str, Any]:
-    """Return what keeps a person from deciding an open question: a rule, a passkey or an older login."""
+    """Return the obstacles to a person's decision on an open question: a rule, a passkey or an old login."""
     own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     reason, login = "", None
     if question.is_open:
@@ -468,7 +468,7 @@ def _of_run(
     *,
     reads: bool,
 ) -> dict[str, Any]:
-    """Return what a page has of the question's run; its values only for those who may read them."""
+    """Return a page's facts about the question's run; its values only for people who may read them."""
     wiring = Wiring(snapshot, shape_of(services, snapshot.record)) if reads else None
     return {
         "asker": snapshot.record.graph_id,
@@ -481,16 +481,16 @@ def _of_run(
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Why a login does not suffice for a question, and where one that does begins."""
+    """The reason why a login does not suffice for a question, and the path of a new login."""
 
     why: str
     path: str
 
 
 def _stale_login(request: Request, rule: Rule, person: Person, stage: int) -> Login | None:
-    """Return what to do about a login that is too old for a rule, or of another class."""
+    """Return a new login, if the person's is too old for a rule, or of another class."""
     path = getattr(request.app.state.auth, "login_path", "")
-    voter = replace(person.voter(time.time()), level=OWN_KEY)  # of the level the receipt speaks
+    voter = replace(person.voter(time.time()), level=OWN_KEY)  # the receipt reports the level
     why = unsure(rule, voter, stage) if path else ""
     if not why:
         return None
@@ -503,7 +503,7 @@ def _stale_login(request: Request, rule: Rule, person: Person, stage: int) -> Lo
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Something that happened to a question; `effect` is the digest of what a vote is for."""
+    """An event of a question; `effect` is the digest of the effect that a vote is for."""
 
     kind: str
     at: int
@@ -514,7 +514,7 @@ class Line:
 
 
 def _history(services: Services, question: Question) -> Iterator[Line]:
-    """List what happened to a question: events of its run, whose retention they have."""
+    """List the history of a question: events of its run, kept as long as the run."""
     for event in map(event_of, all_events(services.store, question.run_id)):
         if event.detail == question.id and event.kind.startswith("interrupt."):
             data = event.data if isinstance(event.data, Mapping) else {}

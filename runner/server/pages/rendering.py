@@ -1,4 +1,4 @@
-"""Rendering of pages: the templates, what they may call, and text that hides nothing."""
+"""Rendering of pages: the templates, the functions they may call, and text that hides nothing."""
 
 from __future__ import annotations
 
@@ -90,18 +90,18 @@ STATES = {
 
 
 WORDS = {"needs_migration": "held", "interrupted": "waits for people"}
-"""States that pages call otherwise than the API does."""
+"""States that have another name on pages than in the API."""
 
 
 def in_words(state: str) -> str:
-    """Return what a page calls a state."""
+    """Return the name of a state on pages."""
     return WORDS.get(str(state), str(state).replace("_", " "))
 
 
 def visible(value: Any) -> Any:
-    """Write what would not be seen as escapes, in everything that a page shows.
+    """Write invisible characters as escapes, in everything that a page shows.
 
-    What a control holds comes back with its form, so it stays as it is: templates write it with `|e`.
+    The value of a control comes back with its form, so it stays unchanged: templates write it with `|e`.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
@@ -109,7 +109,7 @@ def visible(value: Any) -> Any:
 
 
 def coded(text: str) -> Markup:
-    """Return a text of this program with what stands between backticks as code."""
+    """Return a text of this program with the parts between backticks as code."""
     fragments = [escape(visible(fragment)) for fragment in text.split("`")]
     return Markup("").join(  # escaped above
         Markup("<code>{}</code>").format(fragment) if number % 2 else fragment
@@ -118,8 +118,8 @@ def coded(text: str) -> Markup:
 
 
 def markdown(text: str) -> Markup:
-    """Return what an agent wrote as HTML without anything that acts or loads."""
-    # Only now has Markdown read character references: &#x202e; is as visible as the character.
+    """Return an agent's text as HTML without anything that acts or loads."""
+    # Escape after Markdown has read character references: &#x202e; becomes visible like the character.
     return Markup(visible(nh3.clean(MARKDOWN.render(text), tags=TAGS, attributes={})))  # noqa: S704 - cleaned
 
 
@@ -130,12 +130,12 @@ def moment(milliseconds: int | None) -> Markup:
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
     shown = exact.replace("T", " ").replace("+00:00", " UTC")
     distance = ago(milliseconds, round(time.time() * 1000))
-    # Digits and words of this module: nothing in them needs to be escaped.
+    # These are digits and words of this module, which need no escaping.
     return Markup(f'<time datetime="{exact}" title="{shown}">{distance}</time>')  # noqa: S704 - as above
 
 
 def clock(milliseconds: int, dated: bool = True) -> Markup:  # noqa: FBT001, FBT002 - of a filter
-    """Return the time of day, `dated` with another day's date; a script writes the reader's own."""
+    """Return the time of day in UTC, if `dated` with another day's date; a script shows local time."""
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
     title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
     is_short = not dated or milliseconds // 86_400_000 == time.time() // 86_400
@@ -220,12 +220,12 @@ def page(
 
 
 def back(request: Request, path: str) -> RedirectResponse:
-    """Send the browser to a page after its form was carried out."""
+    """Redirect the browser to a page after its form was applied."""
     return RedirectResponse(prefix(request) + path, 303)
 
 
 def error_page(request: Request, problem: Problem) -> HTMLResponse:
-    """Show why a page can't be shown, and what to do."""
+    """Show why a page can't be shown, and a way out."""
     return page(
         request,
         "error.html",

@@ -1,4 +1,4 @@
-"""Actions on a run on its page: first what would happen is shown, then it is confirmed."""
+"""Actions on a run on its page: each shows its effects first, and then needs a confirmation."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ IDLE = {Status.WAITING, Status.READY, Status.RETRYING, Status.HELD}
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """Effect of an action on some nodes or questions, which are named."""
+    """The effect of an action on the nodes or questions in `names`."""
 
     words: str
     names: tuple[str, ...]
 
 
 def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, str]]:
-    """List what can be done to a run in its status."""
+    """List the actions that are possible for a run in its status."""
     possible: Mapping[Action, bool] = {
         "retry": run.status in {"failed", "cancelled"},
         "migrate": changed and run.status in {"interrupted", "held"},
@@ -84,7 +84,7 @@ def show_plan(
     services: Served,
     node: QueryText = "",
 ) -> HTMLResponse:
-    """Show what an action would do, with the form that does it; nothing is changed."""
+    """Show the effects of an action, with the form that does it; nothing is changed."""
     run = seen_by(person, read_run(services.store, run_id))
     forkable = [node_view.id for node_view in run.nodes if node_view.visit]
     if action == "fork" and not node and len(forkable) == 1:
@@ -124,7 +124,7 @@ def _effects(services: Services, run: RunView, action: Action, node: str) -> Ite
 
 
 def _names(services: Services, run: RunView) -> list[str]:
-    """Name all nodes of the run's graph, those that it has not reached as well."""
+    """Name all nodes of the run's graph, including those it has not reached."""
     record = existing(services.store.peek(run.run_id), run.run_id)
     topology = services.store.topology(record.graph_id, record.fingerprint)
     names = topology.nodes if topology is not None else [node.id for node in run.nodes]
@@ -171,12 +171,12 @@ def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
 
 
 def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterator[str]:
-    """Name the nodes that will have a status; those that nothing has reached have no record."""
+    """Name the nodes that will have a status; nodes that were not reached have no record."""
     return (name for name in names if records.nodes.get(name, NodeRecord()).status is status)
 
 
 def _json(text: str, what: str) -> dict[str, Any]:
-    """Read a field of a form that may be left empty: then nothing is changed."""
+    """Read an optional field of a form as a change; an empty field changes nothing."""
     if not text.strip():
         return {}
     try:

@@ -1,4 +1,4 @@
-"""The graph of a run on its page: the states of its nodes, the edges taken, and what is open in place."""
+"""The graph of a run on its page: the states of its nodes, the edges taken, and the opened inner graphs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from runner.server.services import Services
 from runner.store.interface import RunSnapshot
 
 SMALL = 60
-"""Nodes of a graph, with those of the graphs inside it, up to which all of it is open unless closed."""
+"""Nodes of a graph, including inner graphs, up to which all inner graphs are open by default."""
 
 GROUP = "#"
 
 GRAPH = "graph"
-"""The tab with which a run's page opens."""
+"""The first tab of a run's page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Wiring:
     topology: Topology | None
 
     def taken(self, node: str) -> dict[str, bool]:
-        """Map each edge's target to taken or not taken, once that is decided."""
+        """Map each outgoing edge's target to whether the edge was taken, once that is decided."""
         if self.snapshot is None or self.topology is None:
             return {}
         record = self.snapshot.nodes.get(node, NodeRecord())
@@ -49,7 +49,7 @@ class Wiring:
         return {edge.target: mark == "1" for edge, mark in zip(outgoing, edges, strict=False)}
 
     def before(self, node: str) -> list[str]:
-        """List the nodes from which edges lead to a node."""
+        """List the nodes that have edges to a node."""
         incoming = self.topology.incoming.get(node, ()) if self.topology is not None else ()
         return list(dict.fromkeys(edge.source for edge in incoming))
 
@@ -72,7 +72,7 @@ class Level(Wiring):
 
 
 def levels(services: Services, run: RunView, path: str = "") -> Iterator[Level]:
-    """Read a run and those inside it; one that has expired from the store has no snapshot."""
+    """Read a run and the runs inside it; an archived run has no snapshot."""
     snapshot = None if run.archived else services.store.read(run.run_id, messages=True)
     topology = shape_of(services, snapshot.record) if snapshot is not None else None
     yield Level(snapshot, topology, path, run)
@@ -83,7 +83,7 @@ def levels(services: Services, run: RunView, path: str = "") -> Iterator[Level]:
 
 
 def shape_of(services: Services, record: RunRecord) -> Topology | None:
-    """Return the shape that a run's graph had: that of the code if it is the same, else the stored one."""
+    """Return the shape of a run's graph: from the code if its fingerprint is the same, else stored."""
     plan = services.plan(record.graph_id)
     if plan is not None and plan.topology.fingerprint == record.fingerprint:
         return plan.topology
@@ -92,9 +92,9 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 
 @dataclass(frozen=True, slots=True)
 class PageState:
-    """State in the address of a run's page: its tab, the node that is shown, and what is opened or closed.
+    """State in the address of a run's page: its tab, the node shown, and the nodes opened or closed.
 
-    The graph `fits` into the width of the page, or has its full size.
+    The graph is fitted into the width of the page if `fits`, else it has its full size.
     """
 
     tab: str = GRAPH
@@ -105,7 +105,7 @@ class PageState:
 
     @classmethod
     def of(cls, request: Request) -> PageState:
-        """Read it from the address."""
+        """Read the state from the address."""
         query = request.query_params
         return cls(
             query.get("tab", "") or GRAPH,
@@ -118,7 +118,7 @@ class PageState:
     def link(
         self, node: str, target: str, opened: frozenset[str], closed: frozenset[str]
     ) -> str:
-        """Write the address of the same page at another place."""
+        """Return the address of the same page with another node and target."""
         pairs = [("tab", self.tab)] * (self.tab != GRAPH)
         pairs += [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
         pairs += [("open", name) for name in sorted(opened)] + [
@@ -127,7 +127,7 @@ class PageState:
         return f"?{urlencode(pairs)}#{target}"
 
     def at(self, node: str) -> str:
-        """Return the address at which a node is shown; "" for none."""
+        """Return the address that shows a node; "" for none."""
         return self.link(node, "node" if node else self.tab, self.opened, self.closed)
 
     def on(self, tab: str) -> str:
@@ -135,13 +135,13 @@ class PageState:
         return replace(self, tab=tab).link(self.node, "tabs", self.opened, self.closed)
 
     def resized(self) -> str:
-        """Return the address at which the graph has its other size."""
+        """Return the address that shows the graph in its other size."""
         return replace(self, fits=not self.fits).link(
             self.node, "graph", self.opened, self.closed
         )
 
     def toggled(self, node: str, *, is_open: bool) -> str:
-        """Return the address at which a node is open if it is closed, and closed if it is open."""
+        """Return the address that opens a closed node, or closes an open one."""
         single = frozenset({node})
         if is_open:
             return self.link(self.node, "graph", self.opened - single, self.closed | single)
@@ -180,7 +180,7 @@ def drawing(services: Services, shown: list[Level], page_state: PageState) -> Ma
 
 
 def waiting_in(drawing: str, paths: Iterable[str]) -> str:
-    """Return the fragment of the first of some nodes that is drawn, or of the node that it is inside of."""
+    """Return the fragment of the first of these nodes that is drawn, itself or as part of an outer node."""
     for path in paths:
         while path:
             if f'<a id="{escape(fragment(path))}"' in drawing:
@@ -205,7 +205,7 @@ def _progress(shown: list[Level]) -> Iterator[tuple[str, Progress]]:
 
 
 def find(shown: list[Level], path: str) -> tuple[Level, NodeView] | None:
-    """Find a node, or an item of a map, by its path; None where there is none."""
+    """Find a node, or an item of a map, by its path; None if it does not exist."""
     for level in shown:
         for node in level.run.nodes:
             for item in (node, *node.items):

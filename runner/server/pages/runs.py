@@ -44,12 +44,12 @@ router = APIRouter(include_in_schema=False)
 ROWS = 50
 
 NODES = 300
-"""Rows of nodes at most: those that need attention, then the others; the graph leads to every node."""
+"""Maximum rows of nodes: those that need attention, then the others; the graph leads to every node."""
 
 OF_INTERRUPTS = "interrupt."
 
 ITEMS, LOUD = 10, ("failed", "retrying", "running")
-"""Items of a map that have rows at most, and their states in that order; the map's row counts all, and those
+"""Maximum items of a map that have rows, and their states in order; the map's row counts all items, and items
 that wait for people are on its line above the graph."""
 
 TABS = {
@@ -61,11 +61,11 @@ TABS = {
 }
 
 LINES = 200
-"""Events of a timeline at most, the newest; the API has them all."""
+"""Maximum events of a timeline, the newest; the API has them all."""
 
 
 def filters_of(request: Request) -> Any:
-    """Return a function that writes the filters of the address, with changes, for a link."""
+    """Return a function that writes the filters of the address with changes, for a link."""
 
     def filters(**changes: str | None) -> str:
         values = {**dict(request.query_params), **changes}
@@ -87,7 +87,7 @@ def list_runs(
 ) -> HTMLResponse:
     """List runs, newest first."""
     if status and status not in set(Status):
-        raise Problem(422, f"{status!r:.40} is no status of a run.")
+        raise Problem(422, f"{status!r:.40} is not a status of a run.")
     name, _, value = tag.partition("=")
     runs_page = services.client.runs(
         status or None,
@@ -116,7 +116,7 @@ def list_runs(
 
 @router.get("/runs/{run_id}")
 def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLResponse:
-    """Show a tab of a run; the address also names the node that is shown, and what is open in the graph."""
+    """Show a tab of a run; the address also names the node shown, and the nodes open in the graph."""
     address = PageState.of(request)
     tabs = [tab for tab in TABS if tab != "audit" or person.may("read")]
     if address.tab not in tabs:
@@ -166,7 +166,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
 def _nodes(
     run: RunView, shown: Sequence[Level], events: list[Event], node: str, ended_at: int
 ) -> dict[str, Any]:
-    """Return the rows of nodes, how many have none, and what each node spent its time on."""
+    """Return the rows of nodes, the number of nodes without rows, and the phases of each node's time."""
     sources = {
         level.path + node.id: [level.path + name for name in level.before(node.id)]
         for level in shown
@@ -186,7 +186,7 @@ def _nodes(
 
 
 def _changed(services: Services, outer: Level) -> bool:
-    """Say if a run began with another shape of its graph than workers have now."""
+    """Return whether a run began with another shape of its graph than workers have now."""
     current = services.store.graphs().get(outer.run.graph)
     return outer.snapshot is not None and current not in (
         None,
@@ -208,7 +208,7 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Open questions of one node, or of all items of one map: the first, by whom, and how many."""
+    """Open questions of one node, or of all items of one map: the first, its node's path, their number."""
 
     question: Question
     path: str
@@ -216,7 +216,7 @@ class Asked:
 
 
 def _asks(questions: Sequence[Question], paths: Mapping[str, str]) -> list[Asked]:
-    """List open questions, those of one map as one line; `paths` has those of the runs inside."""
+    """List open questions, each map's as one line; `paths` has the paths of inner runs."""
     lines: dict[tuple[str, ...], Asked] = {}
     for question in questions:
         same = map_of(question.node_id)
@@ -256,7 +256,7 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
 
 
 def _said(event: Event) -> str:
-    """Say who did what to a question, and the comment."""
+    """Describe a person's action on a question, with the comment."""
     data = event.data if isinstance(event.data, Mapping) else {}
     who = plain_name(str(data.get("by") or data.get("responder") or ""))
     words = [data.get("decision"), data.get("to") and f"to {plain_name(str(data['to']))}"]

@@ -40,7 +40,7 @@ from runner.server.services import Served, Services
 router = APIRouter(include_in_schema=False)
 
 ANYTHING = {"title": "Task", "default": "null"}
-"""The schema of a task of which no function says what it is."""
+"""The schema of a task that no function describes."""
 
 RECENT = 10
 """Runs on the page of their graph."""
@@ -66,7 +66,7 @@ def show_graph(request: Request, graph: str, person: Seen, services: Served) -> 
 
 @router.post("/graphs/{graph}")
 async def start(request: Request, graph: str, person: Operates, services: Served) -> Response:
-    """Start a run of a graph, and show it; a form that is sent twice starts one, by the key of its page."""
+    """Start a run of a graph, and show it; the key of the page makes a form sent twice start one run."""
     form = await fields_sent(request)
     return await run_in_threadpool(_start, request, services, person, graph, form)
 

@@ -44,7 +44,7 @@ ENDS = {"node.completed", "node.failed", "node.skipped", "node.cancelled"}
 
 @dataclass(frozen=True, slots=True)
 class NodePhase:
-    """From when to when (ms) a node did something."""
+    """A phase of a node, with start and end in ms."""
 
     kind: str
     start: int
@@ -74,8 +74,8 @@ def phases(
 ) -> dict[str, list[NodePhase]]:
     """Derive the phases of each node from the events of a run.
 
-    A node is queued from the end of the last node `before` it until it starts; the first ones from when the
-    node around them started, or the run.
+    A node is queued from the end of the last node `before` it until it starts; a first node is queued from
+    the start of the node around it, or of the run.
     """
     ends: dict[str, int] = {}
     starts: dict[str, int] = {}

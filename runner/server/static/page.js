@@ -1,4 +1,4 @@
-// Makes pages live, and adds keys. Everything works without it: pages are whole, forms are forms.
+// Makes pages live, and adds keys. Everything works without it: pages are complete, forms are forms.
 "use strict";
 (() => {
   const html = window.trustedTypes
@@ -9,7 +9,7 @@
   const say = (text) => { announcer.textContent = text; };
 
   // -- parts that are read again ---------------------------------------------------------------------
-  // A part with a form that has the focus, or in which something was typed, stays as it is.
+  // A part is left unchanged if its form has the focus or typed text.
   const typed = new WeakSet();
   document.addEventListener("input", (event) => {
     const form = event.target.closest("form");
@@ -20,7 +20,7 @@
     [...part.querySelectorAll("form")].some((form) => typed.has(form) || form.hasAttribute("data-typed"));
 
   const all = (root, selector) => [...root.querySelectorAll(selector)];
-  // What stands for an element in the next version of its part: its id, its node in the graph, or its address.
+  // The key that finds an element in the next version of its part: its id, its node in the graph, or its address.
   const keyOf = (item) => item.id ||
     `${item.closest("[data-node]")?.dataset.node ?? item.getAttribute("href") ?? item.closest("[id]")?.id} ${item.getAttribute("class")} ${item.matches("summary") ? item.textContent : ""}`;
   function replace(part, other) {
@@ -40,7 +40,7 @@
     }
   }
 
-  // -- rows that stay where they are: new ones are announced, not put between those that a person reads
+  // -- rows that keep their places: new rows are announced, not inserted while a person reads
   const ended = new Map([["interrupt.answered", "answered"], ["interrupt.expired", "expired"], ["interrupt.withdrawn", "withdrawn"]]);
   function end(id, word) {
     const row = document.getElementById(`q-${id}`);
@@ -64,7 +64,7 @@
     const news = document.getElementById("news");
     if (news.textContent !== (fewer ? `${fewer} new` : "")) news.replaceChildren(...(fewer ? [link] : []));
   }
-  // -- what is shown when the server is away --------------------------------------------------------------
+  // -- the notice that the server is away -----------------------------------------------------------------
   const warning = Object.assign(document.createElement("p"), { className: "stale", hidden: true });
   warning.setAttribute("role", "status");
   main.prepend(warning);
@@ -111,11 +111,11 @@
     }
   }
   let due = 0;
-  // A page that takes long to read is read less often.
+  // A slow page is read less often.
   const soon = () => { if (!due) due = setTimeout(() => { due = 0; refresh(); }, Math.max(150, 2 * took)); };
 
-  // A browser opens six connections to a server that has no HTTP/2, and a stream is one: two pages have it, those
-  // that had the focus last, and none that is hidden. The others read what is new every 15 seconds.
+  // A browser opens six connections to a server without HTTP/2, and a stream takes one: only two pages have a
+  // stream, the visible ones that had the focus last. The others read news every 15 seconds.
   const STREAMS = 2;
   if (main.dataset.stream && window.EventSource) {
     let source = null, position = main.dataset.after, leave = () => {};
@@ -136,7 +136,7 @@
       }
       source.addEventListener("error", () => {
         soon();
-        // One that was refused does not come back by itself.
+        // A refused stream does not reconnect by itself.
         if (source?.readyState === EventSource.CLOSED) close();
       });
     }
@@ -197,7 +197,7 @@
       behavior,
     });
   }
-  // A graph that is larger than its frame begins with the node that is looked at, else with what waits.
+  // A graph larger than its frame is scrolled to the chosen node, else to a waiting one.
   function begin(graph) {
     const first = ["marked", "node[data-state=waiting]", "node"].map((kind) => graph.querySelector(`.${kind}`)).find(Boolean);
     if (first) centre(first, "auto");
@@ -217,7 +217,7 @@
     refresh();
   });
   addEventListener("popstate", () => refresh());
-  // A frame does not follow the focus into a drawing by itself.
+  // A frame does not scroll to the focus in a drawing by itself.
   document.addEventListener("focusin", (event) => {
     if (event.target.matches(".graph a:focus-visible")) centre(event.target, "auto");
   });
@@ -227,7 +227,7 @@
   if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 16;
   shown();
 
-  // -- a call with changed arguments is approved with the changes, by the button in the place of the other one ---
+  // -- a call with changed arguments is approved with the changes, by a button that replaces the other one -------
   const differs = (item) => (item.type === "radio"
     ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
     : item.value !== (item.dataset.was ?? item.defaultValue));
@@ -252,7 +252,7 @@
     event.target.setAttribute("aria-invalid", problem ? "true" : "false");
   });
 
-  // -- passkeys: a button asks the authenticator, and sends its form with what that has made ----------------
+  // -- passkeys: a button asks the authenticator, and sends its form with the result ------------------------
   const bytes = (text) => Uint8Array.from(atob(text.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
   const base64 = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer))).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
   const credentials = (ids) => ids.map((id) => ({ type: "public-key", id: bytes(id) }));
@@ -305,7 +305,7 @@
     const next = rows[Math.min(rows.length - 1, Math.max(0, now + step))];
     next.querySelector("th a, a, summary, button")?.focus();
   }
-  // A key goes to what it is about, and Enter then does it: nothing is decided by one stroke.
+  // A key moves the focus to its control, and Enter presses that: one stroke decides nothing.
   function go(key) {
     const target = [...document.querySelectorAll(`[data-key="${key}"]`)].find((item) => !item.disabled);
     if (!target) return;
