@@ -63,7 +63,7 @@ class DeliveryOptions(TypedDict, total=False):
 
 
 class InterruptOptions(DeliveryOptions, total=False):
-    """All options of `interrupt()`. A model as the schema is also the answer's type, by an overload.
+    """All options of `interrupt()`. With a model as the schema, an overload types the answer.
 
     With a `rule` the answer is an `Approval`; `action` is the action to approve, `risk` is "low" or
     "high".
