@@ -1,4 +1,4 @@
-"""The one implementation of `interrupt()`: return the recorded answer, or record the question and leave.
+"""The one implementation of `interrupt()`: return the recorded answer, or record the question.
 
 Functions, tools, hooks and adapters all use it, each with its own place (address, scope, number).
 """
@@ -63,16 +63,16 @@ class InterruptMethod(Protocol):
 
 
 def typed_interrupt(method: Callable[..., Any]) -> InterruptMethod:
-    """Give a method its overloads; at run time it is what it was."""
+    """Give a method its overloads; at run time it is unchanged."""
     return cast("InterruptMethod", method)
 
 
 class Asker:
-    """Asks for one place in a user's code.
+    """Asks questions for one place in a user's code.
 
-    Questions and refusals are also recorded here, so that code which swallows the exception doesn't lose
-    the question. `repeat` allows one name several times (in a tool: the same question). `call` builds the
-    action of a question with a rule that names none.
+    Questions and refusals are also recorded here, so that code that swallows the exception doesn't
+    lose the question. `repeat` allows one name several times (in a tool: the same question). If a
+    question with a rule names no action, `call` builds it.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Asker:
         response: object = None,
         **options: Unpack[InterruptOptions],
     ) -> Any:
-        """Return the answer, if there is one.
+        """Return the answer.
 
         Raises:
             InterruptRaised: there is no answer yet.
@@ -117,7 +117,7 @@ class Asker:
         response: object = None,
         **options: Unpack[InterruptOptions],
     ) -> tuple[Any, Interrupt]:
-        """Do the same, and also return the question as it was answered."""
+        """Do the same as `ask`, and also return the question as it was answered."""
         try:
             question = self._question(name, reason, options)
             self._check_rule(question, response)
@@ -168,7 +168,7 @@ class Asker:
 def judged_value(
     address: Address, question: Interrupt, earlier: Interrupt, schema: object = None
 ) -> Any:
-    """Return the answer to a question that no longer waits; of one with a rule the `Approval`, if it holds.
+    """Return the answer to a question that no longer waits; with a rule, its `Approval`.
 
     Raises:
         InterruptExpired, InterruptWithdrawn: there is no answer.
@@ -182,15 +182,16 @@ def judged_value(
 
 
 def is_answered(question: Interrupt) -> bool:
-    """Return whether a question no longer waits; an agent's hook may answer one that is open in the store."""
+    """Return whether a question no longer waits; a hook may answer one that the store has open."""
     return question.response is not None or not question.is_open
 
 
 def is_asked_again(earlier: Interrupt) -> bool:
-    """Return whether a question has ended in a way after which the same code asks it once more.
+    """Return whether a question ended so that the same code asks it once more.
 
-    It was withdrawn: by an operator with `reask`, or since its node stopped to wait for it (the run had
-    stopped, the node asked something else). Or its node failed with it, and was then retried.
+    An operator withdrew it with `reask`, or it was withdrawn because its node stopped waiting for
+    it (the run had stopped, or the node asked something else). Or its node ended when it expired,
+    and was then retried.
     """
     if earlier.withdrawal is not None:
         return bool(earlier.withdrawal["reask"])
@@ -211,9 +212,10 @@ def numbered_question(
 ) -> Interrupt:
     """Build a question, with the number of times that it has been asked again as part of its id.
 
-    So an answer to the earlier question is never taken for one to this. The number grows when
-    `is_asked_again` holds, or when the recorded answer does not match the schema of the present code. An
-    answer that fits the schema and not the code's model is asked for again with what was wrong.
+    So an answer to the earlier question is never taken for an answer to this one. The number grows
+    when `is_asked_again` holds, or when the recorded answer does not match the schema of the
+    present code. If an answer fits the schema but not the code's model, it is asked for again with
+    the problem.
     """
     repeats, replaces, shown, schema = 0, "", reason, options.get("response_schema")
     while True:
@@ -242,7 +244,7 @@ def numbered_question(
 def _is_replaced(
     earlier: Interrupt, answers: Mapping[str, Interrupt], address: Address
 ) -> bool:
-    """Return whether a later question has replaced one, also where the code would take its answer now."""
+    """Return whether a later question replaced this one, even if its answer would fit the code now."""
     later_id = address.interrupt_id(
         earlier.scope, earlier.name, earlier.number, earlier.reasked + 1
     )
@@ -250,16 +252,16 @@ def _is_replaced(
 
 
 def with_problem(reason: object, problem: str) -> dict[str, object]:
-    """Return the reason of a question that is asked again, because its answer can't be used."""
+    """Return the reason of a question that is asked again because its answer can't be used."""
     return {"question": reason, "problem": problem}
 
 
 def _problem(earlier: Interrupt, question: Interrupt, schema: object) -> str:
-    """Describe why the code's model refuses an answer that fits its schema; "" where it doesn't."""
+    """Describe why the code's model refuses an answer that fits its schema; "" if it doesn't."""
     if not is_answered(earlier) or is_asked_again(earlier):
         return ""
     if earlier.rule is not None and earlier.response_schema != question.response_schema:
-        return ""  # its votes are for what was asked: see `judge`
+        return ""  # its votes are for the question as it was asked: see `Judge`
     try:
         answer_value(earlier, schema)
     except pydantic.ValidationError as error:
@@ -270,7 +272,7 @@ def _problem(earlier: Interrupt, question: Interrupt, schema: object) -> str:
 
 
 def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -> bool:
-    """Return whether a decision by a rule was not used in time: then it is asked for again."""
+    """Return whether a decision by a rule wasn't used in time, so that it is asked for again."""
     rule, judge = options.get("rule"), address.judge
     if rule is None or judge is None or earlier.status is not InterruptStatus.ANSWERED:
         return False
@@ -278,14 +280,14 @@ def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -
 
 
 def is_outdated(earlier: Interrupt, question: Interrupt) -> bool:
-    """Return whether an answer of another schema does not match the question's present one."""
+    """Return whether an answer to an earlier schema doesn't match the question's present schema."""
     if (
         question.response_schema in (None, earlier.response_schema)
         or earlier.withdrawal is not None
     ):
         return False
     if earlier.rule is not None:
-        return False  # its votes are for what was asked: see `judge`
+        return False  # its votes are for the question as it was asked: see `Judge`
     answer = earlier.response
     if earlier.status is InterruptStatus.EXPIRED:
         answer = (

@@ -1,8 +1,8 @@
-"""Spending of agents: of a run, or of all runs with a tag, and the rule that stops them.
+"""Spending of agents, by run or by all runs with a tag, and the rule that stops them.
 
-A sum is a hash: `add` is the rule as it is written for memory, `store/lua/spend.lua` the same in Redis; the
-contract of the stores holds the two equal. What has already been spent can't be refused, so it is added
-without bounds; what is about to be spent is refused where a bound is reached.
+A sum is a hash: `add` is the rule for the memory store, `store/lua/spend.lua` the same rule in
+Redis; the stores' contract tests keep the two equal. Past spending can't be refused, so it is added
+without bounds; new spending is refused if a bound is reached.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 COUNTERS = ("tokens", "model_calls", "tool_calls", "cost")
-"""Counters of spending. A cost is in millionths of the currency that the prices are in."""
+"""Counters of spending. A cost is in millionths of the prices' currency."""
 
 USAGE = {
     "tokens": "totalTokens",
@@ -25,31 +25,32 @@ USAGE = {
 MICROS = 1_000_000
 
 QUESTION = "budget."
-"""Prefix of the names of questions that ask to raise a budget: an agent keeps their answers while it runs."""
+"""Prefix of names of questions that ask to raise a budget; running agents keep their answers."""
 
 AWAITED = "awaited:"
-"""Prefix of the ids of what an agent keeps for a call that waits for the answer to another one's question."""
+"""Prefix of an agent's ids for calls that wait for the answer to another call's question."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """All runs with one value of a tag, in one window of so many ms, counted from 1970."""
+    """All runs with one value of a tag, in one of the windows of `window` ms counted from 1970."""
 
     tag: str
     value: str
     window: int
 
     def key(self, now: int) -> str:
-        """Name the sum that counts at a time."""
+        """Return the name of the sum for the window that contains `now` (ms)."""
         return f"{self.tag}={self.value}:{self.window}:{now // self.window}"
 
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Amounts to add to a sum if no bound is reached by them.
+    """Amounts to add to a sum unless they reach a bound.
 
-    `bounds` are by counter; `raises` are what people have added to a bound: by question, which counts once,
-    counter and amount. `who` spends, one request after the other, each with a nonce of its own.
+    `bounds` are by counter; `raises` are people's additions to a bound: by question, which counts
+    once, the counter and the amount. `who` is the spender, whose requests come one after the other,
+    each with its own nonce.
     """
 
     who: str
@@ -61,7 +62,7 @@ class Spending:
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """One counter: what was spent, the last bound (0: none), and what people have added to it."""
+    """One counter: the amount spent, the last bound (0: none), and people's additions to it."""
 
     spent: int = 0
     bound: int = 0
@@ -69,10 +70,11 @@ class Sum:
 
 
 Fields = MutableMapping[str, str]
-"""A sum as it is stored: the counter itself, and under `^` its bound and under `+` what was added to that;
-`?<question>` was counted, `#<who>` has the last nonce and the counter that was over. `@` has the visit that
-asks to raise a counter's bound, `&` how many others wait for the answer: these are `&<counter> <number>`, and
-`&<counter> <visit>` has the number. `!<counter> <visit>` is why one that has waited was refused.
+"""A sum as it is stored: each counter, with its bound under `^` and the additions to the bound
+under `+`; `?<question>` marks a question as counted, `#<who>` has the last nonce and the counter
+that was over. `@` has the visit that asks to raise a counter's bound, `&` the number of other
+visits that wait for the answer: `&<counter> <number>` has such a visit, and `&<counter> <visit>`
+its number. `!<counter> <visit>` is why a waiting visit was refused.
 """
 
 
@@ -86,14 +88,15 @@ class RaiseFields(Protocol):
         """Set a field."""
 
     def pop(self, name: str, default: None, /) -> str | None:
-        """Delete a field, and return what it was."""
+        """Delete a field and return its value."""
 
 
 def open_raise(fields: RaiseFields, counter: str, visit: str, instead_of: str = "") -> str:
     """Make a visit ask to raise a counter's bound, and return "".
 
-    Where another visit asks, this one waits for that answer, and the other is returned, unless it has ended
-    (`instead_of`). Where it has waited and the raise was refused, the reason is returned, after "!".
+    If another visit already asks, this one waits for that answer, and the other is returned, unless
+    it has ended (`instead_of`). If this visit waited and the raise was refused, return "!" and the
+    reason.
     """
     refusal, asker = fields.get(f"!{counter} {visit}"), fields.get(f"@{counter}")
     if refusal is not None:
@@ -110,9 +113,9 @@ def open_raise(fields: RaiseFields, counter: str, visit: str, instead_of: str = 
 
 
 def close_raise(fields: RaiseFields, counter: str, visit: str, refusal: str = "") -> list[str]:
-    """End a visit's request to raise a bound, and return the visits that wait for it, which go on.
+    """End a visit's request to raise a bound, and return the visits that waited for it.
 
-    With a `refusal` they are refused by that.
+    They continue; with a `refusal` they are refused for that reason.
     """
     if fields.get(f"@{counter}") not in {None, visit}:
         return []
@@ -127,9 +130,9 @@ def close_raise(fields: RaiseFields, counter: str, visit: str, refusal: str = ""
 
 
 def add(fields: Fields, spending: Spending) -> str:
-    """Change a sum, or return the counter whose bound is reached; then nothing is added.
+    """Add to a sum and return ""; if a bound is reached, add nothing and return its counter.
 
-    A repeat of the last request of the same one who spends changes nothing, and gets the same reply.
+    A repeat of a spender's last request changes nothing and gets the same reply.
     """
     last_request = fields.get(f"#{spending.who}", "")
     nonce, _, over = last_request.partition(" ")
@@ -151,7 +154,7 @@ def add(fields: Fields, spending: Spending) -> str:
 
 
 def sums(fields: Mapping[str, str]) -> dict[str, Sum]:
-    """Read the counters of a sum that were ever counted or bound."""
+    """Return the counters of a sum that have an amount or a bound."""
     all_sums = {
         counter: Sum(*(_number(fields, f"{mark}{counter}") for mark in ("", "^", "+")))
         for counter in COUNTERS

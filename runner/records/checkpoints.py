@@ -1,4 +1,4 @@
-"""Checkpoints: what a node and a session keep between executions, and the stored document around it."""
+"""Checkpoints: the state that nodes and sessions keep between executions, and its document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Saved:
     """State of a node across a pause: its document, and the messages after the first `keep`.
 
     `document` is packed JSON data with a field `v`. Messages are stored as deltas: the stored list
-    is cut to `keep` and `messages` are appended.
+    is cut to `keep` messages, and `messages` are appended.
     """
 
     document: dict[str, JSON]
@@ -23,7 +23,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A conversation that outlives its runs: packed messages in order, and packed values by name."""
+    """A conversation that outlives its runs: packed messages in order, and packed state by name."""
 
     messages: list[JSON] = field(default_factory=list)
     state: dict[str, JSON] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Session:
 class Remembered:
     """Messages that a completed visit adds to a session: the node's messages from index `first`.
 
-    `state` holds the values that it changed, `gone` the names that it deleted.
+    `state` holds the values that the visit changed, `gone` the names that it deleted.
     """
 
     session_id: str
@@ -43,15 +43,15 @@ class Remembered:
 
 
 def session_key(graph: str, session_id: str) -> str:
-    """Return the name under which a session of an outermost graph is stored; without a graph all share it.
+    """Return the stored name of an outermost graph's session; with "", of one that all graphs share.
 
-    The name of a graph has no slash, so no shared id is taken for a session of a graph.
+    The name of a graph has no slash, so a shared id is never taken for a session of a graph.
     """
     return f"{graph}/{session_id}"
 
 
 def session_of(key: str) -> tuple[str, str]:
-    """Return the graph and the id of a session by the name under which it is stored."""
+    """Return the graph ("" if graphs share it) and the id of a session from its stored name."""
     graph, slash, session_id = key.partition("/")
     return (graph, session_id) if slash else ("", key)
 
@@ -64,10 +64,11 @@ OPTIONAL_FIELDS = ("trace", "named")
 
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
-    """The stored document of a node between executions: the executor's own one, and the visit that wrote it.
+    """A node's stored document between executions: its executor's document, and the visit behind it.
 
-    `tentative` is the node's outcome while the hooks after it ask a person. `named` is the "node.visit" under
-    which a visit began whose node was renamed since: the idempotency key keeps it.
+    `tentative` is the node's outcome while the hooks after it ask a person. If the node was renamed
+    during a visit, `named` is the "node.visit" under which the visit began; the idempotency key
+    keeps it.
     """
 
     visit: int

@@ -1,10 +1,10 @@
 """The stored and wire form of values: JSON bytes, strict both ways.
 
 `pack` turns a value into JSON data or refuses it, naming the field; `unpack` is its inverse.
-Beyond JSON it carries bytes, `SCALARS` and pydantic models, as objects with one reserved key. A user's
-object that has such a key is escaped, so that user data is never mistaken for these forms.
-Documents are frozen dataclasses with a field `v`; `encode` and `decode` move them, and an unknown
-field, a missing field or another `v` is refused with an error.
+Besides JSON it carries bytes, `SCALARS` and pydantic models, as objects with one reserved key. A
+user's object with a reserved key is escaped, so that user data is never mistaken for these forms.
+Documents are frozen dataclasses with a field `v`; `encode` and `decode` convert them, and refuse an
+unknown field, a missing field or another `v` with an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import pydantic_core
 from runner.errors import CorruptDocument, UnstorableError
 from runner.records.read_back import difference
 
-# The same key as Strands' sessions use for bytes, so that their documents have the same form.
+# Strands' sessions use the same key for bytes, so their documents have the same form.
 BYTES_KEY = "__bytes_encoded__"
 
 MODEL_KEY = "__model__"
@@ -41,7 +41,7 @@ RESERVED = frozenset({BYTES_KEY, MODEL_KEY, TYPED_KEY, SCALAR_KEY, ESCAPE_KEY})
 SCALARS: dict[str, type[Any]] = {
     cls.__name__: cls for cls in (Decimal, datetime, date, time, timedelta, UUID)
 }
-"""Types whose values come back as what they were: databases have them, and Celery's messages."""
+"""Types whose values come back unchanged: databases and Celery's messages have them."""
 
 # Deeper values would exceed the recursion limits of other JSON readers (pydantic's is about 200).
 MAX_DEPTH = 64
@@ -50,7 +50,7 @@ MAX_DEPTH = 64
 MAX_INTEGER = 2**63 - 1
 
 JSON = Any
-"""Plain JSON data. It names what is stored; it is `Any` because recursive types don't help its readers."""
+"""Plain JSON data, as stored; it is `Any` because a recursive type doesn't help its readers."""
 
 Document = TypeVar("Document")
 
@@ -67,9 +67,9 @@ def pack(value: object, field: str) -> JSON:
 def pack_result(
     value: object, given: Iterable[JSON | LazyValue] = ()
 ) -> tuple[JSON | LazyValue, JSON | LazyValue]:
-    """Return the packed form and the plain one of a node's result: one object where they are equal.
+    """Return the packed and the plain form of a node's result: the same object if they are equal.
 
-    Of the values that were `given` to the node, a large one that it returns unchanged stays as it is stored.
+    A large value that was `given` to the node and that it returns unchanged stays as it is stored.
 
     Raises:
         UnstorableError: something in it can't be stored.
@@ -83,7 +83,7 @@ def pack_result(
 
 
 Path = tuple[Any, str | int]
-"""Names a value in an error: the path of what has it, and its key or index; first None and a name."""
+"""Names a value in an error: its container's path and its key or index; at first None and name."""
 
 
 def _path_text(path: Path) -> str:
@@ -96,9 +96,9 @@ def _path_text(path: Path) -> str:
 
 
 def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
-    """Pack a value; note in `special` what its plain form lacks."""
+    """Pack a value; append to `special` every value whose plain form differs."""
     if (type(value) is str and value.isascii()) or value is None or isinstance(value, bool):
-        return value  # most values are such texts: the shortest way
+        return value  # most values are ASCII texts: the fast path
     if depth > MAX_DEPTH:
         raise UnstorableError(
             f"{_path_text(path)} is nested deeper than {MAX_DEPTH} levels; store a flatter value."
@@ -107,7 +107,7 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
         return _pack_scalar(value, path)
     if isinstance(value, (list, tuple)):
         return [_pack(item, (path, i), depth + 1, special) for i, item in enumerate(value)]
-    if isinstance(value, (dict, Mapping)):  # for a dict, `Mapping` alone takes much longer
+    if isinstance(value, (dict, Mapping)):  # `Mapping` alone is much slower for a dict
         return _pack_mapping(value, path, depth, special)
     special.append(value)
     if isinstance(value, bytes):
@@ -132,7 +132,7 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
 
 
 def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
-    # round_trip leaves out what is computed: it would be refused when the model is made again.
+    # round_trip leaves out computed fields, which the model would refuse when it is read back.
     try:
         data: JSON = model.model_dump(mode="json", round_trip=True)
         again = type(model).model_validate(data, by_alias=True, by_name=True)
@@ -172,7 +172,7 @@ def _pack_text(text: str, which: str, path: Path) -> str:
             raise UnstorableError(
                 f"{which}{_path_text(path)} holds a lone surrogate, which is not valid text."
             ) from error
-    # Not str(text): that is the member's name where the text is also an Enum.
+    # Not str(text), which is the member's name if the text is also an Enum.
     return str.__str__(text)
 
 
@@ -221,24 +221,24 @@ def unpack(value: JSON) -> Any:
 
 
 class LazyValue:
-    """A large stored value in its packed form: it is decoded only where it is read."""
+    """A large stored value in its packed form: it is decoded only when it is read."""
 
     def read(self) -> JSON:
-        """Decode it, each time into data of its reader's own."""
+        """Decode it; each call returns a new copy."""
         raise NotImplementedError
 
     @property
     def is_plain(self) -> bool:
-        """True for data that packing and unpacking leave as it is."""
+        """True for data that packing and unpacking don't change."""
         raise NotImplementedError
 
     def holds(self, value: object) -> bool:
-        """Return whether a value that was read from it is unchanged, and would be stored as this is."""
+        """Return whether a value read from it is unchanged and would be stored the same."""
         raise NotImplementedError
 
 
 def read(value: JSON | LazyValue) -> JSON:
-    """Return packed data; decode it where that was not done yet."""
+    """Return packed data, decoded if it is lazy."""
     return value.read() if isinstance(value, LazyValue) else value
 
 
@@ -262,7 +262,7 @@ def _restore_model(name: str, data: Any) -> Any:
 
 
 def imported(name: str) -> object | None:
-    """Look up `module:qualname` among the modules already imported; None if it is not there."""
+    """Look up `module:qualname` among the modules already imported; None if it isn't there."""
     module, _, qualname = name.partition(":")
     value: object | None = sys.modules.get(module)
     for attribute in qualname.split("."):
@@ -290,7 +290,7 @@ def _plain(value: object, data_of: Callable[[pydantic.BaseModel], JSON]) -> JSON
 
 
 def _input_data(model: pydantic.BaseModel) -> JSON:
-    """Return a model as the next node reads it: without what is computed, if the model would refuse that."""
+    """Return a model as the next node reads it, less the computed fields that it would refuse."""
     data: JSON = model.model_dump(mode="json")
     try:
         type(model).model_validate(data, by_alias=True, by_name=True)
@@ -300,7 +300,7 @@ def _input_data(model: pydantic.BaseModel) -> JSON:
 
 
 def without_none(values: Mapping[str, JSON]) -> dict[str, JSON]:
-    """Copy values without those that are None."""
+    """Copy a mapping without its None values."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -313,7 +313,7 @@ def load_json(data: bytes | str) -> JSON:
     """Read JSON strictly: no duplicate keys, no NaN, no huge numbers, no lone surrogates.
 
     Raises:
-        CorruptDocument: the bytes are not such JSON.
+        CorruptDocument: the bytes are not strict JSON.
     """
     try:
         text = data if isinstance(data, str) else data.decode()
@@ -360,7 +360,7 @@ _adapters: dict[type[Any], pydantic.TypeAdapter[Any]] = {}
 
 
 def _adapter(cls: type[Any]) -> pydantic.TypeAdapter[Any]:
-    """Return the adapter of a class; each is built once, as that takes a millisecond and more."""
+    """Return the adapter of a class, built once because that takes a millisecond or more."""
     if cls not in _adapters:
         _adapters[cls] = pydantic.TypeAdapter(cls)
     return _adapters[cls]
@@ -396,7 +396,7 @@ READ_ERRORS = (
     AttributeError,
     RecursionError,
 )
-"""Errors of reading what is damaged or malformed; a lost connection is none of these."""
+"""Errors of reading damaged or malformed data; a lost connection raises none of them."""
 
 STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
 """Set as `__pydantic_config__` on each stored dataclass: an unknown field is an error."""

@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One dead letter. `at` is in ms of the store's clock; a node's has a run, a message's a body."""
+    """One dead letter. `at` is in ms; nodes have a `run_id`, messages a `body`."""
 
     id: str
     kind: Literal["message", "node"]

@@ -1,4 +1,4 @@
-"""The protocol of executors: the visit that an executor gets, its inputs, and the outcome that it returns."""
+"""The protocol of executors: the visit they get, its inputs, and the outcome they return."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Outcome
 
 restorers: dict[str, Callable[[Any], Any]] = {}
-"""Restores the packed result of an executor kind; executors register their own."""
+"""Functions that restore packed results, by executor kind; executors register their own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One live incoming edge: the upstream node and its visit, with what the store has of its output."""
+    """One live incoming edge: the upstream node, its visit, and its output as it is stored."""
 
     node_id: str
     visit: int
@@ -29,14 +29,14 @@ class Input:
 
     @property
     def output(self) -> JSON:
-        """Its output as plain JSON data; a large one is decoded by each reading."""
+        """The output as plain JSON data; a large one is decoded on each read."""
         return codec.read(self.value)
 
 
 class Visit(Protocol):
-    """Access of an executor to its visit: all that it may read and do during one execution of its node.
+    """An executor's access to its visit: everything it may read and do while its node executes.
 
-    All values are plain or unpacked copies, but for `input_values`: its task and inputs as they are stored.
+    All values are plain or unpacked copies, except `input_values`: the task and inputs as stored.
     Methods that write raise LeaseLost when the node now belongs to another worker.
     """
 
@@ -53,7 +53,7 @@ class Visit(Protocol):
 
     @property
     def task(self) -> Any:
-        """The task of the run, of a map's item the item."""
+        """The task of the run; for an item of a map, the item."""
 
     @property
     def idempotency_key(self) -> str:
@@ -68,22 +68,22 @@ class Visit(Protocol):
         number: int = 1,
         **options: Unpack[InterruptOptions],
     ) -> Interrupt:
-        """Build a question of this visit: under the id of its answer, if there is one in `answers`.
+        """Build a question of this visit, under the id of its answer if `answers` has one.
 
-        `scope` and `number` tell apart questions of one name. One that was withdrawn gets a new id.
+        `scope` and `number` distinguish questions of one name. A withdrawn question gets a new id.
         """
 
     def check_effect(self, tool: str = "") -> None:
-        """Raise EffectsFrozen where an effect of this graph, or a call of this tool, is frozen."""
+        """Raise EffectsFrozen if an effect of this graph, or a call of this tool, is frozen."""
 
     def save(self, checkpoint: Saved) -> None:
-        """Write a checkpoint, with which the next attempt starts."""
+        """Write a checkpoint, from which the next attempt starts."""
 
     def ask(self, interrupts: Sequence[Interrupt], checkpoint: Saved) -> None:
         """Publish questions now, while other work of this node continues."""
 
     def use(self, use: Use, checkpoint: Saved | None = None) -> None:
-        """Record that a decision is used, with a checkpoint; raise ApprovalMismatch where it was before."""
+        """Record the use of a decision, with a checkpoint; a second use raises ApprovalMismatch."""
 
     def approved(
         self,
@@ -92,25 +92,25 @@ class Visit(Protocol):
         rule: Rule | None,
         node: str | None,
     ) -> tuple[Interrupt, Approval]:
-        """Return a decision on a question of another node that approves an action; see `NodeContext`."""
+        """Return another node's question and the approval of an action; see `NodeContext`."""
 
     def recall(self, session_id: str) -> Session:
-        """Read a session as completed visits have left it; an unknown one is empty."""
+        """Read a session as completed visits have left it; an unknown session is empty."""
 
     def spend(self, tag: Tagged | None, spending: Spending) -> str:
-        """Add to the sum of the run, or of a tag, unless a bound is reached: return its counter, or ""."""
+        """Add to the sum of the run or a tag; if a bound is reached return its counter, else ""."""
 
     def open_raise(self, tag: Tagged | None, counter: str) -> str:
-        """Ask to raise a bound of a sum: return the visit that asks already, "!" and a refusal, or ""."""
+        """Ask to raise a bound: return the visit that already asks, "!" and a refusal, or ""."""
 
     def close_raise(self, tag: Tagged | None, counter: str, refusal: str = "") -> None:
-        """Have those go on that wait for what this visit has asked; with a refusal they fail."""
+        """Let visits that wait for this visit's request continue; with a refusal they fail."""
 
     def spent(self, tag: Tagged | None) -> dict[str, Sum]:
-        """Read such a sum, by counter."""
+        """Return the sum of the run, or of a tag, by counter."""
 
     def tags(self) -> dict[str, str]:
-        """Return the tags of the run."""
+        """Return the run's tags."""
 
     def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
         """Add an event (progress, text delta …) to the run's events."""
@@ -120,10 +120,10 @@ class Visit(Protocol):
 
 
 class Executor(Protocol):
-    """Anything that can be a node: it runs one execution and returns how it ended.
+    """Anything that can be a node: it runs one execution and returns its outcome.
 
-    `execute` must not raise for an error of the node's own code: that is `Failed`. It may block;
-    it is called on a thread of its own.
+    `execute` must not raise an error of the node's own code, but return `Failed`. It may block; it
+    is called on its own thread.
     """
 
     kind: str
@@ -134,8 +134,8 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExternalTaskState:
-    """The external task of this attempt: `report` is its outcome, packed, or None; `late` says that none came
-    within the node's timeout.
+    """The external task of this attempt: `report` is its packed outcome or None; `late` says that
+    no report came within the node's timeout.
     """
 
     reference: str
@@ -145,13 +145,13 @@ class ExternalTaskState:
 
 # The input of a node: the task and the outputs of the nodes before it, in edge order.
 #
-# The text form is the one that Strands' graphs pass to their agents, so that prompts written for them work
-# the same here; the order is that of the edges, not of a set.
+# The text has the form that Strands' graphs pass to their agents, so that prompts written for them
+# work the same here; inputs come in the order of the edges.
 
 
 def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
-    """Choose the argument of a typed function, as plain JSON: the only input, or all of them by node id, or
-    without any the task. The text says which one it is.
+    """Choose the argument of a typed function, as plain JSON: the only input, several inputs by
+    node id, or the task if there are none. The text describes the choice.
     """
     if len(inputs) == 1:
         return f"the output of {inputs[0].node_id!r}", inputs[0].output
@@ -161,7 +161,7 @@ def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
 
 
 def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
-    """Build the content blocks for an agent: the task alone, or the task and a section per input."""
+    """Build the content blocks for an agent: the task, and a section per input."""
     task_blocks = task if _is_blocks(task) else [{"text": as_text(task)}]
     if not inputs:
         return list(task_blocks)
@@ -186,7 +186,7 @@ def _is_blocks(task: Any) -> bool:
 
 
 def input_text(task: Any, inputs: Sequence[Input]) -> str:
-    """Build the same as one text, with a line for each block."""
+    """Build the same input as one text, with a line for each block."""
     return "\n".join(block["text"] for block in input_blocks(task, inputs) if "text" in block)
 
 

@@ -1,9 +1,9 @@
-"""Errors as values: what is stored of an exception, and how it comes back in another process.
+"""Errors as values: how an exception is stored, and how it is restored in another process.
 
-Nothing is ever unpickled or imported because stored data names it. A class that is already
-imported is used itself, without running code of its own; otherwise a class of the same name is made
-below the nearest base that can be made, so that `isinstance` checks keep working.
-Either way `str()` and `repr()` are the same as before.
+Stored data never causes an import or unpickling. A class that is already imported is used itself,
+without running its code; otherwise a class of the same name is made below the nearest base that
+can be made, so that `isinstance` checks keep working. In both cases `str()` and `repr()` return the
+same as before.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AROUND = frozenset(
 
 MAX_CHAIN = 8
 
-MAX_MEMBERS = 16  # of an exception group; the traceback's text names more of them
+MAX_MEMBERS = 16  # of an exception group; the text of the traceback names more
 
 MEMBER_DEPTH = 3  # a group in a group counts as this many links of a chain: groups grow faster
 
@@ -39,7 +39,7 @@ MAX_VALUE = 64_000  # bytes of its arguments, or of one attribute; a larger valu
 
 @dataclass(frozen=True, slots=True)
 class ErrorRecord:
-    """An exception, stored: `type` is `module:qualname`, `bases` the same for its MRO.
+    """A stored exception: `type` is `module:qualname`, `bases` the same for its MRO.
 
     `shown` is its `repr()`; `members` are the exceptions of a group.
     """
@@ -65,7 +65,7 @@ class ErrorRecord:
         return self.type.rpartition(":")[2].rpartition(".")[2]
 
     def __str__(self) -> str:
-        """Return the line a traceback would end with, and of its notes the last one."""
+        """Return the last line of a traceback, and the last note."""
         line = f"{self.name}: {self.message}" if self.message else self.name
         return f"{line} ({self.notes[-1]})" if self.notes else line
 
@@ -126,7 +126,7 @@ def _is_short(json_value: Any) -> bool:
 
 
 def own_frames(error: BaseException) -> TracebackType | None:
-    """Return an error's traceback from the node's own code on, without the frames that called it."""
+    """Return an error's traceback from the node's code on, without the frames that called it."""
     frames, is_inside = error.__traceback__, False
     while frames is not None:
         package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
@@ -190,7 +190,7 @@ def restore(record: ErrorRecord) -> BaseException:
 
 
 def _revive(record: ErrorRecord) -> BaseException:
-    """Use its own class if `str` and `repr` stay the same, otherwise one of that name below its base."""
+    """Use the exception's class if `str` and `repr` stay the same, else a stand-in below a base."""
     original_class = _exception_class(record.type)
     if original_class is not None:
         error = _build(original_class, record)
@@ -219,7 +219,7 @@ def _exception_class(name: str) -> type[BaseException] | None:
 
 
 def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | None:
-    """Create the exception without running code of a user's class; None where that is not possible."""
+    """Create the exception without running a user's class's code; None if that isn't possible."""
     try:
         arguments = (
             (record.message,) if record.args is None else tuple(codec.unpack(record.args))
@@ -229,7 +229,7 @@ def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | Non
                 cls, arguments[0], [restore(member) for member in record.members]
             )
         elif _is_built_in(cls):
-            # The constructors of Python's own classes fill what is no attribute, as `errno`.
+            # Constructors of built-in classes set slots that aren't in `__dict__`, such as `errno`.
             error = cls(*arguments)
         else:
             error = _bare(cls)
@@ -237,7 +237,7 @@ def _build(cls: type[BaseException], record: ErrorRecord) -> BaseException | Non
         error.__dict__.update(
             {key: codec.unpack(value) for key, value in record.attributes.items()}
         )
-    except Exception:  # noqa: BLE001 - a class may refuse to be made in any way
+    except Exception:  # noqa: BLE001 - making a class may raise any error
         return None
     return error
 
@@ -257,7 +257,7 @@ def _is_built_in(cls: type[BaseException]) -> bool:
 
 
 def _reads_alike(error: BaseException, record: ErrorRecord) -> bool:
-    """Return whether the message is the stored one: it differs where a class's state was not stored whole."""
+    """Return whether the texts equal the stored texts: they differ if some state wasn't stored."""
     try:
         return str(error) == record.message and repr(error) == (record.shown or repr(error))
     except Exception:  # noqa: BLE001 - the user's __str__ may raise anything

@@ -1,9 +1,9 @@
 """The question, the answer and the receipt, and the names that tie them together.
 
-An interrupt's id is made from where it was asked, never from a counter or a clock: the same question of
-the same visit has the same id in every process, and no other question has it. What an unanswered question
-does (its expiry, its reminders) is worked out from the question alone, so that the scripts of the store
-need no user code when the time comes: see docs/decisions/0011-expiry.md.
+An interrupt's id is made from where it was asked, never from a counter or a clock: the same
+question of the same visit has the same id in every process, and no other question has it. The
+expiry and the reminders of an unanswered question are worked out from the question alone, so that
+the store's scripts need no user code when the time comes: see docs/decisions/0011-expiry.md.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ SEPARATOR = "."
 MAX_ID = 10_000  # characters
 
 ID = re.compile(r"(?s:(?!.*[\ud800-\udfff])([^:.]+)\.(.*)\.(\d{1,15})\.[^.]*)")
-"""The form of an id: run, node, visit and digest. With a colon the run's would name one of its keys."""
+"""The form of an id: run, node, visit and digest. A run id with a colon would name a Redis key."""
 
 MAX_LIFETIME = 36_525 * 86_400
-"""Seconds that a question waits at most: a hundred years."""
+"""The longest time that a question waits, in seconds: a hundred years."""
 
 MAX_REMINDERS = 100
-"""Reminders of one question at most: they are events of its run, which keeps some thousands."""
+"""The most reminders of one question: they are events of its run, which keeps a few thousand."""
 
 EXPIRY_WORDS = ("reject", "fail")
 
@@ -53,7 +53,7 @@ AnswerModel = TypeVar("AnswerModel", bound=pydantic.BaseModel)
 
 
 class DeliveryOptions(TypedDict, total=False):
-    """The options of every `interrupt()` but the schema; times are seconds, see `NodeContext.interrupt`."""
+    """Options that every `interrupt()` takes; times are in seconds. See `NodeContext.interrupt`."""
 
     assignees: Sequence[str] | None
     expires_in: float | None
@@ -63,9 +63,10 @@ class DeliveryOptions(TypedDict, total=False):
 
 
 class InterruptOptions(DeliveryOptions, total=False):
-    """All options of `interrupt()`. A model as the schema gives the answer its type, by an overload.
+    """All options of `interrupt()`. With a model as the schema, an overload types the answer.
 
-    With a `rule` the answer is an `Approval`; `action` is what is to be approved, `risk` "low" or "high".
+    With a `rule` the answer is an `Approval`; `action` is the action to approve, `risk` is "low" or
+    "high".
     """
 
     response_schema: object
@@ -75,7 +76,7 @@ class InterruptOptions(DeliveryOptions, total=False):
 
 
 class InterruptStatus(enum.StrEnum):
-    """Where a question stands; everything but `open` is final."""
+    """Status of a question; every status except `open` is final."""
 
     OPEN = "open"
     ANSWERED = "answered"
@@ -87,20 +88,20 @@ class InterruptStatus(enum.StrEnum):
 class Interrupt:
     """A question to a person, asked by one visit of one node.
 
-    `scope` says what asked ("function", "tool", "before_tool_call:<tool use id>" …) and `number`
-    counts repeats after a retried tool call, `reasked` those after a withdrawal. Times are
-    milliseconds of the store's clock; `expires_in` and the times of reminders are seconds. `on_expire` is
-    "reject", "fail", {"response": value} or {"route": node}. `withdrawal` holds the reason of a
-    withdrawal by an operator, whether to ask again and of whom (`to`), and the attempt. `reminded` counts the
-    reminders sent.
-    `replaces` is the id of the question that this one replaces: its answer no longer fits the schema, or
-    its node had another name.
+    `scope` identifies the asker ("function", "tool", "before_tool_call:<tool use id>" …), `number`
+    counts repeats after a retried tool call, and `reasked` counts repeats after a withdrawal. Times
+    are milliseconds of the store's clock; `expires_in` and the times of reminders are seconds.
+    `on_expire` is "reject", "fail", {"response": value} or {"route": node}. `withdrawal` holds the
+    reason of an operator's withdrawal, whether to ask again and whom (`to`), and the attempt.
+    `reminded` counts the reminders sent. `replaces` is the id of the question that this one
+    replaces, because its answer no longer fits the schema or its node had another name.
 
-    With a `rule` (as `Rule.frozen` writes it) it is decided by votes, and its digest has the form
-    `digest_v` 2. `action` is the preimage of what would run, `requester` the principal who started the run,
-    `on_behalf_of` for whom, `place` the graph, fingerprint, root and path of its run when it was asked,
-    `escalates_at` (ms) when others become eligible. `decision` and `effect` are what the votes came to;
-    `used` says what was done by it: the idempotency `key`, the `effect`, when (`at`).
+    A question with a `rule` (as `Rule.frozen` writes it) is decided by votes, and its digest has
+    the form `digest_v` 2. `action` is the preimage of the action that would run, `requester` the
+    principal who started the run, `on_behalf_of` the principals they acted for, `place` the graph,
+    fingerprint, root and path of its run when it was asked, `escalates_at` (ms) when others become
+    eligible. `decision` and `effect` are the result of the votes; `used` records how the decision
+    was used: the idempotency `key`, the `effect` and the time (`at`).
     """
 
     __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
@@ -150,47 +151,47 @@ class Interrupt:
 
     @property
     def ends_at(self) -> int:
-        """When the time to answer is over, in ms; 0 for never."""
+        """The time in ms when the time to answer is over; 0 for never."""
         return 0 if self.expires_in is None else self.asked_at + round(self.expires_in * 1000)
 
     def is_over(self, now: int) -> bool:
-        """Return whether the time to answer has passed, even if no sweep has closed the question yet."""
+        """Return whether the time to answer has passed, even if no sweep has closed it yet."""
         return self.expires_in is not None and now >= self.ends_at
 
 
 class Judge(CallSource, Protocol):
-    """Judge of decisions by a rule, for one visit; `tenant` is part of every action."""
+    """Judge of one visit's decisions that were made by a rule; `tenant` is part of every action."""
 
     tenant: str
 
     def approval(self, question: Interrupt, decision: Interrupt) -> Approval:
-        """Return the decision, if it holds for the question as it is asked now.
+        """Return the decision if it holds for the question as it is asked now.
 
         Raises:
-            ApprovalMismatch: it does not.
+            ApprovalMismatch: it does not hold.
         """
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision."""
 
     def use_grant(self, rule: Rule, action: Action, key: str) -> str:
-        """Use a grant for a call that nobody was asked about, and return its id; "" if none covers it."""
+        """Use a grant for a call without a question and return its id; "" if no grant covers it."""
 
     def check(self, rule: Rule) -> None:
-        """Check what a rule needs to know besides itself.
+        """Check the requester and the calendar that a rule depends on.
 
         Raises:
-            UsageError: it excludes the requester, who is not known, or names an unknown calendar.
+            UsageError: it excludes the requester, who is unknown, or names an unknown calendar.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a question is asked: one visit of one node of one run.
+    """Place of a question: one visit of one node of one run.
 
-    `within` is a prefix of every scope: it names the tool call in which a sub-agent runs. `routes` are the
-    targets of the node's edges for expired questions. `judge` is there in a run: without it nothing can be
-    decided by a rule.
+    `within` is a prefix of every scope: it names the tool call in which a sub-agent runs. `routes`
+    are the targets of the node's edges for expired questions. `judge` is set in a run; without it,
+    no question can be decided by a rule.
     """
 
     run_id: str
@@ -221,9 +222,10 @@ class Address:
 
         Raises:
             TypeError: an option is not known.
-            UsageError: the name is empty or long, a limit is not positive, the assignees, the schema,
-                the rule, `on_expire` or the times of reminders can't be used.
-            UnstorableError: the reason can't be stored, or is asked by a rule and can't be hashed.
+            UsageError: the name is empty or too long, a limit is not positive, or the assignees,
+                the schema, the rule, `on_expire` or the times of reminders can't be used.
+            UnstorableError: the reason can't be stored, or the question has a rule and the reason
+                can't be hashed.
         """
         if not isinstance(name, str) or not name:
             raise UsageError("an interrupt needs a name: a text that is not empty.")
@@ -279,11 +281,11 @@ OF_RULES: dict[str, Any] = {
     "effect": "",
     "used": None,
 }
-"""Values of the fields of rules in questions without one: they are not stored there."""
+"""Defaults of the fields that only questions with a rule have; they aren't stored without one."""
 
 
 def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
-    """Remove from a question's JSON what only one with a rule has, and return it."""
+    """Remove a rule's unused fields from a question's JSON, and return the JSON."""
     for name, usual in OF_RULES.items():
         if question.get(name, usual) == usual:
             question.pop(name, None)
@@ -291,7 +293,7 @@ def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def address_of(interrupt_id: str) -> Address | None:
-    """Parse run, node and visit from an interrupt's id; None where the text has another form."""
+    """Parse run, node and visit from an interrupt's id; None if the text has another form."""
     match = ID.fullmatch(interrupt_id) if len(interrupt_id) <= MAX_ID else None
     return Address(match[1], match[2], int(match[3])) if match else None
 
@@ -307,7 +309,7 @@ def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
 
 
 def tool_of(action: Mapping[str, Any] | None) -> str:
-    """Name the tool of a call that a question is about."""
+    """Return the name of the tool whose call a question is about; "" if it has none."""
     return str(action.get("tool", "")) if action else ""
 
 
@@ -342,7 +344,7 @@ def _assignees(options: InterruptOptions, field: str) -> list[str]:
 def _ruled(
     options: InterruptOptions, field: str, name: str, judge: Judge | None
 ) -> dict[str, Any]:
-    """Return the fields of a question that is decided by a rule; none without one.
+    """Return the fields of a question that is decided by a rule; no fields without a rule.
 
     Raises:
         UsageError: an option can't be used, or needs a rule.
@@ -377,10 +379,11 @@ def _ruled(
 
 
 def digest(interrupt: Interrupt) -> str:
-    """Hash what a person is shown: an approval that carries it holds for exactly this.
+    """Hash a question as a person sees it: an approval with this digest holds for nothing else.
 
     Raises:
-        UnstorableError: a question with a rule has values that other languages would read as others.
+        UnstorableError: a question with a rule has values that other languages would read
+            differently.
     """
     if interrupt.digest_v == 2:
         return digests.digest("question", preimages(interrupt)["question"])
@@ -390,14 +393,14 @@ def digest(interrupt: Interrupt) -> str:
 
 
 def title_of(interrupt: Interrupt) -> str:
-    """Say in one sentence what a question is about, by the title of its rule; else its name.
+    """Describe a question in one sentence: the title of its rule, or else its name.
 
-    The arguments are those asked about; of one that was decided with an edit those of the edit.
+    The title is filled with the arguments asked about, or those of the edit that decided it.
     """
     template: str = (interrupt.rule or {}).get("title", "")
     if not template:
         return interrupt.name
-    # A decision with an edit says what was decided, not what was asked.
+    # After an edit the title shows the decided arguments, not the original ones.
     edit = (
         codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
     )
@@ -406,17 +409,17 @@ def title_of(interrupt: Interrupt) -> str:
 
 
 def policy_of(interrupt: Interrupt) -> dict[str, JSON]:
-    """Return what is hashed as the policy of a question with a rule."""
+    """Return the data hashed as the policy of a question with a rule."""
     lifetime = interrupt.expires_in
     expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
     return digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
 
 
 def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
-    """Return what is hashed of a question with a rule, by the kind of its digest: see `approvals/digests.py`.
+    """Return the data hashed for a question with a rule, by digest; see `approvals/digests.py`.
 
     Raises:
-        UnstorableError: it has values that other languages would read as others.
+        UnstorableError: it has values that other languages would read differently.
     """
     asked_in, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
     question: dict[str, JSON] = {
@@ -448,7 +451,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     """Convert a response schema (pydantic model class or JSON Schema) to JSON Schema.
 
     Raises:
-        UsageError: it is neither, or it is not a valid schema.
+        UsageError: it is neither of these, or not a valid schema.
     """
     if schema is None:
         return None
@@ -464,17 +467,18 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     return json_value
 
 
-# The answer, and what becomes of it.
+# The answer and its receipt.
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One person's decision on one question: an answer, or a vote where the question has a rule.
+    """One person's decision on one question: an answer, or a vote if the question has a rule.
 
-    `response` (packed) is the answer, or the whole new arguments of an edit. `decision` is "" where only an
-    answer is given, which votes "respond". `voter` is who decides as far as the sender knows; without it the
-    `responder` does. `body` is a vote's message as it was signed: without `reply_to`, and with its `proof`.
-    `shown_at` (ms) is when the question was shown to them, `effect` what the votes on it came to.
+    `response` (packed) is the answer, or the whole new arguments of an edit. `decision` is "" for a
+    plain answer, which counts as the vote "respond". `voter` is the decider as far as the sender
+    knows; without it, `responder` is. `body` is a vote's message as it was signed: without
+    `reply_to` and with its `proof`. `shown_at` (ms) is when the question was shown to them,
+    `effect` the result of the votes.
     """
 
     interrupt_id: str
@@ -490,14 +494,14 @@ class Decision:
     shown_at: int = 0
 
     def decider(self) -> Voter | None:
-        """Return who decides; None where no one is named, or the name is no principal's."""
+        """Return the decider; None if no one is named, or the name isn't a principal's."""
         if self.voter is None and self.responder is not None:
             with suppress(UsageError):
                 return Voter(Principal.read(self.responder))
         return self.voter
 
     def problem(self, *names: str) -> str:
-        """Say which of these texts can't be stored; "" where all can."""
+        """Describe the first of these texts that can't be stored; "" if all can."""
         for name in names:
             value = getattr(self, name)
             if value is not None and (problem := validation.problem(value)):
@@ -505,15 +509,15 @@ class Decision:
         return ""
 
     def receipt(self, status: ReceiptStatus, detail: str) -> Receipt:
-        """Write what became of this decision."""
+        """Return a receipt for this decision."""
         address = address_of(self.interrupt_id)
         return Receipt(status, self.interrupt_id, address.run_id if address else None, detail)
 
     def as_answer(self) -> Decision:
         """Return the answer to a question without a rule: yes, no, or the response.
 
-        An edit has no meaning there, and yes or no would leave a response out: what is no answer stays a
-        decision, without a response, which is refused.
+        An edit has no meaning there, and a yes or no would drop a response. Such decisions keep
+        their `decision`, lose their response, and are refused.
         """
         if not self.decision:
             return self
@@ -551,8 +555,8 @@ class ReceiptStatus(enum.StrEnum):
 class Receipt:
     """Outcome of an answer, with the reason.
 
-    Of a vote that was counted, `have` and `need` are the weights for its effect in the open stage, and
-    `against` is that of rejections.
+    For a counted vote, `have` is the weight so far for its effect in the open stage, `need` the
+    weight required, and `against` the weight of rejections.
     """
 
     status: ReceiptStatus
@@ -567,8 +571,8 @@ class Receipt:
 def answers_from(prompt: object) -> list[Decision]:
     """Parse answers in the Strands form: `[{"interruptResponse": {"interruptId", "response"}}]`.
 
-    An answer may name who gives it, `"responder"`, beside the response. To a question with a rule it is a
-    vote: `"decision"` ("respond" without it), and perhaps a `"comment"`.
+    Beside the response an answer may name its `"responder"`. If the question has a rule, it is a
+    vote with a `"decision"` ("respond" by default) and optionally a `"comment"`.
 
     Raises:
         ResponseError: the value is not such a list.
@@ -625,10 +629,10 @@ def is_answers(prompt: object) -> bool:
 def answer_value(
     interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()
 ) -> Any:
-    """Return what `interrupt()` returns in the code that asked: with a rule, an `Approval`.
+    """Return the value of `interrupt()` in the code that asked: an `Approval` if it has a rule.
 
     Raises:
-        InterruptExpired: the time to answer has passed, and the question names no default answer.
+        InterruptExpired: the time to answer has passed, and the question has no default answer.
         InterruptWithdrawn: an operator has withdrawn the question.
     """
     if interrupt.withdrawal is not None:
@@ -661,18 +665,18 @@ def _approval(
 
 
 def typed_response(schema: object, response: Any) -> Any:
-    """Convert a validated answer to the pydantic model that the question named; others stay JSON."""
+    """Convert a validated answer to the pydantic model that the question named, if any."""
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
         return schema.model_validate_json(codec.dump_json(codec.plain(response)))
     return response
 
 
-# Expiry. With "fail" or {"route": node} the node ends without running again: what it leaves behind is
-# written by the script that finds the time over, from values prepared here.
+# Expiry. With "fail" or {"route": node} the node ends without running again: the script that finds
+# the question expired writes the node's error or output from values prepared here.
 
 
 def check_lifetime(expires_in: object, field: str) -> None:
-    """Check how long a question waits, in seconds; None means without limit.
+    """Check the time that a question waits, in seconds; None means without limit.
 
     Raises:
         UsageError: it is not a number of seconds from 0.001 to a hundred years.
@@ -697,8 +701,8 @@ def checked_on_expire(
     """Check the `on_expire` of a question; `routes` are the nodes that it may name.
 
     Raises:
-        UsageError: the form is unknown, the default answer does not match the schema or its model, or no edge
-            added with on_expire=True leads to the node.
+        UsageError: the form is unknown, the default answer does not match the schema or its model,
+            or no edge added with on_expire=True leads to the node.
     """
     if value is None or value in EXPIRY_WORDS:
         return value
@@ -741,12 +745,12 @@ def ends_node(question: Interrupt) -> bool:
 
 
 def route(question: Interrupt) -> str:
-    """The node to which an expired question leads; "" where it leads to none."""
+    """Return the node to which an expired question leads, or ""."""
     return str(question.on_expire["route"]) if _names(question, "route") else ""
 
 
 def default_answer(question: Interrupt) -> Sequence[JSON]:
-    """The answer that counts after expiry, packed, as a list of one; an empty list where there is none."""
+    """Return the packed answer that counts after expiry, as a list of one item or none."""
     return [question.on_expire["response"]] if _names(question, "response") else []
 
 
@@ -762,14 +766,14 @@ def expiry_error(question: Interrupt) -> InterruptExpired:
 
 
 def expired_entry(question: Interrupt, edges: str) -> VisitEntry:
-    """Build the entry of a node that ended with its question: its error, or the edges that it took."""
+    """Build the entry of a node that ended because its question expired: an error, or its edges."""
     if route(question):
         return {"v": 1, "ms": 0, "edges": edges, "expired": question.id}
     return {"v": 1, "ms": 0, "error": asdict(failures.record(expiry_error(question)))}
 
 
 def expired_output(question: Interrupt) -> JSON:
-    """Build the output of a node whose question led elsewhere: what was asked, as input of the next node."""
+    """Build the output of a node whose expired question led elsewhere: the question's fields."""
     fields = {"interrupt_id": question.id, "name": question.name, "reason": question.reason}
     return {"expired": {**fields, "assignees": list(question.assignees)}}
 
@@ -809,12 +813,12 @@ def checked_reminders(
 
 
 def first_reminder(question: Interrupt) -> int:
-    """Return the delay of the first reminder in ms; 0 where there is none."""
+    """Return the delay of the first reminder in ms; 0 without reminders."""
     return next(iter(_reminder_times(question)), 0)
 
 
 def next_reminder(question: Interrupt, now: int) -> int:
-    """Return when the next reminder is due after one was sent at `now`, in ms; 0 where it was the last.
+    """Return when the next reminder is due after one was sent at `now`, in ms; 0 after the last.
 
     Reminders missed during an outage are collapsed into one.
     """

@@ -1,4 +1,4 @@
-"""Jobs: the same thing done to many runs, one by one, with a result for each."""
+"""Jobs: one action on many runs, one by one, with a result for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ JobAction = Literal["cancel", "retry", "remove"]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job; `by` is who asked for it, `results` has what became of each run that it has come to."""
+    """A job; `by` is the person who asked for it, `results` has the results of runs it reached."""
 
     job_id: str
     action: JobAction
@@ -25,7 +25,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class RunOfJob:
-    """Outcome of a run, real or planned; null while the job has not come to it."""
+    """Outcome of a run, real or planned; `result` is null until the job reaches it."""
 
     run_id: str
     result: str | None

@@ -1,6 +1,6 @@
-"""The JSON form of records, as commands, exports and archives have it: names, and times as RFC 3339.
+"""The JSON form of records in commands, exports and archives: names, and times as RFC 3339.
 
-`pretty` and `span` have the forms of data and of a duration for people.
+`pretty` and `span` format data and a duration for people.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from runner.records.run import Status
 
 JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
-"""Fields of records that JSON names as the messages and events do."""
+"""Fields of records that have the same names in JSON as in messages and events."""
 
 TIMES = frozenset({"at", "since", "seen", "started"})
-"""Fields of records that hold ms of the store's clock, besides those that end in `_at`."""
+"""Fields of records with ms of the store's clock, besides fields that end in `_at`."""
 
 
 def is_time(field: str) -> bool:
@@ -57,7 +57,7 @@ def stamp(milliseconds: int) -> str | None:
 
 
 def milliseconds(time: str | None) -> int:
-    """Read what `stamp` wrote."""
+    """Parse a time written by `stamp`; 0 for None."""
     return round(datetime.fromisoformat(time).timestamp() * 1000) if time else 0
 
 
@@ -83,14 +83,14 @@ def span(milliseconds: float) -> str:
 
 
 def as_written(schema: dict[str, Any]) -> None:
-    """Change the schema of a dataclass to what `document` writes: its names and times, all keys."""
+    """Adapt a dataclass's schema to the output of `document`: names, times, all keys required."""
     if "properties" in schema:
         schema["properties"] = {
             JSON_NAMES.get(name, name): TIME if is_time(name) else value
             for name, value in schema["properties"].items()
         }
         for value in schema["properties"].values():
-            # Pydantic's titles have the names of the fields; the defaults are of no use in an output.
+            # Pydantic's titles repeat the field names; defaults are useless in an output.
             value.pop("title", None), value.pop("default", None)
         schema["required"] = list(schema["properties"])
         schema.pop("additionalProperties", None)

@@ -1,7 +1,7 @@
-"""Listings of runs and of open questions: the filters, and one page of results.
+"""Listings of runs and questions: the filters, and one page of results.
 
-A cursor names the last item that was examined, by its time and its id. So paging is stable: whatever starts,
-ends or is answered meanwhile, no item is shown twice or left out.
+A cursor names the last examined item, by its time and its id. So paging is stable: no item is shown
+twice or left out, even if runs start or end, or questions are answered, meanwhile.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Item = TypeVar("Item")
 Key = TypeVar("Key")
 
 LONGEST = 10_000
-"""Items of one page at most."""
+"""The most items of one page."""
 
 MAX_TAGS, MAX_TAG = 50, 500
 
 SEPARATOR, ENDED = ".", "~"
-"""Between the positions in a cursor of several listings; of one that has ended."""
+"""In a cursor of several listings: the separator of positions, and the mark of an ended listing."""
 
 SKEW = 3_600_000
-"""Ms by which the clock that made an id may differ from that of the store, which has the run's start."""
+"""Ms by which the clock that made an id may differ from the store's, which sets the run's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Page(Generic[Item]):
     """Some items of a listing; `next` is the cursor of the next page, None at the end.
 
     It behaves like a list of its items. A page may have fewer items than the limit although more
-    follow: the work of one page is bounded, however few of many runs match.
+    follow, because the work for one page is bounded even if few of many runs match.
     """
 
     items: Sequence[Item]
@@ -57,11 +57,11 @@ class Page(Generic[Item]):
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """One line of a listing of runs; `fingerprint` is that of its graph's shape.
+    """One line of a listing of runs; `fingerprint` is its graph shape's.
 
-    `parent` is the run that a child run belongs to, otherwise empty. `archived`: it comes from the archive.
-    `ended_at` is 0, and `requester` (the principal who asked for it) empty, where they are not known: of a
-    child, the requester is that of its outermost run.
+    `parent` is the run that a child run belongs to, otherwise empty. `archived` means that it comes
+    from the archive. If unknown, `ended_at` is 0, and `requester` (the principal who asked for it)
+    is empty; a child has the requester of its outermost run.
     """
 
     run_id: str
@@ -91,9 +91,9 @@ class SessionSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunQuery:
-    """A filter of runs: those that match all of these. Times are ms; `until` is exclusive.
+    """A filter of runs, which must match all of its fields. Times are ms; `until` is exclusive.
 
-    `text` is in the value of a tag, whatever its case.
+    `text` is searched in the values of tags, ignoring case.
     """
 
     status: Status | None = None
@@ -119,14 +119,14 @@ class RunQuery:
 
 @dataclass(frozen=True, slots=True)
 class InterruptQuery:
-    """A filter of open questions, or with `closed` of closed ones: those that match all of these.
+    """A filter of questions, open or with `closed` closed, which must match all of its fields.
 
-    `graph` and `run` include questions of graphs inside them. `until` and `due` (ms, of when it was asked
-    and when it expires) are exclusive. `selectors` are groups and roles, one of which its rule must name, or
-    `user:` and an assignee;
-    `tool` is that of its call. `tag` is one of its outermost run, `text` is somewhere in what it says. With
-    `urgent` those that expire come first, by when they do, then the others by when they were asked. Closed
-    ones come newest first, by when they were closed.
+    `graph` and `run` include questions of graphs inside them. `until` (for the time it was asked)
+    and `due` (for its expiry) are exclusive, in ms. A question matches `selectors` if its rule
+    names one of these groups and roles, or `user:` and its assignee is among them. `tool` is the
+    tool of its call. `tag` is a tag of its outermost run; `text` occurs in its content. With
+    `urgent`, questions that expire come first, by expiry, then the others by the time they were
+    asked. Closed questions come newest first, by the time they were closed.
     """
 
     graph: str | None = None
@@ -145,18 +145,18 @@ class InterruptQuery:
 
     @property
     def position(self) -> Callable[[Interrupt], tuple[int, str]]:
-        """Return what says where a question is in the listing."""
+        """Return the function that computes a question's position in the listing."""
         if self.closed:
             return closed_position
         return urgent_position if self.urgent else asked_position
 
     @property
     def searches(self) -> bool:
-        """Return whether no list has what is looked for: so many questions may be read for a few."""
+        """Return whether no index covers the filter: many questions may be read to find a few."""
         return bool(self.tag or self.text or self.name)
 
     def fits(self, question: Interrupt, graph: str, root: str, tags: Mapping[str, str]) -> bool:
-        """Return whether a question matches, with the graph and root of its run and the tags of the root."""
+        """Return whether a question matches, given its run's graph and root and the root's tags."""
         return (
             question.is_open is not self.closed
             and self.graph in (None, graph, outermost(graph))
@@ -182,7 +182,7 @@ class InterruptQuery:
 
 
 def _words(question: Interrupt) -> str:
-    """Return what a question says as one text to search."""
+    """Return a question's content as one text to search."""
     values = [question.reason, (question.action or {}).get("args")]
     texts = [
         json.dumps(codec.plain(codec.unpack(value)), ensure_ascii=False)
@@ -200,7 +200,7 @@ def _words(question: Interrupt) -> str:
 
 
 LATER = 10**15
-"""Ms that are added to the position of what never expires: it comes behind all that does."""
+"""Ms added to the position of a question without an expiry: it comes after all that expire."""
 
 
 def asked_position(question: Interrupt) -> tuple[int, str]:
@@ -216,7 +216,7 @@ def closed_position(question: Interrupt) -> tuple[int, str]:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
-    """Group items by what `key` returns of each, in their order."""
+    """Group items by the value that `key` returns, in their order."""
     groups: dict[Key, list[Item]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)
@@ -257,7 +257,7 @@ def cut(
     limit: int,
     next_cursor: str | None = None,
 ) -> Page[Item]:
-    """Make a page of the first items; `next_cursor` is the cursor where not all items were examined."""
+    """Make a page of the first items; `next_cursor` is the cursor if some weren't examined."""
     candidates = list(items)
     page = tuple(candidates[:limit])
     return Page(
@@ -268,9 +268,9 @@ def cut(
 def merged(
     pages: Sequence[Page[Item]], position_of: Callable[[Item], tuple[int, str]], limit: int
 ) -> Page[Item]:
-    """Make one page of pages of listings, newest first; of two items at one position the first counts."""
+    """Merge pages of listings into one, newest first; at equal positions the first page wins."""
     items = {position_of(item): item for page in reversed(pages) for item in page}
-    # Behind the end of a page that is not the last, its listing may have items that no page has shown yet.
+    # After the end of a page that isn't the last, its listing may have items not yet shown.
     ends = [_end(page, page.next, position_of) for page in pages if page.next is not None]
     horizon = max(ends, default=None)
     positions = sorted(
@@ -287,7 +287,7 @@ def merged(
 def _end(
     page: Page[Item], cursor: str, position_of: Callable[[Item], tuple[int, str]]
 ) -> tuple[int, str]:
-    """Return the position up to which a page has what its listing has."""
+    """Return the position up to which a page has all items of its listing."""
     if page:
         return position_of(page[-1])
     return max(
@@ -296,7 +296,7 @@ def _end(
 
 
 def id_span(prefix: str) -> tuple[int, int] | None:
-    """Return the ms between which a run was started whose id begins so; None where no id does."""
+    """Return the earliest and latest start (ms) of ids with this prefix; None if no id has it."""
     digits = prefix[2:]
     if len(digits) > LETTERS or not (prefix[:2].isdecimal() or not prefix[:2]):
         return None
@@ -313,7 +313,7 @@ def id_span(prefix: str) -> tuple[int, int] | None:
 
 
 def checked_limit(limit: int) -> int:
-    """Return how many items a page may have.
+    """Check the number of items of a page, and return it.
 
     Raises:
         UsageError: it is not between 1 and `LONGEST`.
@@ -324,7 +324,7 @@ def checked_limit(limit: int) -> int:
 
 
 def checked_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Return a run's tags, by which it can be found.
+    """Check a run's tags, and return them.
 
     Raises:
         UsageError: a name or value is not a text, or there are too many.

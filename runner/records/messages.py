@@ -1,4 +1,4 @@
-"""The messages that other programs exchange with workers: an answer, a start, and the receipt of either.
+"""The messages that other programs exchange with workers: answers, starts, and their receipts.
 
 They are plain JSON, so that any language can send them; docs/reference/messages holds their JSON
 Schemas, which `python -m runner.records.messages <folder>` writes. Reading is strict: an unknown field,
@@ -42,12 +42,12 @@ Version2 = Annotated[int, Field(ge=2, le=2, json_schema_extra={"const": 2})]
 Digest = Field(
     default=None,
     max_length=MAX_TEXT,
-    description="that of the question that the person was shown",
+    description="the digest of the question that the person was shown",
 )
 
 ReplyTo = Field(
     default=None,
-    # So that a reply can't be written to a queue or a run.
+    # This keeps a reply from being written to a queue or a run.
     pattern=r"^[A-Za-z0-9_-]+:replies:[^\s]+$",
     max_length=MAX_TEXT,
     description="the Redis stream that gets the receipt; its name begins with runner:replies:, where "
@@ -60,7 +60,7 @@ class Message(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    # Not Literal[1]: that accepts `true`, too.
+    # Not Literal[1], which also accepts `true`.
     v: Annotated[int, Field(ge=1, le=1, json_schema_extra={"const": 1})]
 
 
@@ -75,7 +75,7 @@ class AnswerMessage(Message):
     reply_to: str | None = ReplyTo
 
     def decided(self, key: str, _: Mapping[str, JSON]) -> Decision:
-        """Return the answer; `key` names a message without an idempotency key of its own.
+        """Return the answer; `key` is used if the message has no idempotency key.
 
         Raises:
             UnstorableError: the response can't be stored.
@@ -96,13 +96,13 @@ ShownAt = Field(
     default=0,
     ge=0,
     lt=2**53,
-    description="when who decides was shown the question, in ms since 1970; the audit says so, too",
+    description="when the question was shown to the person, in ms since 1970; the audit records it",
 )
 
 Proof = Field(
     default=None,
     description="who vouches for it: `alg`, `kid`, `iat`, `exp`, `jti`, `sig` over all but `reply_to`, and "
-    "what a door knows of a login",
+    "a door's facts about a login",
 )
 
 
@@ -131,10 +131,10 @@ class VoteMessage(Message):
     reply_to: str | None = ReplyTo
 
     def decided(self, key: str, body: Mapping[str, JSON]) -> Decision:
-        """Return the vote; `key` names a message without an idempotency key, `body` is all of it.
+        """Return the vote; `key` is used without an idempotency key, `body` is the whole message.
 
         Raises:
-            UsageError: `by` names no principal. UnstorableError: the response can't be stored.
+            UsageError: `by` isn't a principal. UnstorableError: the response can't be stored.
         """
         voter = Voter(replace(Principal.read(self.by), name=self.responder or ""))
         return Decision(
@@ -210,12 +210,12 @@ def vote_body(
     idempotency_key: str | None = None,
     shown_at: int = 0,
 ) -> dict[str, JSON]:
-    """Return the message of a vote, as it is signed: what is not set is left out.
+    """Return a vote's message as it is signed, without unset fields.
 
-    `shown_at` (ms) is when the question was shown to who decides.
+    `shown_at` (ms) is when the question was shown to the person.
 
     Raises:
-        UsageError: `by` names no principal. UnstorableError: the response can't be stored.
+        UsageError: `by` isn't a principal. UnstorableError: the response can't be stored.
     """
     decided = Decision(
         interrupt_id,
@@ -258,13 +258,13 @@ def operation_body(
     comment: str = "",
     shown_at: int = 0,
 ) -> dict[str, JSON]:
-    """Return the message of what a person does to a question besides voting, as it is signed.
+    """Return the message of a person's operation on a question besides voting, as it is signed.
 
     `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` a person), "comment" or
     "withdraw_vote". `shown_at` (ms) is when they were shown the question.
 
     Raises:
-        UsageError: a name is no principal.
+        UsageError: a name isn't a principal's.
     """
     optional: dict[str, JSON] = {
         "to": None if to is None else key_of(to),
@@ -284,13 +284,13 @@ def operation_body(
 def start_body(
     graph: str, task: object, requester: Principal | str, **optional: object
 ) -> dict[str, JSON]:
-    """Return the message of a start for a person, as it is signed: what is not set is left out.
+    """Return the message of a start for a person as it is signed, without unset fields.
 
-    `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and on_behalf_of,
-    a list of principals.
+    `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and
+    on_behalf_of, a list of principals.
 
     Raises:
-        UsageError: the requester is no principal. UnstorableError: the task can't be stored.
+        UsageError: the requester isn't a principal. UnstorableError: the task can't be stored.
     """
     body: dict[str, JSON] = {
         "v": 2,
@@ -310,7 +310,7 @@ def key_of(principal: Principal | str) -> str:
     """Return a principal's key.
 
     Raises:
-        UsageError: the text names no principal.
+        UsageError: the text isn't a principal.
     """
     return (principal if isinstance(principal, Principal) else Principal.read(principal)).key
 
@@ -343,7 +343,7 @@ class ReceiptMessage(Message):
     )
 
     def dump(self) -> bytes:
-        """Write it as it is sent: without the numbers of a vote where there was none."""
+        """Return the message as it is sent, without a vote's numbers if no vote was counted."""
         return self.model_dump_json(
             exclude=None if self.need is not None else {"have", "need", "against"}
         ).encode()
@@ -376,7 +376,7 @@ def check_size(body: bytes, most: int) -> None:
 def read_answer(
     body: bytes,
 ) -> tuple[AnswerMessage | VoteMessage | OperationMessage, Mapping[str, JSON]]:
-    """Read what is sent about a question; return it with all that was sent.
+    """Read a message about a question; return it with its raw fields.
 
     Raises:
         UsageError: it is malformed.
@@ -392,7 +392,7 @@ def read_answer(
 
 
 def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
-    """Read a start of either version; return it with all that was sent.
+    """Read a start of either version; return it with its raw fields.
 
     Raises:
         UsageError: it is malformed.
@@ -427,7 +427,7 @@ def _validated(kind: type[Known], message: Any) -> Known:
 
 
 def traceparent_of(header: object) -> str:
-    """Return the value of a header `traceparent`, or "" if it is none: a broken trace stops no run."""
+    """Return a header `traceparent` if it is valid, or "": a broken trace doesn't stop a run."""
     return header if isinstance(header, str) and re.fullmatch(TRACEPARENT, header) else ""
 
 

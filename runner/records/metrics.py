@@ -1,4 +1,4 @@
-"""The numbers of a store for Prometheus, and the names of those that processes add to."""
+"""A store's numbers for Prometheus, and the names of the numbers that processes add to."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORGOTTEN = "runner_limit_keys_forgotten_total"
 class Metric:
     """One number; its labels have few values and never name a run.
 
-    `family` is the histogram that it is a part of; a number without one is a gauge.
+    `family` is the histogram that it belongs to; a number without a family is a gauge.
     """
 
     name: str

@@ -14,8 +14,8 @@ from runner.records.run import Records, VisitEntry, VisitKey
 class Renamed:
     """A node that has another name now, with its present visit.
 
-    `document` replaces the node's stored one, None where there is none; `decided` are the questions of this
-    visit, by their new ids, that no longer wait.
+    `document` replaces the node's stored document, or is None without one; `decided` are the new
+    ids of this visit's questions that no longer wait.
     """
 
     node: str
@@ -27,13 +27,13 @@ class Renamed:
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """A waiting run that continues in another shape, with records derived from what was read at `events`.
+    """A waiting run that continues in another shape, with records derived at event number `events`.
 
-    `event_data` is the data of its event. `undone` are the visits that no longer count, each with its entry;
-    the documents of nodes in `forgets` are deleted. `visits` are (old, new, entry or None where it is
-    unchanged). `moved` are decided questions under their new ids, by their old ones; `withdrawn` are open
-    ones (node, visit, id), `replacements` those that replace them. `stops` are (node, child run) that are not
-    needed any more.
+    `event_data` is the data of the migration's event. `undone` are the visits that no longer count,
+    each with its entry; the documents of nodes in `forgets` are deleted. `visits` are (old, new,
+    entry, or None if it is unchanged). `moved` are (old id, question under its new id) of decided
+    questions; `withdrawn` are open questions (node, visit, id), and `replacements` replace them.
+    `stops` are (node, child run) pairs that are no longer needed.
     """
 
     run_id: str

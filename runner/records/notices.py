@@ -1,4 +1,4 @@
-"""A notice of what has happened to a run or a question, for other systems."""
+"""A notice of an event of a run or a question, for other systems."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.approvals.titles import filled
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """One notice; `entry` is its place in the stream, `at` milliseconds, `question` as it was asked.
+    """One notice; `entry` is its place in the stream, `at` is in ms, `question` is as it was asked.
 
-    `reminded` counts the reminders of a question, this one included; 0 where it is none. `data` is what
-    a person did to a question with a rule.
+    If the notice is a reminder, `reminded` counts the question's reminders including this one, else
+    it is 0. `data` describes a person's action on a question with a rule.
     """
 
     entry: str
@@ -31,7 +31,7 @@ class Notice:
     data: Any = None
 
     def message(self) -> dict[str, Any]:
-        """Return it as the JSON message that other systems get."""
+        """Return the JSON message that other systems get."""
         details = {
             name: getattr(self, name)
             for name in ("id", "kind", "run_id", "node", "visit", "detail")
@@ -50,9 +50,10 @@ def completed(
     tags: Callable[[str], Mapping[str, str]],
     page: Callable[[str], str],
 ) -> dict[str, Any]:
-    """Add to a message, when it is sent, what the stream does not hold.
+    """Add the run's tags and the page's address, which the stream lacks, to a message as it is
+    sent.
 
-    `tags` reads those of a run, and `page` makes the address of a page of its path, "" where there is none.
+    `tags` reads the tags of a run, and `page` makes a page's address from its path, or returns "".
     """
     run_id = message.get("run_id")
     if not run_id:

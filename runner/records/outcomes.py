@@ -1,6 +1,6 @@
 """Outcomes of one execution of a node.
 
-An executor never writes to the store: it returns an outcome, which the engine applies.
+An executor doesn't write its outcome to the store: it returns it, and the engine applies it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from runner.records.interrupts import Interrupt
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The node has completed. `result` is packed and becomes NodeResult.result, `output` is its plain
-    JSON form and the input of the next nodes, both lazy where the node passes a large value on; `saved` is
-    for a later visit (an agent's memory), `session` for later runs.
+    """The node has completed. `result` is packed and becomes NodeResult.result; `output` is its
+    plain JSON form and the input of the next nodes. Both are lazy if the node passes a large value
+    on. `saved` is for a later visit (an agent's memory), `session` for later runs.
     """
 
     result: JSON | LazyValue
@@ -34,8 +34,9 @@ class Succeeded:
 class Failed:
     """The node has failed. With `final` no retry policy applies.
 
-    `raised` is what its own code has raised in this process, as monitors want it. It is None where the node
-    failed with a run inside it or an external task, which is reported there, or by what a person decided.
+    `raised` is the exception that the node's code raised in this process, for monitors. It is None
+    if the node failed by a child run or an external task, which is reported there, or by a person's
+    decision.
     """
 
     error: ErrorRecord
@@ -52,10 +53,10 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The node waits for a person: `interrupts` are all open questions, `saved` is what resumes it.
+    """The node waits for a person: `interrupts` are all open questions; it resumes from `saved`.
 
-    With `keeps`, questions that were open when the node was claimed stay open, listed or not. With `awaits`
-    it also waits for the answer to a question of that visit.
+    With `keeps`, questions that were open when the node was claimed stay open, listed or not. With
+    `awaits` it also waits for the answer to a question of that visit.
     """
 
     interrupts: list[Interrupt]
@@ -67,8 +68,8 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True)
 class Delegated:
-    """The node is a graph: a child run executes it, and its end makes the node ready. A lazy task is passed
-    on as it is stored.
+    """The node is a graph: a child run executes it, and the end of that run makes the node ready. A
+    lazy task is passed on as it is stored.
     """
 
     task: JSON | LazyValue
@@ -76,7 +77,7 @@ class Delegated:
 
 @dataclass(frozen=True, slots=True)
 class Expanded:
-    """The node is a map: it waits for its items (packed); with None for those that this visit already has."""
+    """The node is a map: it waits for its items (packed), or with None for those it already has."""
 
     items: list[JSON] | None
 
@@ -85,7 +86,8 @@ class Expanded:
 class ExternalTask:
     """An external system executes the node under the id `reference`; `send` submits it once the node waits.
 
-    `send` may be called again with the same id. An exception of it is logged, and it is called again later.
+    `send` may be called again with the same id. If it raises, the error is logged and it is called
+    again later.
     """
 
     reference: str

@@ -1,4 +1,4 @@
-"""Comparison of a value with what its JSON form is read back as."""
+"""Comparison of a value with the value that is read back from its JSON form."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pydantic
 
 
 def difference(value: Any, again: Any, path: str = "the value") -> str:
-    """Return the path of the first part that is another one after it was read back; "" if there is none.
+    """Return the path of the first part that differs after it was read back; "" if none does.
 
-    Fields that a model excludes from its JSON form are left out, and so are objects that can't be compared.
+    Fields that a model excludes from its JSON form and objects that can't be compared are skipped.
     """
     if value is again:
         return ""

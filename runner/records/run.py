@@ -1,8 +1,8 @@
-"""Records of a run: small ones, one for the run, each node, each loop, each map and each count of arrivals;
-and the kinds of its events.
+"""Records of a run, small ones: one each for the run, a node, a loop, a map and a count of
+arrivals; and the kinds of its events.
 
-A store keeps exactly these; scheduling reads and writes nothing else. All are values: a transition makes new
-ones. A record that was never written has the defaults.
+A store keeps exactly these; scheduling reads and writes nothing else. All are immutable: a
+transition makes new records. A record that was never written has the defaults.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Status(enum.StrEnum):
 
     @property
     def shown(self) -> Status:
-        """The status as people and JSON have it: a run with a held node is held, whatever for."""
+        """The status for people and JSON: a run with a held node is held, for any reason."""
         return Status.HELD if self is Status.NEEDS_MIGRATION else self
 
 
@@ -63,13 +63,13 @@ def outermost(graph: str) -> str:
 
 
 class VisitEntry(TypedDict, total=False):
-    """Record of an ended visit, beside its output. Stored as JSON; what is absent was not there.
+    """Record of an ended visit, beside its output. It is stored as JSON without empty fields.
 
-    `kind` is that of the executor, `ms` how long it ran, `usage` the tokens it counted. `result` is packed,
-    and left out where it equals the output; `error` is an `ErrorRecord`. `edges` (in loops, and where a
-    question expired) and `reads` (node and visit of the results that conditions looked at) let a run be
-    replayed without some visits. `expired` is the question that led elsewhere, `undone` says that a retry or
-    a migration has taken the visit back.
+    `kind` is the executor's kind, `ms` how long it ran, `usage` the tokens it counted. `result` is
+    packed, and left out if it equals the output; `error` is an `ErrorRecord`. `edges` (in loops,
+    and if a question expired) and `reads` (node and visit of the results that conditions read) let
+    a run be replayed without some visits. `expired` is the expired question that led elsewhere;
+    `undone` says that a retry or a migration has undone the visit.
     """
 
     v: int
@@ -86,21 +86,20 @@ class VisitEntry(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """One node of a run. `stamp` is the round of its innermost loop in which all this holds.
+    """One node of a run. `stamp` is the round of its innermost loop in which the record holds.
 
     `edges` has a "1" or "0" for each outgoing edge once the node has completed; `via` lists the
     (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
-    `unseen` counts answers that came after the last claim; `nonce` is that of the last request.
-    `items` says that a map waits for its items.
-    `crashes` counts leases lost in a row, `releases` how often in a row a worker that stopped has released it
-    in the middle of its code, without a new checkpoint of it. `uncounted` is how many attempts of this visit
-    the retry policy does not count: those of lost workers, and those before an operator retried the run.
-    `since` is when it first requested the places of its limits, while it has them or waits for them;
-    `granted` says that a rate limit has assigned its next execution a time.
-    `handed` is the id of its external task; `sent` says that it was submitted, `late` that no report came in
-    time.
-    `last` is the highest number that a visit of it has had, where a retry or a migration has undone that.
-    `awaits` is the visit to whose question it awaits the answer: run, number and node.
+    `unseen` counts answers that came after the last claim; `nonce` is the last request's nonce.
+    `items` says that a map waits for its items. `crashes` counts leases lost in a row, `releases`
+    how often in a row a stopping worker has released it in the middle of its code without a new
+    checkpoint. `uncounted` is how many attempts of this visit the retry policy does not count:
+    attempts of lost workers, and attempts before an operator retried the run. `since` is when it
+    first requested places of its limits, while it has them or waits for them; `granted` says that a
+    rate limit has assigned a time to its next execution. `handed` is the id of its external task;
+    `sent` says that the task was submitted, `late` that no report came in time. `last` is the
+    highest number of its visits, kept if a retry or a migration has undone that visit. `awaits` is
+    the visit whose question's answer it waits for: run, number and node.
     """
 
     status: Status = Status.PENDING
@@ -131,11 +130,11 @@ class NodeRecord:
 
     @property
     def next_visit(self) -> int:
-        """The number of its next visit: none is given out twice, since keys and questions are made of it."""
+        """The number of its next visit, used only once because keys and question ids contain it."""
         return max(self.visit, self.last) + 1
 
     def in_round(self, stamp: int) -> NodeRecord:
-        """Return it as it is in a round of its innermost loop: settled in an older one means pending."""
+        """Return the record for a round of its innermost loop: one of an older round is pending."""
         if self.stamp == stamp:
             return self
         return NodeRecord(
@@ -144,23 +143,23 @@ class NodeRecord:
 
     @property
     def is_out(self) -> bool:
-        """Return whether the node waits for an external task, and for nothing else."""
+        """Return whether the node waits only for an external task."""
         waits = self.status is Status.WAITING and self.busy
         return waits and bool(self.handed) and not (self.items or self.child)
 
     @property
     def ended(self) -> tuple[int, str]:
-        """The visit and status of a result that conditions may read; (0, "") while there is none."""
+        """The visit and status of a result that conditions may read; (0, "") before a result."""
         has_result = self.status in (Status.COMPLETED, Status.FAILED)
         return (self.visit, self.status) if has_result else (0, "")
 
 
 @dataclass(frozen=True, slots=True)
 class MapRecord:
-    """The items of a map's visit: their number, the index of the `next` one, and counts of those started.
+    """The items of a map's visit: their number, the index of the `next` one, and counts by status.
 
-    `stopped` says that an item failed and no more start; then the idle ones before index `swept` have been
-    cancelled.
+    `stopped` says that an item failed and no more items start; then the idle items before index
+    `swept` have been cancelled.
     """
 
     visit: int = 0
@@ -174,14 +173,14 @@ class MapRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Return whether no item is active, waits or is still to start."""
+        """Return whether no item is active, waiting or still to start."""
         return not (self.active or self.waiting) and (self.stopped or self.next >= self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRecord:
-    """One loop of a run: its round, how many nodes have settled in it, the (node, visit) that requested
-    another round, and the exits that were taken, each with the visit of its source.
+    """One loop of a run: its round, how many nodes have settled in it, the (node, visit) pairs that
+    asked for another round, and the exits that were taken, each with the visit of its source.
     """
 
     round: int = 0
@@ -201,9 +200,9 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """All records of a run at once, derived from its history: see `operations.recovery`. `failed` counts the
-    nodes that have failed; `maps` are those that start again; `scopes` holds the innermost loop of each
-    node that is in one.
+    """All records of a run, derived from its history: see `operations.recovery`. `failed` counts
+    the nodes that have failed; `maps` are the maps that start again; `scopes` holds the innermost
+    loop of each node in a loop.
     """
 
     nodes: Mapping[str, NodeRecord]
@@ -223,7 +222,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """An ended run that continues, with records derived from what was read at its event number `events`.
+    """An ended run that continues, with records derived at its event number `events`.
 
     `undone` are the visits that no longer count, each with its new entry; the documents of nodes in
     `forgets` are deleted.
@@ -238,12 +237,13 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class RunRecord:
-    """A run's own counters. `active` counts nodes that are ready, running or retrying and
-    executing children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled".
-    `lock` is "" or "until owner": only that node may settle before that time (ms). A child run has
-    its `path`, the nodes that lead to it from its root, each with "/". `on_end` is the task that is
-    called when the run ends, `ends` counts how often it has ended; `unreported` counts the doorbells of its
-    last callback, 0 when that is confirmed. `trace` is the traceparent of the program that started it.
+    """A run's own counters. `active` counts nodes that are ready, running or retrying and executing
+    children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled". `lock` is "" or
+    "until owner": only that node may settle before that time (ms). A child run's `path` names the
+    nodes that lead to it from its root, each with "/". `on_end` is the task that is called when the
+    run ends, `ends` counts how often it has ended; `unreported` counts the doorbells of its last
+    callback, and is 0 once it is confirmed. `trace` is the traceparent of the program that started
+    it.
     """
 
     run_id: str
@@ -269,7 +269,7 @@ class RunRecord:
 
     @property
     def is_queued(self) -> bool:
-        """Return whether the run was accepted and has still to begin; `reason` says what it waits for."""
+        """Return whether the run was accepted and hasn't begun; `reason` says what it waits for."""
         return bool(self.reason) and not (self.started or self.stopping or self.is_final)
 
     @property
@@ -279,7 +279,7 @@ class RunRecord:
 
 
 def status_of(run: RunRecord) -> Status:
-    """Compute a run's status from its counters: one without active, held and waiting nodes has ended."""
+    """Compute a run's status from its counters: with no active, held or waiting nodes it has ended."""
     if run.active:
         return Status.EXECUTING
     if run.held:
@@ -300,14 +300,15 @@ DIGITS = 5
 def next_fence(fence: int, nonce: str) -> int:
     """Raise a fence for a claim, by an amount derived from its nonce.
 
-    So a claim whose reply was lost and that is repeated gets the same fence, and no other claim does.
+    So a claim that is repeated because its reply was lost gets the same fence, and no other claim
+    does.
     """
     mark = hashlib.sha1(nonce.encode(), usedforsecurity=False).hexdigest()[:DIGITS]
     return fence + 1 + int(mark, 16)
 
 
 def claim_name(record: NodeRecord) -> str:
-    """Name the claim that a ready node waits for, or a running one has: its visit and the fence before."""
+    """Name a running node's claim, or a ready node's next one: its visit and the fence before it."""
     raised = next_fence(0, record.nonce) if record.status is Status.RUNNING else 0
     return f"{record.visit}.{record.fence - raised}"
 
@@ -321,10 +322,10 @@ def no_such_run(run_id: str) -> NotFoundError:
 
 
 def existing(value: Value | None, run_id: str) -> Value:
-    """Return what a store has of a run.
+    """Return a store's value of a run unless it is None.
 
     Raises:
-        NotFoundError: it has nothing.
+        NotFoundError: it is None.
     """
     if value is None:
         raise no_such_run(run_id)
@@ -384,7 +385,7 @@ class EventKind(enum.StrEnum):
 
 
 OF_RUNS = "run."
-"""Prefix of the kinds that concern a whole run: those of a child run are not among its root's events."""
+"""Prefix of the kinds that concern a whole run; a child run's aren't among its root's events."""
 
 OF_VOTES = frozenset(
     {
@@ -398,7 +399,7 @@ OF_VOTES = frozenset(
         EventKind.INTERRUPT_USED,
     }
 )
-"""Events of questions with a rule: what people do to them before they are decided, and what is done by it."""
+"""Events of questions with a rule: people's actions before the decision, and its use."""
 
 NOTICES = frozenset(
     {

@@ -1,11 +1,12 @@
-"""Paths of a JSON Schema: to how many subschemas it unfolds, and how many the check of a value visits.
+"""Paths of a JSON Schema: how many subschemas it unfolds to, and how many a value's check visits.
 
-A reference that stands twice unfolds twice: in a row of definitions, each of which refers twice to the next,
-the number doubles, and 40 of them, 3 KB, would take a validator hours. So the paths of a schema are counted
-where it is taken, without unfolding it. A schema that refers to itself has no such number, and its paths are
-counted for each value instead. A tree, which leads to each child once, takes some steps for each node. A
-schema that leads to the same child several times, as a union of two kinds of node does, takes twice as many
-for each level; a value that would take too many is refused.
+A reference that appears twice unfolds twice: in a chain of definitions, each referring twice to the
+next, the number doubles, and a chain of 40 (3 KB) would take a validator hours. So the paths of a
+schema are counted when it is accepted, without unfolding it. For a schema that refers to itself
+this number is infinite, so its paths are counted for each value instead. A tree schema, which leads
+to each child once, takes a few steps per node. A schema that leads to the same child several times,
+such as a union of two kinds of node, doubles the steps with each level; a value that would take too
+many is refused.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from urllib.parse import unquote, urldefrag, urljoin
 from runner.errors import UsageError
 
 MOST = 10_000
-"""Paths of a schema at most, and steps of the check of a small value."""
+"""The most paths of a schema, and the most steps of the check of a small value."""
 
 FOR_EACH = 10
-"""Steps of a check besides, for each part of the value."""
+"""Additional steps that a check may take for each part of the value."""
 
 TOO_MANY = (
     f"it unfolds to more than {MOST:,} subschemas, since it is large, or refers to its definitions again and "
@@ -31,14 +32,14 @@ TOO_MANY = (
 )
 
 BASE = "http://schema.invalid/"
-"""Address of a schema without one, from which relative references lead."""
+"""Default address of a schema, to which relative references are resolved."""
 
 NAMED_BY_ID = frozenset(
     f"http://json-schema.org/draft-0{number}/schema{end}"
     for number in (3, 4)
     for end in ("", "#")
 )
-"""Drafts whose keyword for a schema's own address is `id`; it is `$id` since draft 6."""
+"""Drafts whose keyword for a schema's address is `id`; since draft 6 it is `$id`."""
 
 SAME, PROPERTY, OTHERS, VALUES, ITEMS, KEYS = (
     "",
@@ -58,24 +59,24 @@ APPLICATORS = {
     "additionalProperties": OTHERS,
     "propertyNames": KEYS,
 }
-"""Keywords with subschemas, and to which values those apply: the same one, or some of its children."""
+"""Keywords with subschemas, and the values they apply to: the same value or some children."""
 
 MAPS = frozenset({"dependentSchemas", "dependencies", "patternProperties"})
 REFERENCES = frozenset({"$ref", "$dynamicRef", "$recursiveRef"})
 DATA = frozenset({"enum", "const", "default", "examples"})
 
 UNEVALUATED = frozenset({"unevaluatedProperties", "unevaluatedItems"})
-"""Beside these a validator visits each alternative again, to see what it has evaluated."""
+"""With these, a validator visits each alternative again, to see which parts it has evaluated."""
 
 VISITS = 3
-"""Visits of an alternative in that case, as measured with jsonschema-rs."""
+"""Visits of an alternative beside an unevaluated keyword, as measured with jsonschema-rs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """A subschema of a schema: the values to which it applies, and how often it is visited for each.
+    """A subschema of a schema: the values it applies to, and how often it is visited for each.
 
-    `names` is the property's, or those which others are other than.
+    `names` is the property's name, or for "others" the names of the properties to exclude.
     """
 
     target: int
@@ -93,11 +94,11 @@ class SchemaPaths:
     is_recursive: bool
 
     def refusal(self, value: Any) -> str:
-        """Describe why the check of a value would take too long; "" where it does not."""
+        """Describe why the check of a value would take too long; "" if it would not."""
         if not self.is_recursive:
             return ""
         most = MOST + FOR_EACH * _size(value)
-        with suppress(RecursionError):  # deeper than what takes few steps
+        with suppress(RecursionError):  # a value this deep takes too many steps
             if self._steps(self.root, value, {}) <= most:
                 return ""
         return (
@@ -140,10 +141,11 @@ def _children(edge: Edge, value: Any) -> Iterator[Any]:
 
 
 def paths_of(schema: Any) -> SchemaPaths:
-    """Return the paths of a schema, as parsed from JSON.
+    """Return the paths of a schema that was parsed from JSON.
 
     Raises:
-        UsageError: it has too many, refers to what it does not have, or to itself for the same value.
+        UsageError: it has too many paths, a reference outside it, or refers to itself for the same
+            value.
     """
     addresses = _Addresses(schema)
     edges: dict[int, tuple[Edge, ...]] = {}
@@ -179,7 +181,7 @@ def paths_of(schema: Any) -> SchemaPaths:
 
 
 def _edges(schema: Any, addresses: _Addresses) -> Iterator[tuple[Edge, Any]]:
-    """List the edges of a schema, each with the subschema to which it leads."""
+    """Yield the edges of a schema, each with the subschema it leads to."""
     if not isinstance(schema, Mapping):
         return
     properties = schema.get("properties")
@@ -225,7 +227,7 @@ class _Addresses:
                 pending += [(item, base) for name, item in entry.items() if name not in DATA]
 
     def _named(self, entry: Mapping[str, Any], base: str) -> str:
-        """Note the names of a subschema; return the address from which its references lead."""
+        """Record the names of a subschema; return the base address of its references."""
         name = entry.get(self._name)
         anchors = [entry.get("$anchor"), entry.get("$dynamicAnchor")]
         if isinstance(name, str) and name.startswith("#"):
@@ -243,10 +245,10 @@ class _Addresses:
             raise UsageError(f"it has two subschemas named {address.removeprefix(BASE)!r}")
 
     def targets(self, schema: Any, keyword: str, reference: str) -> list[Any]:
-        """Return the subschemas to which a reference may lead.
+        """Return the subschemas that a reference may lead to.
 
         Raises:
-            UsageError: it has none.
+            UsageError: it leads to none.
         """
         base = self._bases.get(id(schema), BASE)
         address = base + reference if reference.startswith("#") else urljoin(base, reference)
@@ -255,7 +257,7 @@ class _Addresses:
             subschemas = [self._resources.get(address)]
         else:
             subschemas = [_pointed(self._resources.get(url), unquote(fragment))]
-        if keyword == "$dynamicRef":  # to the outermost of that name, wherever it is used
+        if keyword == "$dynamicRef":  # the outermost of that name, wherever it is used
             subschemas += [
                 entry
                 for name, entry in self._resources.items()
@@ -272,7 +274,7 @@ class _Addresses:
 
 
 def _pointed(resource: Any, pointer: str) -> Any:
-    """Follow a JSON pointer; None where it leads to nothing."""
+    """Follow a JSON pointer; None if it leads nowhere."""
     for token in pointer.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")
         if isinstance(resource, Mapping):

@@ -1,4 +1,4 @@
-"""Text as people are shown it: nothing in it is hidden, and ordinary text of any language stays readable."""
+"""Text as it is shown to people: nothing is hidden; ordinary text in any language is readable."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ BLANK = frozenset(
     "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u2d7f\u3164\uffa0\ufffc"
     "\U0001107f\U00013441\U00013442\U00016fe4\U0001d159"
 )
-"""Letters, signs and marks that show nothing, though Unicode calls them printable."""
+"""Letters, signs and marks that are invisible although Unicode calls them printable."""
 
 MOST_MARKS = 4
-"""Combining marks on one letter; more are no language, and cover the lines around."""
+"""The most combining marks on one letter; no language uses more, and more cover nearby lines."""
 
 TWINS = frozenset(
     "\u0391\u0392\u0395\u0396\u0397\u0399\u039a\u039c\u039d\u039f\u03a1\u03a4\u03a5\u03a7\u03b1\u03b3\u03b9\u03bd\u03bf"
@@ -22,7 +22,7 @@ TWINS = frozenset(
     "\u0430\u0435\u043e\u0440\u0441\u0443\u0445\u0455\u0456\u0458\u0475\u04ae\u04af\u04bb\u04cf\u0501\u050c\u051b\u051d"
     "\u0570\u0578\u057d\u0581\u0585"
 )
-"""Letters of Greek, Cyrillic and Armenian that are drawn as a Latin one."""
+"""Greek, Cyrillic and Armenian letters that look like a Latin letter."""
 
 WORD = re.compile(r"\w+")
 
@@ -35,23 +35,23 @@ JOINED = (
     (0xFB50, 0xFE00),
     (0xFE70, 0xFEFF),
 )
-"""Scripts whose letters join: Arabic and its relatives, those of India, Burmese, Khmer."""
+"""Scripts whose letters join: Arabic and its relatives, Indian scripts, Burmese, Khmer."""
 
 SIGNS = frozenset("‼⁉〰〽")
-"""Punctuation that is emoji, too."""
+"""Punctuation that is also emoji."""
 
 VARIANTS = ((0xFE00, 0xFE03), (0xE0100, 0xE0120))
-"""Selectors that variants of ideographs have; the others could hide a byte behind each."""
+"""Selectors of variants of ideographs; each of the other selectors could hide a byte."""
 
 IDEOGRAPHS = ((0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x40000))
 
 
 def shown(text: str) -> str:
-    """Return text with everything that would not be seen, or would turn text around, as escapes.
+    """Return text with every invisible character, or one that reverses text, as an escape.
 
-    Ordinary use stays: one wide or unbreakable space, the joiners of scripts and emoji that need them, the
-    variants of emoji and of ideographs. Of a word that reads as a Latin one, letters of other scripts are
-    escapes; a word of one script stays, and so does one that is seen to mix them.
+    Ordinary uses stay: one wide or unbreakable space, the joiners of scripts and emoji that need
+    them, the variants of emoji and ideographs. In a word that looks Latin, letters of other scripts
+    become escapes; a word of one script stays, and so does a word that visibly mixes scripts.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -1,8 +1,8 @@
 """Size limits of stored values. The limits are the store's `Bounded`; a larger value is refused.
 
-A result or a checkpoint beyond its limit fails its node; a task, a state or an answer is refused when it
-arrives. Either way nothing of it is stored. The Redis store also limits the bytes of a whole run: see
-docs/decisions/0015-run-size.md.
+A result or a checkpoint beyond its limit fails its node; a task, a state or an answer is refused
+when it arrives. In either case no part of it is stored. The Redis store also limits the bytes of a
+whole run: see docs/decisions/0015-run-size.md.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ MAX_RUN = 50_000_000
 """Bytes of a run with all runs inside it, unless RUNNER_MAX_RUN sets another limit."""
 
 MAX_DEAD, MAX_DEAD_BYTES = 100_000, 100_000_000
-"""Most dead letters of messages, and the bytes of them at which the older half is deleted."""
+"""The number and the total bytes of messages' dead letters at which the older half is deleted."""
 
 MAX_ANSWER = 262_144
 """Bytes of one answer: a person's input, or a reference to a larger document."""
 
 MAX_MESSAGE = 4 * MAX_ANSWER
-"""Bytes of a message, besides the task of a start: JSON with escapes is longer than its value."""
+"""Bytes of a message, besides a start's task: JSON with escapes is longer than its value."""
 
 LARGE_STATE = 262_144
 """Bytes of a node's stored document above which a warning is logged: every checkpoint writes it."""
 
 MAX_EVENT = 16_384
-"""Bytes of one event of a node: a run keeps thousands of them."""
+"""Bytes of one event of a node: a run keeps thousands of events."""
 
 WIDEST = 6
-"""Bytes that one character of a text takes at most as JSON."""
+"""The most bytes that one character of a text takes as JSON."""
 
 
 def check(field: str, json_value: JSON, most: int) -> None:
@@ -52,7 +52,7 @@ def check(field: str, json_value: JSON, most: int) -> None:
         PayloadTooLarge: it has more.
     """
     if json_value is None or isinstance(json_value, (bool, int, float, codec.LazyValue)):
-        return  # what is unread is stored already
+        return  # a lazy value is already stored
     if isinstance(json_value, str) and len(json_value) * WIDEST < most:
         return
     _compare(field, len(codec.dump_json(json_value)), most)
@@ -70,8 +70,8 @@ def no_room(size: int, excess: int, most: int) -> PayloadTooLarge:
 def check_saved(node: str, checkpoint: Saved | None, bounds: Bounded) -> int:
     """Refuse a checkpoint with a part that is too large; return the bytes of its document.
 
-    A message is written once, as a result is; the document is written at every checkpoint, so its limit is
-    a smaller one.
+    A message is written once, like a result; the document is written at every checkpoint, so its
+    limit is smaller.
 
     Raises:
         PayloadTooLarge: a part is too large.
@@ -141,9 +141,9 @@ def _compare(field: str, size: int, most: int, setting: str = "RUNNER_MAX_RESULT
 class Bounded(Protocol):
     """The limits of a store. Sizes are bytes of JSON.
 
-    `lease_ms` is how long a worker may be silent before its node runs again. `max_bytes` limits one value,
-    `max_state` the stored document of a node. A store may also limit a whole run, as the Redis store does,
-    and raise PayloadTooLarge for a value that exceeds it.
+    `lease_ms` is how long a worker may be silent before its node runs again. `max_bytes` limits one
+    value, `max_state` the stored document of a node. A store may also limit a whole run, as the
+    Redis store does, and raise PayloadTooLarge for a value that exceeds this limit.
     """
 
     lease_ms: int

@@ -1,4 +1,4 @@
-"""Checks of what callers pass: names, people, keys and reasons, and answers against their JSON Schemas."""
+"""Checks of callers' values: names, people, keys and reasons, and answers against JSON Schemas."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.records.schema_paths import SchemaPaths, paths_of
 from runner.records.shown_text import shown
 
 MAX_TEXT = 1000
-"""Characters of a name or a key."""
+"""The most characters of a name or a key."""
 
 MAX_REASON = 10_000
-"""Characters of the reason of an operation."""
+"""The most characters of the reason of an operation."""
 
 MAX_PEOPLE = 1000
 
@@ -31,13 +31,13 @@ def one_line(value: object) -> str:
 
 
 def similar(name: str, names: Iterable[str]) -> str:
-    """Ask, after a sentence that refuses a name, if the most similar one was meant; "" where none is."""
+    """Return " Did you mean …?" with the most similar name, to follow a refusal, or ""."""
     nearest = difflib.get_close_matches(name, list(names), 1)
     return f" Did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def problem(value: object, limit: int = MAX_TEXT) -> str:
-    """Describe why this is not a short text; "" where it is one."""
+    """Describe why a value isn't a short text; "" if it is one."""
     if not isinstance(value, str):
         return f"must be a text, not {value!r:.80}"
     if len(value) > limit:
@@ -50,7 +50,7 @@ def problem(value: object, limit: int = MAX_TEXT) -> str:
 
 
 def checked(value: str, field: str, most: int = MAX_TEXT) -> str:
-    """Return a short text; `field` names it in the error.
+    """Check a short text and return it; `field` names it in the error.
 
     Raises:
         UsageError: it is not a text, too long, or not valid Unicode.
@@ -62,7 +62,7 @@ def checked(value: str, field: str, most: int = MAX_TEXT) -> str:
 
 
 def reason(value: str) -> str:
-    """Return the reason of an operation.
+    """Check the reason of an operation and return it.
 
     Raises:
         UsageError: it is not a text, or too long.
@@ -71,7 +71,7 @@ def reason(value: str) -> str:
 
 
 def people(names: Iterable[str] | None, field: str) -> list[str]:
-    """Return a list of people.
+    """Check a list of people and return it.
 
     Raises:
         UsageError: it is a single text, too long, or an item is not a text.
@@ -83,11 +83,11 @@ def people(names: Iterable[str] | None, field: str) -> list[str]:
 
 
 SHOWN = 80
-"""Characters of a value that doesn't fit."""
+"""The most characters that an error shows of a value that doesn't fit."""
 
 
 def of_model(error: pydantic.ValidationError) -> str:
-    """Describe the first thing that a pydantic model refuses, and how many more there are."""
+    """Describe the first problem that a pydantic model reports, and count the others."""
     problems = error.errors(include_url=False, include_context=False)
     first_problem = problems[0]
     where = ".".join(map(str, first_problem["loc"])) or "the value"
@@ -97,10 +97,9 @@ def of_model(error: pydantic.ValidationError) -> str:
     return f"{where}: {first_problem['msg']}, got {shown}{suffix}"
 
 
-# JSON Schemas of answers: checked when a question is asked, applied when an answer arrives.
-#
-# A schema is stored with its question, so that an answer is validated without user code. As answers may come
-# from the network, references to anything outside the schema are refused.
+# JSON Schemas of answers: checked when a question is asked, applied when an answer arrives.  A
+# schema is stored with its question, so that an answer is validated without user code. As answers
+# may come from the network, references to anything outside the schema are refused.
 
 
 def check_schema(schema: Mapping[str, Any], field: str) -> None:
@@ -115,10 +114,10 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
 
 
 def check_paths(schema: Mapping[str, Any], field: str) -> None:
-    """Check only how many paths a schema has, where a program starts: it takes long to load a validator.
+    """Check only a schema's paths while a program starts, because loading a validator is slow.
 
     Raises:
-        UsageError: it has too many, or refers to something outside itself.
+        UsageError: it has too many paths, or refers to something outside itself.
     """
     try:
         paths_of(codec.load_json(codec.dump_json(schema)))
@@ -138,7 +137,7 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str:
 def violation(schema: Mapping[str, Any], value: Any) -> tuple[Sequence[str | int] | None, str]:
     """Return where a plain JSON value first violates a schema, and how.
 
-    The place is None where it does not, or where the schema can't be used, with the reason.
+    The place is None if the value is valid, or if the schema can't be used, with the reason.
     """
     validator, reason, paths = _compiled(codec.dump_json(schema))
     if paths is not None and (refusal := paths.refusal(value)):
@@ -156,7 +155,7 @@ def _compiled(schema: bytes) -> tuple[Any, str, SchemaPaths | None]:
             schema.decode(), formats=FORMATS, validate_formats=True, retriever=_deny
         )
         return validator, "", paths_of(codec.load_json(schema))
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it can't be used
+    except Exception as error:  # noqa: BLE001 - after any error the schema can't be used
         return None, str(getattr(error, "message", error)), None
 
 
@@ -179,12 +178,12 @@ FORMATS: dict[str, Callable[[str], bool]] = {
     "date-time": _parsed_by(datetime.fromisoformat),
     "time": _parsed_by(time.fromisoformat),
     "duration": lambda text: DURATION.fullmatch(text) is not None,
-    "regex": lambda text: True,  # noqa: ARG005 - each language has another form
+    "regex": lambda text: True,  # noqa: ARG005 - each language has its own form
 }
-"""Formats that are checked less strictly than RFC 3339 has them.
+"""Formats that are checked less strictly than RFC 3339 defines them.
 
-A time needs no zone, like that of a field of a page, and a duration may be negative or have a fraction, as
-pydantic writes it.
+A time needs no zone, like the value of a page's time field, and a duration may be negative or have
+a fraction, as pydantic writes it.
 """
 
 

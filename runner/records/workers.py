@@ -1,4 +1,4 @@
-"""A worker of a store, as it describes itself to operators: nothing is scheduled by it."""
+"""A worker as it describes itself to operators; scheduling doesn't use this."""
 
 from __future__ import annotations
 
@@ -11,22 +11,31 @@ SILENT = 3 * EVERY
 """Seconds without a sign of life after which a worker counts as gone."""
 
 HANGS = 10.0
-"""Seconds after which a worker that does not stop hangs: its nodes have been returned to the queue."""
+"""Seconds past its grace after which a stopping worker hangs; its nodes are back in the queue."""
 
 KEEPER = "keeper"
-"""The pool of a process that has none."""
+"""The `pool` of a process that runs no nodes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
     """One worker as it described itself; `graphs` are fingerprints by name.
 
+<<<<<<< HEAD
     `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
     `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
     `wants` are the queues of its graphs, `tasks` the Celery tasks that their nodes send, each with its queue,
     and `queues` the ones that it serves. `accepts` are the content types of messages that it reads;
     `visibility` is in seconds, 0 if the broker has no such thing.
     `executing` has how many nodes of each queue run on it, `longest` for how many seconds the first of them.
+=======
+    `seen` is in ms of the store's clock, and `ahead` is how many ms the worker's clock is ahead of
+    it. `stopping` is the seconds since it was asked to stop, or 0; `grace` the seconds that its
+    nodes then have. `wants` are the queues of its graphs, `queues` the queues it serves. `accepts`
+    are the content types of messages that it reads; `visibility` is the broker's visibility timeout
+    in seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
+    for how many seconds the first of them has run.
+>>>>>>> 6ca6a83dd8688da8c2e0723e0a1bb5af277838cf
     """
 
     name: str
@@ -62,7 +71,7 @@ class Worker:
         return now - self.seen < SILENT * 1000
 
     def state_at(self, now: int) -> str:
-        """Return "alive", "stopping", "hangs" (it should have stopped by now) or "gone" (it is silent)."""
+        """Return "alive", "stopping", "hangs" (it should have stopped) or "gone" (it is silent)."""
         if not self.alive(now):
             return "gone"
         if not self.stopping:
