@@ -21,21 +21,13 @@ KEEPER = "keeper"
 class Worker:
     """One worker as it described itself; `graphs` are fingerprints by name.
 
-<<<<<<< HEAD
-    `seen` is in ms of the store's clock, `ahead` how many ms the worker's own clock is before it.
-    `stopping` are the seconds since it was asked to stop, or 0; `grace` those that its nodes have then.
-    `wants` are the queues of its graphs, `tasks` the Celery tasks that their nodes send, each with its queue,
-    and `queues` the ones that it serves. `accepts` are the content types of messages that it reads;
-    `visibility` is in seconds, 0 if the broker has no such thing.
-    `executing` has how many nodes of each queue run on it, `longest` for how many seconds the first of them.
-=======
     `seen` is in ms of the store's clock, and `ahead` is how many ms the worker's clock is ahead of
     it. `stopping` is the seconds since it was asked to stop, or 0; `grace` the seconds that its
-    nodes then have. `wants` are the queues of its graphs, `queues` the queues it serves. `accepts`
-    are the content types of messages that it reads; `visibility` is the broker's visibility timeout
+    nodes then have. `wants` are the queues of its graphs, `tasks` the Celery tasks that their nodes
+    send, each with its queue, and `queues` the queues it serves. `accepts` are the content types of
+    messages that it reads; `visibility` is the broker's visibility timeout
     in seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
     for how many seconds the first of them has run.
->>>>>>> 6ca6a83dd8688da8c2e0723e0a1bb5af277838cf
     """
 
     name: str
