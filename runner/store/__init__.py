@@ -1,1 +1,1 @@
-"""Where runs live: `interface` says what a store does, `memory` is the reference, `redis` serves workers."""
+"""Storage of runs: `interface` defines a store, `memory` is the reference, `redis` serves workers."""

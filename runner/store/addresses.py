@@ -1,11 +1,11 @@
-"""Where a store is when its URL names several servers: Sentinels, or a cluster.
+"""Addresses of stores on several servers: Sentinels, a cluster, or partitions.
 
-    sentinel://host:port,host:port/service?db=0     which name the primary; sentinels:// means TLS
-    redis+cluster://host:port,host:port             some of the servers among which the keys are spread
+    sentinel://host:port,host:port/service?db=0     Sentinels, which name the primary; sentinels:// for TLS
+    redis+cluster://host:port,host:port             some of the servers that share the keys
 
-kombu writes Sentinels in another form, which is made here too; clusters it does not know. Takes and
-returns text; fails with UsageError, which never shows a password. Several URLs, separated by commas, are
-the servers of partitions, in their order.
+kombu writes Sentinels in another form, which this module also makes; kombu doesn't know clusters. The
+functions take and return text, and raise UsageError, which never shows a password. Several URLs, separated by
+commas, are the servers of partitions, in order.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ CLUSTERS = {"redis+cluster": False, "rediss+cluster": True}
 """Schemes, and whether they mean TLS."""
 
 SENTINELS = {"sentinel": False, "sentinels": True}
-"""As CLUSTERS, for Sentinels and the servers that they watch."""
+"""Like CLUSTERS, for Sentinels and the servers that they watch."""
 
 TLS_OPTIONS = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile", "ssl_cert_reqs")
-"""Options of a URL that means TLS, as redis-py and kombu name them."""
+"""Options of a TLS URL, as redis-py and kombu name them."""
 
 FORM = "sentinel://host:26379,host:26379/service?db=0"
 
 ANOTHER = re.compile(r",(?=[a-z+]+://)")
-"""Separator of two URLs; between two hosts of one URL there is a comma, too."""
+"""Separator of two URLs; a comma also separates the hosts of one URL."""
 
 ALTERNATIVE = re.compile(r";(?=[a-z+]+://)")
-"""Separator of brokers among which kombu changes over."""
+"""Separator of brokers between which kombu fails over."""
 
 ONE_SERVER = frozenset({"redis", "rediss", "valkey", "valkeys", "unix"})
-"""Schemes of an address that both redis-py and kombu read, each in its own way."""
+"""Schemes that redis-py and kombu both read, each in a different way."""
 
 ENCODED = (
     "each of # / ? @ ; [ ] in its user or password must be percent-encoded: "
@@ -48,18 +48,18 @@ ENCODED = (
 )
 
 NAMESPACE = "runner"
-"""The first part of every key and queue, unless RUNNER_NAMESPACE says another."""
+"""The first part of every key and queue, unless RUNNER_NAMESPACE changes it."""
 
 CLIENTS: dict[str, Callable[..., Any]] = {}
-"""Clients for URLs that redis-py can't read, by their scheme: a fake server of tests."""
+"""Clients for URLs that redis-py can't read, by scheme, such as a fake server in tests."""
 
 MOST_PARTITIONS = 100
-"""A run's id names its partition in two digits."""
+"""The limit on partitions: a run's id names its partition in two digits."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionAddress:
-    """Where one partition is: the URL of its server, and its number."""
+    """The URL of a partition's server, and the partition's number."""
 
     url: str
     number: int
@@ -71,7 +71,7 @@ class PartitionAddress:
 
 
 def partition_addresses(urls: str, partitions: int = 1) -> tuple[PartitionAddress, ...]:
-    """Return where the partitions are: each on its own of several servers, or all on the only one."""
+    """Return the partitions' addresses: one on each of several servers, or all on a single server."""
     servers = ANOTHER.split(urls)
     servers = servers * partitions if len(servers) == 1 else servers
     return tuple(PartitionAddress(url, number) for number, url in enumerate(servers))
@@ -79,7 +79,7 @@ def partition_addresses(urls: str, partitions: int = 1) -> tuple[PartitionAddres
 
 @dataclass(frozen=True, slots=True)
 class Hosts:
-    """Several hosts, and how to get in; user and password as in the URL."""
+    """Several hosts and their login, with user and password as in the URL."""
 
     hosts: tuple[tuple[str, int], ...]
     login: str
@@ -105,12 +105,12 @@ class Cluster(Hosts):
 
     @property
     def place(self) -> str:
-        """Name it without its password."""
+        """Name the cluster without its password."""
         return f"the cluster {self.named}"
 
     @property
     def broker_url(self) -> str:
-        """The same as kombu reads it; all hosts are an option of our transport."""
+        """The URL in kombu's form; our transport takes all hosts as an option."""
         login = f"{self.login}@" if self.login else ""
         host, port = self.hosts[0]
         return f"rediscluster://{login}{host}:{port}/0"
@@ -118,9 +118,9 @@ class Cluster(Hosts):
 
 @dataclass(frozen=True, slots=True)
 class Sentinels(Hosts):
-    """Several Sentinels and the service that they watch; the login is that of its servers.
+    """Several Sentinels and the service that they watch; the login is for the service's servers.
 
-    `tls` has the options of TLS, for both; it is empty without TLS.
+    `tls` has the TLS options for both; it is empty without TLS.
     """
 
     service: str
@@ -131,13 +131,13 @@ class Sentinels(Hosts):
 
     @property
     def login_of_sentinels(self) -> dict[str, Any]:
-        """Return what a client of a Sentinel needs to get in."""
+        """The options with which a client logs in to a Sentinel."""
         login = {"username": self.sentinel_username, "password": self.sentinel_password}
         return {**login, "ssl": bool(self.tls), **self.tls}
 
     @property
     def broker_url(self) -> str:
-        """The same as kombu reads it; the service is an option of its transport."""
+        """The URL in kombu's form; kombu's transport takes the service as an option."""
         login = f"{self.login}@" if self.login else ""
         return ";".join(
             f"sentinel://{login}{host}:{port}/{self.database}" for host, port in self.hosts
@@ -150,10 +150,10 @@ class Sentinels(Hosts):
 
 
 def canonical(url: str) -> str:
-    """Return an address as redis-py and kombu read it alike: login in front, and options of TLS only.
+    """Return an address that redis-py and kombu read alike: login in front, and only TLS options.
 
     Raises:
-        ValueError: one of them would read it otherwise, or not at all; the message has no part of a password.
+        ValueError: they would read it differently, or one can't read it; the message shows no password.
     """
     url = url.strip()
     scheme, _, address = url.partition("://")
@@ -187,10 +187,10 @@ def canonical(url: str) -> str:
 
 
 def sentinels(url: str) -> Sentinels | None:
-    """Read a URL; None for one that names no Sentinels.
+    """Read a URL; return None if it doesn't name Sentinels.
 
     Raises:
-        UsageError: it does, but not as it must.
+        UsageError: it names Sentinels, but can't be read.
     """
     scheme = url.partition("://")[0]
     if scheme not in SENTINELS:
@@ -200,7 +200,7 @@ def sentinels(url: str) -> Sentinels | None:
     tls = {}
     if SENTINELS[scheme]:
         given = {name: query.pop(name) for name in TLS_OPTIONS if name in query}
-        tls = {"ssl_cert_reqs": "required", **given}  # kombu alone verifies nothing
+        tls = {"ssl_cert_reqs": "required", **given}  # by default, kombu verifies nothing
     try:
         address = Sentinels(
             *_hosts(url_parts.netloc, SENTINEL_PORT),
@@ -220,10 +220,10 @@ def sentinels(url: str) -> Sentinels | None:
 
 
 def cluster(url: str) -> Cluster | None:
-    """Read a URL; None for one that names no cluster.
+    """Read a URL; return None if it doesn't name a cluster.
 
     Raises:
-        UsageError: it does, but not as it must.
+        UsageError: it names a cluster, but can't be read.
     """
     url_parts = urlsplit(url)
     if url_parts.scheme not in CLUSTERS:
@@ -252,15 +252,15 @@ def _host(text: str, default: int) -> tuple[str, int]:
 
 def _unreadable(server_kind: str, why: str) -> UsageError:
     return UsageError(
-        f"the address of the {server_kind} can't be read ({why}), so nothing was done. Write {FORM}, with "
-        "sentinel_username= and sentinel_password= behind for the Sentinels (sentinels:// for TLS, with "
+        f"the address of the {server_kind} can't be read ({why}), so nothing was done. Write {FORM}, "
+        "followed by sentinel_username= and sentinel_password= for the Sentinels (sentinels:// for TLS, with "
         f"{', '.join(TLS_OPTIONS)}), or redis+cluster://host:6379,"
-        "host:6379; `user:password@` in front is for the servers."
+        "host:6379; `user:password@` before the hosts is for the servers."
     )
 
 
 def without_password(urls: str) -> str:
-    """Return a URL, or several, with each password replaced by ***."""
+    """Return one or several URLs with each password replaced by ***."""
     return ",".join(map(_without_password, ANOTHER.split(urls)))
 
 

@@ -1,6 +1,6 @@
-"""Applies a transition, with all that follows from it: events, timers, parent and child runs.
+"""Application of a transition and its consequences: events, timers, parent and child runs.
 
-The same for every store: a `UnitOfWork` holds the runs for the length of one atomic step.
+It is the same for every store: a `UnitOfWork` holds the runs during one atomic step.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from runner.scheduler.changes import (
 from runner.store.interface import Doorbell, Fork, Settlement, Start
 
 OPEN, QUEUED, DELAYED = "key:o:", "key:q:", "key:d:"
-"""Prefixes of the lists of a key's runs: open ones, those that wait for them, and one that is debounced."""
+"""Prefixes of the lists of a key's runs: open runs, queued runs, and the run that is debounced."""
 
 OF_INTERRUPTS = "interrupt."
 """Prefix of the kinds of events whose detail is a question's id."""
@@ -64,7 +64,7 @@ OF_QUESTIONS = frozenset(
         *OF_VOTES,
     }
 )
-"""Events whose data are by their kind, though their detail is a question's id."""
+"""Events whose data are found by kind, although their detail is a question's id."""
 
 
 CRASHED: Final[dict[str, Any]] = {
@@ -85,7 +85,7 @@ RELEASED: Final[dict[str, Any]] = {
 
 
 class StoredRun(View, Protocol):
-    """One run as a store keeps it: what transitions see, and how it is changed."""
+    """One stored run: a view for transitions, and methods that change it."""
 
     record: RunRecord
     cancelled: str
@@ -97,10 +97,10 @@ class StoredRun(View, Protocol):
 
     @property
     def audited(self) -> int:
-        """The number of entries that the audit has of the run."""
+        """The number of the run's entries in the audit."""
 
     def audit(self, entry: dict[str, JSON]) -> None:
-        """Append an entry to the audit, as the next one of the run."""
+        """Append the run's next entry to the audit."""
 
     def write(self, result: TransitionResult) -> None:
         """Write the records that a transition changed."""
@@ -120,10 +120,10 @@ class StoredRun(View, Protocol):
     def leave_result(
         self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
     ) -> None:
-        """Write what a visit that has ended leaves; the output counts only of a completed one."""
+        """Write the result of an ended visit; the output counts only if it completed."""
 
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
-        """Write the error of a visit that is to be tried again."""
+        """Write the error of a visit that will be tried again."""
 
     def keep(self, node: str, checkpoint: Saved | None) -> None:
         """Write a node's checkpoint.
@@ -133,71 +133,71 @@ class StoredRun(View, Protocol):
         """
 
     def remember(self, node: str, session: Remembered) -> None:
-        """Add to a session what a visit of the node leaves to it."""
+        """Add the messages of a visit to a session."""
 
     def replace_input(self, start: Start) -> None:
-        """Write the task and the invocation state of another start, and who asks for both."""
+        """Write the task, invocation state and requester of another start."""
 
     def put_report(self, reference: str, outcome: JSON) -> None:
         """Write the outcome of an external task."""
 
     def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
-        """Write the items of a map, once; a store that has them already counts their bytes."""
+        """Write the items of a map once; a store that already has them counts their bytes."""
 
     def last_event(self) -> int:
         """Return the number of the run's last event."""
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        """Remove what other records will replace, and the results that no longer count."""
+        """Remove results that no longer count, and data that new records will replace."""
 
     def has_entry(self, visit: VisitKey) -> bool:
         """Return whether a visit has left an entry."""
 
     def copy_results(self, source: Self, fork: Fork) -> None:
-        """Take over results and documents of the run that this one is a fork of."""
+        """Copy results and documents from the run that this run forks."""
 
     def migrate(self, move: Migration) -> None:
-        """Take another shape, and put results and questions under the names that its nodes have there."""
+        """Take another shape, and move results and questions to the names of its nodes."""
 
     def winner(self, interrupt_id: str) -> str:
-        """Return the nonce of the request that answered a question; "" when none did."""
+        """Return the nonce of the request that answered a question, or ""."""
 
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
 
     def requester(self) -> Mapping[str, Any]:
-        """Return the key of the principal who started the run's root; "" when that is not known."""
+        """Return who asked for the run's root, as in `Start`; empty if it isn't known."""
 
     def standing(self, interrupt_id: str) -> Standing:
-        """Return how the votes of a question stand."""
+        """Return the standing of a question's votes."""
 
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
-        """Write how the votes of a question stand."""
+        """Write the standing of a question's votes."""
 
     def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
-        """Return what is kept of one person's part in a question; empty for one who had none."""
+        """Return the record of one person's part in a question; empty without one."""
 
     def put_voter(
         self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
     ) -> None:
-        """Write one person's part in a question: nothing, when it is empty."""
+        """Write one person's part in a question; an empty part clears it."""
 
     def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
-        """Return the vote of a number; empty for one that is gone."""
+        """Return the vote with a number; empty if it is gone."""
 
     def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
         """Write a vote under its number, or delete it."""
 
     def assign(self, interrupt_id: str, person: str) -> None:
-        """List an open question among those that are assigned to a person, too."""
+        """Also list an open question among a person's assigned questions."""
 
     def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
-        """Write what is done by the decision on a question."""
+        """Write the use of a question's decision."""
 
     def note_withdrawal(
         self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
     ) -> None:
-        """Write why an operator has withdrawn a question, and at which attempt of its node."""
+        """Write why an operator withdrew a question, and at which attempt of its node."""
 
 
 RunT = TypeVar("RunT", bound=StoredRun)
@@ -207,7 +207,7 @@ class RunLists(Protocol):
     """Lists of runs, each in the order in which they were added."""
 
     def count(self, name: str, bound: int) -> int:
-        """Return how many runs a list has; where fewer than the bound, so they are when written."""
+        """Count a list's runs; a count below the bound still holds when the step is written."""
 
     def first(self, name: str, most: int) -> Sequence[str]:
         """Return the first runs of a list."""
@@ -220,49 +220,49 @@ class RunLists(Protocol):
 
 
 class UnitOfWork(Protocol[RunT]):
-    """All runs of a store and what they share, for the length of one atomic step."""
+    """All runs of a store and their shared data, during one atomic step."""
 
     audits: Mode
 
     @property
     def lists(self) -> RunLists:
-        """The lists of the runs of keys."""
+        """The lists of keys' runs."""
 
     def clock(self) -> int:
         """Return the time of the step, in ms."""
 
     def current(self, graph_id: str) -> str:
-        """Return the fingerprint of a graph as it was published last; "" for none."""
+        """Return the fingerprint of a graph's last published form, or ""."""
 
     def shape(self, graph_id: str, fingerprint: str) -> Topology | None:
-        """Return a graph's shape for a run to begin with; None where it is not there."""
+        """Return a graph's shape for a new run; None if it isn't known."""
 
     def bound(self, graph_id: str, declared: int) -> int | None:
-        """Return how many runs of a graph may be open here, of all without a name; None: any number."""
+        """Return how many runs of a graph (of all graphs if "") may be open here; None for any number."""
 
     def note_start(self, graph_id: str, key: str, run_id: str) -> None:
-        """Note that a start with an idempotency key has returned a run that there was."""
+        """Note that a start with an idempotency key returned an existing run."""
 
     def open_runs(self, graph_id: str, bound: int) -> int:
-        """Return how many runs of a graph are open, of all without a name; those inside others don't count.
+        """Count a graph's open outermost runs, or all graphs' if the name is "".
 
-        Where they are fewer than the bound, so they are when the step is written.
+        A count below the bound still holds when the step is written.
         """
 
     def started_by(self, graph_id: str, key: str) -> str:
-        """Return the run that was started with an idempotency key; "" for none."""
+        """Return the id of the run that was started with an idempotency key, or ""."""
 
     def begin(self, record: RunRecord, start: Start) -> RunT:
         """Write a new run, which has no nodes yet."""
 
     def find(self, run_id: str) -> RunT | None:
-        """Return a run; None for one that never was, or is gone."""
+        """Return a run; None if it never existed or is gone."""
 
     def changes(self, run: RunT) -> Changes:
         """Begin a transition of a run."""
 
     def set_timer(self, kind: TimerKind, run_id: str, key: str, due: int) -> None:
-        """Set a timer to so many ms of the clock."""
+        """Set a timer to a time of the clock, in ms."""
 
     def drop_timer(self, kind: TimerKind, run_id: str, key: str) -> None:
         """Delete a timer, if it exists."""
@@ -277,28 +277,28 @@ class UnitOfWork(Protocol[RunT]):
         detail: str = "",
         data: JSON = None,
     ) -> None:
-        """Add an event to a run, to its root's where it is inside one, and to the notices where it is one."""
+        """Add an event to a run, to its root if it is inside one, and to the notices if its kind is one."""
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
         """Write why a node is given up."""
 
     def signature_count(self, passkey: str) -> int:
-        """Return how often a passkey had signed when it was used last; 0 where it never was."""
+        """Return a passkey's signature count at its last use; 0 if it was never used."""
 
     def put_signature_count(self, passkey: str, count: int) -> None:
-        """Write how often a passkey has signed."""
+        """Write a passkey's signature count."""
 
     def size_window(self, queue: str, size: int) -> None:
-        """Write how many doorbells of a queue that keys share are rung at a time, of each priority."""
+        """Write how many doorbells of each priority are rung at a time on a queue that keys share."""
 
     def limit_setting(self, name: str) -> LimitSetting | None:
-        """Return what is set of a limit; None for nothing."""
+        """Return a limit's setting, if any."""
 
     def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
-        """Write what is set of a limit, with an entry of the audit, if any; one that is reset is deleted."""
+        """Write a limit's setting, or delete it if it was reset; add an audit entry, if any."""
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Apply an action of a limit; return the (run, node) that now get a slot."""
+        """Apply an action of a limit; return each (run, node) that now gets a slot."""
 
 
 def apply(
@@ -310,9 +310,9 @@ def apply(
     payloads: Mapping[str, JSON] | None = None,
     **options: object,
 ) -> tuple[str, list[Doorbell]]:
-    """Apply a transition, and then what follows from it for a parent run and for child runs.
+    """Apply a transition, and then the transitions of parent and child runs that follow from it.
 
-    `questions` are those that it may ask; `payloads` are the data of events, by the event's kind or
+    `questions` lists the questions that it may ask; `payloads` has the data of events, by the event's kind or
     the question's id.
     """
     run = transaction.find(run_id)
@@ -401,7 +401,7 @@ def _follow(
 
 
 def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> TransitionResult:
-    """Begin a run whose debounce is over, or let it wait for others of its key."""
+    """Begin a run whose debounce is over, or queue it behind other runs of its key."""
     lists, run_id, changes = transaction.lists, run.record.run_id, transaction.changes(run)
     lists.remove(DELAYED + action.key, run_id)
     opened, queued, at_most = OPEN + action.key, QUEUED + action.key, action.at_most
@@ -415,7 +415,7 @@ def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> Transi
 
 
 def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[RunT]:
-    """Find the runs of a key that begin now: one, or two where its bound was raised."""
+    """Find the runs of a key that begin now: one, or two if its bound was raised."""
     lists, opened, queued = transaction.lists, OPEN + key, QUEUED + key
     begun = 0
     while (
@@ -425,13 +425,13 @@ def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[
     ):
         first = lists.first(queued, 1)
         if not first:
-            return  # it is still to be read
+            return  # the list has not been read yet
         lists.remove(queued, *first)
         try:
             run = transaction.find(*first)
         except DamagedRun:
             continue  # it can't begin, and must not hold up the end of another run
-        # The queue may be older than the run, which was perhaps cancelled since.
+        # The queue may have been read before the run, which may have been cancelled since.
         if run is not None and run.record.is_queued:
             begun += 1
             lists.add(opened, *first)
@@ -479,9 +479,9 @@ def _audit(
 ) -> None:
     """Append an entry to the audit for an event, if its run is audited.
 
-    It is from its first question with a rule on, or from its start. What the entry says of a question is as
-    the question stands after all that was written before; `new_question` is one that is asked now.
-    A run that stops since a node failed says so at its end.
+    A run is audited from its first question with a rule, or from its start. An entry shows its question after
+    all earlier writes of the step; `new_question` is a question that is asked now. A run that stops because
+    a node failed gets its entry at its end.
     """
     if action.kind is EventKind.RUN_STOPPING and run.record.stopping != Status.CANCELLED:
         return
@@ -505,7 +505,7 @@ def _audit(
     except CorruptDocument:
         if action.kind is not EventKind.INTERRUPT_WITHDRAWN:
             raise
-        # It must not keep its run from being cancelled: the entry has its id, and no digests.
+        # A damaged question must not block its run's cancellation: the entry has its id without digests.
         question = Interrupt(action.detail, "")
     about = {
         "at": transaction.clock(),
@@ -538,7 +538,7 @@ def _open(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None
 
 
 def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
-    """Count the steps of a question's escalation that have come; return the data of the event."""
+    """Count the due steps of a question's escalation; return the event's data."""
     question = run.question(interrupt_id)
     if question is None:
         raise AssertionError(f"{interrupt_id} escalates, and was never asked")
@@ -548,7 +548,7 @@ def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
 
 
 def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
-    """Add to a question with a rule what only the store knows, and make the digest that covers it."""
+    """Add the data that only the store knows to a question with a rule, and compute its digest."""
     record = run.record
     origin = {
         "root": record.root,
@@ -568,11 +568,11 @@ def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
 
 
 JTI = "jti:"
-"""Begins the name under which a vote's `jti` is stored among voters, whose names begin with a kind."""
+"""Prefix of a vote's `jti`, which is stored among the voters; a voter's name begins with a kind."""
 
 
 def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
-    """Drop what people did to a question that is asked again under its id: a node has its old name back."""
+    """Drop the votes on a question that is asked again under its old id, since a node has its old name."""
     standing = run.standing(interrupt_id)
     for number in range(1, standing.votes + 1):
         vote = run.vote(interrupt_id, number)
@@ -586,7 +586,7 @@ def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
 
 
 def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
-    """Write the result of a node that ended with its question; return the data of its event, by kind."""
+    """Write the result of a node whose question expired; return the data of its event, by kind."""
     question = run.question(action.interrupt_id)
     if question is None:
         raise AssertionError(f"{action.interrupt_id} expired, and was never asked")
@@ -602,22 +602,21 @@ def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
     return {EventKind.NODE_FAILED: error_payload(entry)}
 
 
-# The data of events: small JSON, so that a run's stream stays small. A longer value is left out; it is in
-# the run itself.
+# Events have small JSON data, so that a run's stream stays small. A longer value is left out: the run has it.
 
 SHORT = 1000
-"""Bytes of a value that an event has in full."""
+"""The most bytes of a value that an event holds in full."""
 
 
 def short_value(json_value: JSON) -> JSON:
-    """Return a value that is short enough, otherwise None."""
+    """Return the value if it is short enough, otherwise None."""
     if isinstance(json_value, codec.LazyValue):
         return None
     return json_value if len(codec.dump_json(json_value)) <= SHORT else None
 
 
 def error_payload(entry: VisitEntry | None) -> JSON:
-    """Return the error of a visit's entry, cut where it is long; None where there is none."""
+    """Return the error of a visit's entry, cut if it is long; None without an error."""
     record = (entry or {}).get("error")
     if not record:
         return None
@@ -637,7 +636,7 @@ def settle_payloads(settlement: Settlement) -> dict[str, JSON]:
 
 
 def effect_payload(use: Use) -> JSON:
-    """Return what came of something that was approved, by its digest."""
+    """Return the outcome of an approved effect, as digests."""
     return {"key": use.key, "effect": use.effect, "result": use.result, "status": use.status}
 
 
@@ -646,7 +645,7 @@ def retry_payloads(entry: VisitEntry | None, reason: str) -> dict[str, JSON]:
 
 
 def question_payload(interrupt: Interrupt) -> JSON:
-    """Return what is asked and of whom; parts that are empty are left out."""
+    """Return the question's event data; empty parts are left out."""
     data = {
         "name": interrupt.name,
         "assignees": interrupt.assignees or None,
@@ -657,13 +656,13 @@ def question_payload(interrupt: Interrupt) -> JSON:
 
 
 def answer_payload(answer: Decision) -> JSON:
-    """Return what was answered and by whom; parts that are missing or long are left out."""
+    """Return an answer's response and responder; missing or long parts are left out."""
     data = {"response": short_value(answer.response), "responder": answer.responder}
     return codec.without_none(data)
 
 
 def migration_payloads(move: Migration) -> dict[str, JSON]:
-    """Return what changed for a run, by kind, and its questions' older and newer names, by question."""
+    """Return a migration's event data by kind, and the data of renamed and new questions by id."""
     renames = {new_question.id: {"from": old_id} for old_id, new_question in move.moved}
     questions: dict[str, JSON] = {
         interrupt.id: question_payload(interrupt) for interrupt in move.replacements

@@ -1,6 +1,6 @@
-"""Encoding of values in Redis: shapes, records, questions and events as JSON texts, both ways.
+"""Encoding and decoding of values in Redis: shapes, records, questions and events, as JSON texts.
 
-Users' data is written once, by Python, and never opened by a script.
+Python writes users' data once, and no script opens it.
 """
 
 from __future__ import annotations
@@ -55,13 +55,13 @@ dump = codec.dump_json
 load = pydantic_core.from_json
 
 NOTHING = b"null"
-"""An output that is not stored where the entry says by its place that there is one."""
+"""An output that isn't stored: the place in its entry already shows that the visit completed."""
 
 V = 1
-"""The form of what is stored here; a run of another form is refused, not guessed at."""
+"""The version of the stored form; a run in another form is refused, not guessed at."""
 
 OUTERMOST = ("-", "=")
-"""Values of the field `of` in place of a parent: of a run that has none, and of such a run that is packed."""
+"""The parent in an outermost run's field `of`: the first value normally, the second once it is packed."""
 
 EVENT_LETTERS: dict[str, str] = {
     EventKind.RUN_STARTED: "b",
@@ -75,22 +75,22 @@ EVENT_LETTERS: dict[str, str] = {
     EventKind.INTERRUPT_ASKED: "q",
     EventKind.INTERRUPT_ANSWERED: "a",
 }
-"""Short forms of the kinds of events that most runs have."""
+"""Short forms of the event kinds that most runs have."""
 
 OF_INTERRUPTS = "interrupt."
-"""Prefix of the kinds whose detail is a question's id."""
+"""Prefix of the event kinds whose detail is a question's id."""
 
 EVENTS = {letter: str(kind) for kind, letter in EVENT_LETTERS.items()}
 
 LARGE = 65_536
-"""Bytes of a value that is stored in place; larger ones are stored apart, see redis/large_values.py."""
+"""The most bytes of a value stored in place; larger ones are stored apart, see redis/large_values.py."""
 
 CHUNK = 500
-"""Items of a map that are written in one request, so that a long list does not block other clients."""
+"""The most map items written in one request, so that a long list doesn't block other clients."""
 
 
 def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
-    """Write a graph's shape as the fields of a hash, each of a size that its node alone decides."""
+    """Write a graph's shape as the fields of a hash; a field's size depends on its node alone."""
     meta = {
         "v": V,
         "limit": topology.limit,
@@ -164,11 +164,11 @@ RECORD = (
     "unreported",
     "trace",
 )
-"""The fields of a run's hash that its record is read from."""
+"""The fields of a run's hash that make up its record."""
 
 
 def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
-    """Read a run's own fields.
+    """Read a run's record from its fields.
 
     Raises:
         DamagedRun: they can't be read. CorruptDocument: another version of this library wrote them.
@@ -211,12 +211,12 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
 
 
 def is_packed(of: bytes) -> bool:
-    """Return whether a run's field `of` says that it is packed."""
+    """Return whether a run is packed, by its field `of`."""
     return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
 
 
 SUMMARY = ("of", "run", "v", "tags", "ended", "requester")
-"""The fields of a run's hash that its line in a listing is read from."""
+"""The fields of a run's hash that make up its line in a listing."""
 
 
 def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
@@ -241,17 +241,17 @@ def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
 
 
 def short_id(interrupt_id: str) -> str:
-    """Write the id of a question of a run among what is stored of that run: without the run's id."""
+    """Return a question's id without its run's id, as that run's data stores it."""
     return SEPARATOR + interrupt_id.partition(SEPARATOR)[2]
 
 
 def full_id(run_id: str, interrupt_id: str) -> str:
-    """Read the id of a question of a run, with that of its run or without it; see `short_id`."""
+    """Return a question's full id, given with or without its run's id; see `short_id`."""
     return run_id + interrupt_id if interrupt_id.startswith(SEPARATOR) else interrupt_id
 
 
 def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord, int]:
-    """Read a node's record, and the scope in whose rounds it counts; see `node_text`."""
+    """Read a node's record, and its scope: the loop whose rounds it counts in; see `node_text`."""
     if not data:
         return NodeRecord(), ROOT
     status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(
@@ -295,13 +295,13 @@ def map_record(data: bytes) -> MapRecord:
 
 
 def map_of_visit(data: bytes | None, visit: int) -> MapRecord | None:
-    """Read the record of a map's items; None where this visit has none yet."""
+    """Read the record of a map's items; None if this visit has none yet."""
     record = map_record(data) if data else None
     return record if record and record.visit == visit else None
 
 
 FUNCTION_ENTRY = b'{"v":1,"kind":"function",'
-"""The beginning of most entries, which is not stored: one that does not begin with a brace has it before."""
+"""The beginning of most entries. It isn't stored: an entry without a leading brace begins with it."""
 
 
 def load_entry(text: bytes) -> VisitEntry:
@@ -330,9 +330,9 @@ rest_of = operator.attrgetter(*REST)
 def node_text(node: str, record: NodeRecord, scope: int) -> str:
     """Write a node's record: status, visit, attempt, fence, stamp, edges, nonce, rest.
 
-    An empty text is "-". The rest is an object, or nothing: most nodes have no more, and this is read most
-    quickly. Of a node with open questions and no more it is their list, of those of its visit without what is
-    said here. `scope` is the innermost loop around the node.
+    An empty text is "-". The rest is an object, or nothing: most nodes need no more, which reads fastest. If
+    it has only open questions, the rest is a list of them; a question of the node's latest visit is written
+    without run, node and visit. `scope` is the innermost loop around the node.
     """
     pairs = zip(REST.items(), rest_of(record), strict=True)
     extra = {name: value for (name, default), value in pairs if value != default}
@@ -352,7 +352,7 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
 
 
 def digest(data: bytes) -> str:
-    """Name a large value by its bytes."""
+    """Name a large value by a digest of its bytes."""
     return hashlib.sha256(data).hexdigest()[:32]
 
 
@@ -367,7 +367,7 @@ def saved_arguments(checkpoint: Saved | None) -> list[bytes | str | int]:
 
 
 def event_data(kind: str, data: JSON) -> bytes:
-    """Write the data of an event; that of a receipt without what its question's id says."""
+    """Write an event's data; a receipt's data omits the fields that its question's id implies."""
     if kind == EventKind.RECEIPT and isinstance(data, dict):
         implied = _implied(data)
         if implied.items() <= data.items():
@@ -376,7 +376,7 @@ def event_data(kind: str, data: JSON) -> bytes:
 
 
 def _implied(receipt: dict[str, JSON]) -> dict[str, JSON]:
-    """Return what a receipt's question says of it: its run, and that there is no more to say."""
+    """Return the fields that a receipt's question implies: its run, and an empty detail."""
     return {"run_id": str(receipt.get("interrupt_id")).partition(SEPARATOR)[0], "detail": ""}
 
 
@@ -398,7 +398,7 @@ def load_lazy(value: bytes | LazyValue) -> JSON | LazyValue:
 def results(
     fields: Mapping[bytes, Any],
 ) -> tuple[dict[VisitKey, JSON], dict[VisitKey, VisitEntry], tuple[str, ...]]:
-    """Read the results of visits: outputs, large ones lazy, entries, and completed nodes in order."""
+    """Read the results of visits: outputs (large ones lazy), entries, and completed nodes in order."""
     outputs: dict[VisitKey, JSON] = {}
     entries: dict[VisitKey, VisitEntry] = {}
     order: list[tuple[int, str]] = []
@@ -419,18 +419,18 @@ def _at(field: bytes) -> tuple[str, int]:
     return name, int(visit)
 
 
-# Shared by both stores: copies in stored form, never the caller's own object, and replies.
+# Both stores share these: copies in stored form, never the caller's object, and replies.
 
 
 def pack_copy(value: Any) -> Any:
-    """Copy packed JSON data by writing and reading it, as a real store would."""
+    """Copy packed JSON data by writing and reading it, as Redis would."""
     if value is None or isinstance(value, (bool, int, str)):
         return value
     return pydantic_core.from_json(pydantic_core.to_json(value))
 
 
 def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
-    """Split a reply's word: a delayed claim names its ms, a revoked one the external task."""
+    """Split a reply's word from its detail: a claim's delay in ms, or a revoked external task."""
     reply_word, _, detail = text.partition(" ")
     if reply_word == "revoked":
         return Reply(reply_word, doorbells, reference=detail)
@@ -438,17 +438,17 @@ def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
 
 
 def reply_of(reply: list[Any]) -> Reply:
-    """Read what a script returned: its word, then its doorbells."""
+    """Read a script's reply: a word, then doorbells."""
     return replied(reply[0].decode(), doorbells_of(reply))
 
 
 def graph_with(share: Share, graph_id: str) -> str:
-    """Name a doorbell's graph as scripts take it, with its share behind it."""
+    """Return a doorbell's graph as scripts take it, followed by its share."""
     return f"{graph_id}\1{share.stride!r}\1{share.key}"
 
 
 def doorbells_of(reply: list[Any]) -> list[Doorbell]:
-    """Read the doorbells behind a script's word."""
+    """Read the doorbells after a script's word."""
     return [
         Doorbell(
             run.decode(),
@@ -463,7 +463,7 @@ def doorbells_of(reply: list[Any]) -> list[Doorbell]:
     ]
 
 
-# Reading a graph's shape back from the fields that `shape_fields` wrote.
+# These read back a graph's shape from the fields that `shape_fields` wrote.
 
 
 def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) -> Topology:
@@ -524,21 +524,21 @@ def _loop(shape: dict[str, JSON]) -> LoopTopology:
     )
 
 
-# Questions: the field i:<id> of their run has them as they were asked, d:<id> what was decided.
+# Questions: the field i:<id> of the run holds the question as it was asked, d:<id> the decision.
 
 PLACE = frozenset({"id", "run_id", "node_id", "visit"})
-"""The fields of a question that its id has, so that they are not stored."""
+"""The fields of a question that its id contains, so they aren't stored."""
 
 SHOWN = frozenset({"name", "reason", "response_schema", "assignees", "digest"})
-"""The fields of a question that those who read notices can rely on."""
+"""The fields of a question that readers of notices can rely on."""
 
 UNASKED = asdict(Interrupt("", ""))
 """Defaults of a question's fields."""
 
 COMPRESSED, DIGEST_APART = b"z", b"y"
-"""The beginning of a stored question's document that is compressed; another begins with a brace.
+"""Marks before a stored question's compressed document; an uncompressed one begins with a brace.
 
-Behind the second one the digest comes first, as bytes, and the document has it at its end.
+After the second mark comes the digest, as bytes; in the document it is the last member.
 """
 
 DIGEST = re.compile(rb',"digest":"sha256:([0-9a-f]{64})"}$')
@@ -553,14 +553,14 @@ QUESTION_WORDS = (
     b'"response_schema":{"type":"object","properties":{"reason":null,"digest":"sha256:'
     b'{"assignees":[],"name":"{"assignees":["@example.com","reason":{"'
 )
-"""Texts that most questions have, to compress with: another text is another form, and needs another mark."""
+"""Texts that most questions contain, as a compression dictionary: a change to it needs another mark."""
 
 PLACEHOLDER = re.compile(rb"\x01[0-9]+:[0-9]+\x01")
-"""The text that lua/commit.lua takes for a number or a time."""
+"""The text that lua/commit.lua replaces by a number or a time."""
 
 
 def question_document(question: Interrupt) -> bytes:
-    """Write a question as it is stored, and as its notice has it: without what its id says, and defaults."""
+    """Write a question as stored and shown in its notice: without its id's parts and without defaults."""
     values = {name: getattr(question, name) for name in UNASKED}
     document = {
         name: value for name, value in values.items() if name in SHOWN or value != UNASKED[name]
@@ -571,11 +571,11 @@ def question_document(question: Interrupt) -> bytes:
 
 
 def compressed_question(document: bytes) -> bytes:
-    """Compress a question's document for its field, where that makes it shorter."""
+    """Compress a question's document for its field, if that makes it shorter."""
     compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS, zdict=QUESTION_WORDS)
     mark, text = COMPRESSED, document
     if digest := DIGEST.search(document):
-        # Hex digits of chance would take most of the text.
+        # Its random hex digits would take up most of the compressed text.
         mark, text = (
             DIGEST_APART + bytes.fromhex(digest[1].decode()),
             document[: digest.start()],
@@ -585,7 +585,7 @@ def compressed_question(document: bytes) -> bytes:
 
 
 def split_question(data: bytes) -> tuple[bytes, bytes]:
-    """Split a stored question into its head, with the blank at its end, and its document (JSON).
+    """Split a stored question into its head, including the last blank, and its document (JSON).
 
     Raises:
         CorruptDocument: the document is damaged.
@@ -609,7 +609,7 @@ def split_question(data: bytes) -> tuple[bytes, bytes]:
 
 
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
-    """Read a question, with what was decided.
+    """Read a question and its decision.
 
     Raises:
         CorruptDocument: it is damaged.
@@ -648,13 +648,13 @@ def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interr
 
 
 def question_fields(interrupt_id: str) -> tuple[str, str]:
-    """Name the fields of its run that have a question and what was decided."""
+    """Name the fields of the run that hold a question and its decision."""
     name = interrupt_id.partition(SEPARATOR)[2]
     return f"i:{name}", f"d:{name}"
 
 
 def question_number(data: bytes) -> int:
-    """Read which number a question has among all of its run.
+    """Read a question's number among all questions of its run.
 
     Raises:
         CorruptDocument: it is damaged.
@@ -662,13 +662,13 @@ def question_number(data: bytes) -> int:
     number = data.split(b" ", 1)[0]
     if not number.isdigit():
         raise CorruptDocument(
-            f"a stored question begins with {number[:20]!r}, which is no number."
+            f"a stored question begins with {number[:20]!r}, which isn't a number."
         )
     return int(number)
 
 
 def winner(decision_text: bytes | None) -> str:
-    """Read the nonce of the request that answered a question; "" when none did."""
+    """Read the nonce of the request that answered a question, or ""."""
     return decision_text.split(b" ", 3)[2].decode() if decision_text else ""
 
 
@@ -689,7 +689,7 @@ def decision(answer: Decision) -> bytes:
 
 
 def document(text: bytes | None) -> dict[str, Any]:
-    """Read an object that is stored beside a question; where nothing is stored, it is empty.
+    """Read an object that is stored beside a question; return an empty one if nothing is stored.
 
     Raises:
         CorruptDocument: it is damaged.
@@ -701,7 +701,7 @@ def document(text: bytes | None) -> dict[str, Any]:
 
 
 def standing(text: bytes | None) -> Standing:
-    """Read how the votes of a question stand.
+    """Read the standing of a question's votes.
 
     Raises:
         CorruptDocument: it is damaged.

@@ -1,8 +1,8 @@
-"""The library's needs of the world: a store that keeps runs, and a dispatcher that rings for work.
+"""Interfaces of the two outside parts: a store that keeps runs, and a dispatcher that rings doorbells.
 
 A store applies the transitions of `runner.scheduler`, each atomically. Every writing call carries a
 nonce or is idempotent by its state: repeating it after a lost reply changes nothing and returns the
-first reply. All times are milliseconds of the store's own clock.
+first reply. All times are milliseconds of the store's clock.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ EVERY_QUESTION = InterruptQuery()
 
 @dataclass(frozen=True, slots=True)
 class Doorbell:
-    """A wake-up: which visit to claim, and the queue to ring it on. It carries no data.
+    """A wake-up: the visit to claim, and the queue to ring it on. It carries no data.
 
-    With a `share` the store keeps it until its key has its turn.
+    With a `share` the store keeps the doorbell until its key has its turn.
     """
 
     run_id: str
@@ -75,7 +75,7 @@ class Doorbell:
 class Token:
     """A worker's right to write for one visit: only the newest fence is obeyed.
 
-    `seen` is the store's own: what the claim has read, so that it need not be read again.
+    `seen` is for the store alone: the records that the claim read, so that they need not be read again.
     """
 
     run_id: str
@@ -86,23 +86,23 @@ class Token:
 
 
 class UnreadableClaim(CorruptDocument):
-    """A visit was claimed whose stored values are damaged: its node is held."""
+    """A claimed visit has damaged stored values: its node is held."""
 
     def __init__(self, token: Token, graph_id: str, error: Exception) -> None:
         """Keep the claim's token, so that the node can be held."""
         super().__init__(
-            f"what node {token.node!r} of run {token.run_id} needs is damaged: {error}"
+            f"a stored value for node {token.node!r} of run {token.run_id} is damaged: {error}"
         )
         self.token, self.graph_id = token, graph_id
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A run to begin. `task`, `given` (invocation state) and `tags` are packed JSON data. With `parent` set
-    it is a child run, whose node waits for it; `on_end` names a task to call at its end. `trace` is the
+    """A run to begin. `task`, `invocation_state` and `tags` are packed JSON data. With `parent` set it is a
+    child run, and the parent's node waits for it; `on_end` names a task to call at its end. `trace` is the
     traceparent (W3C) of the program that starts it. `requester` has the `principal` (key) who asked for the
-    run, and the `body` of the signed message that said so; `inherited` is true where the run was made from
-    another and has the people of that.
+    run, and the `body` of the signed request; its `inherited` is true if the run was made from another run
+    and has taken over that run's people.
     """
 
     run_id: str
@@ -124,9 +124,9 @@ class Reply:
     """The result of a transition.
 
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
-    `reference` may be cancelled. `claim` is the node that a settle has claimed in turn, under its own nonce.
-    `fired` are schedules, jobs and webhooks, by kind and name, which a sweep has found to be due.
-    `receipts` are those of answers, of a vote or of an operation. `detail` says why a start is refused.
+    `reference` may be cancelled. `claim` is the next node, which a settle has claimed under its own nonce.
+    `fired` lists the schedules, jobs and webhooks, by kind and name, that a sweep found due.
+    `receipts` belong to answers, a vote or an operation. `detail` says why a start is refused.
     """
 
     word: str
@@ -142,12 +142,12 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claimed visit and all that it needs; `inputs` are (node, visit, output) in edge order.
+    """A claimed visit and the data it needs; `inputs` are (node, visit, output) in edge order.
 
-    `fingerprint` and `signature` are those of the run's graph and node. An item's `task` is the item;
-    a large task or output may be lazy, also the child's. `map` counts a map's items, `report` is an
-    external task's result. `doorbells` are still to be rung, `rung_by` is the task that rang one which a
-    settle has taken. `votes` are those on answers, by question, as far as they were read.
+    `fingerprint` identifies the run's graph, `signature` the node. A map item's `task` is the item; large
+    tasks and outputs may be lazy, also the child's. `map` counts a map's items, `report` is an external
+    task's result. `doorbells` are still to be rung; `rung_by` is the task that rang the doorbell of a claim
+    that a settle took. `votes` are the votes behind answers, by question, as far as they were read.
     """
 
     token: Token
@@ -175,13 +175,13 @@ Rung = TypeVar("Rung", bound=Reply | Claim)
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """The end of a visit: status, edge bits, the stored output and entry, what conditions read.
+    """The end of a visit: status, edge bits, the stored output and entry, and the `reads` of conditions.
 
     `entry` is the rest of a NodeResult (packed result or error, usage, times). With `insist` a settle that
     is refused as "changed" locks the run for a short time. `session` is written with it. With `may_continue`
-    the node that it makes ready may be claimed for this worker instead of rung for, where it is the only one
-    and `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the one whose
-    doorbell is next in the node's queue. `effects` are what people had approved and has ended with the visit.
+    the worker may claim the node that becomes ready, without a doorbell, if it is the only one and
+    `scheduler.may_follow` allows it. Otherwise a store that rings itself may claim the visit whose doorbell
+    is next in the node's queue. `effects` are approved effects that ended with the visit.
     """
 
     status: Status
@@ -200,9 +200,9 @@ class Settlement:
 class Fork:
     """A run to begin from the results of another.
 
-    `results` are the (node, visit) whose results are copied, with their place in the order (below 0; 0:
-    none); nodes in `remembers` also keep their documents. The task of `visit`, if there is one, is `input`
-    (packed). `reopened` is that of the snapshot from which the fork was planned.
+    `results` maps each (node, visit) whose result is copied to its place in the order (below 0; 0: none);
+    nodes in `remembers` also keep their documents. `input` (packed) is the task of `visit`, if set.
+    `reopened` is the value in the snapshot from which the fork was planned.
     """
 
     start: Start
@@ -232,8 +232,8 @@ class Event:
 class RunSnapshot:
     """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event.
 
-    `reopened` is the nonce of its last retry or migration. `size` is in bytes, with all runs inside it; 0 for
-    one inside another, and in memory.
+    `reopened` is the nonce of its last retry or migration. `size` is in bytes, including all runs inside it;
+    it is 0 for a run inside another, and in the memory store.
     """
 
     record: RunRecord
@@ -255,30 +255,30 @@ class RunSnapshot:
 
 
 class Request(Generic[R]):
-    """One change of a store, as a value; `R` is the type of its reply. See `runner.store.requests`.
+    """One change to a store, as a value; `R` is the type of its reply. See `runner.store.requests`.
 
-    `verb` is its name in logs and metrics. `run_id` chooses the partition that does it: that of a run, or "".
+    `verb` is its name in logs and metrics. `run_id` names the run whose partition handles it, or is "".
     """
 
     __slots__ = ()
 
     verb: ClassVar[str]
 
-    if TYPE_CHECKING:  # else a field `run_id` of a subclass would have it as its default
+    if TYPE_CHECKING:  # at runtime it would become the default of a subclass's field `run_id`
 
         @property
         def run_id(self) -> str: ...
 
     def plan(self, transaction: Any) -> R:
-        """Plan it on the runs of a `UnitOfWork`, where each store does it alike."""
+        """Plan the change on the runs of a `UnitOfWork`, for requests that every store plans alike."""
         raise NotImplementedError(f"{type(self).__name__} has no plan.")
 
 
 class Store(Bounded, Protocol):
-    """Where runs are kept. Raises StoreError when it can't be reached; then nothing has changed.
+    """A store of runs. Raises StoreError when it can't be reached; then nothing has changed.
 
-    `do` does every change of a run, which is a `Request`; the other methods read, or concern the whole
-    store. `namespace` is that of the environment. `clock` gives ms; without it the time is this machine's.
+    `do` makes every change to a run, each a `Request`; the other methods read, or concern the whole store.
+    `namespace` is the environment's namespace. `clock` returns ms; without it the time is this machine's.
     """
 
     namespace: str
@@ -287,68 +287,68 @@ class Store(Bounded, Protocol):
     # Graphs
 
     def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
-        """Make graphs known; the last of a name is the current one, without `replace` the first."""
+        """Make graphs known; the last graph of a name is current, without `replace` the first."""
 
     def graphs(self) -> dict[str, str]:
         """Return the fingerprint of every known graph, by name."""
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
-        """Return the shape of a graph as it was published; None when no run needs it any more."""
+        """Return the shape of a graph as it was published; None once no run needs it."""
 
     def partition(
         self, graph_id: str, idempotency_key: str | None, tags: Mapping[str, str] = NO_TAGS
     ) -> int:
-        """Choose the partition of a new run, which its id must name; a repeat gets that of the run.
+        """Choose the partition that a new run's id must name; a repeated start gets its run's partition.
 
-        Runs of a key, whose starts wait for each other, have the same one.
+        Runs of a key, whose starts wait for each other, share a partition.
         """
 
     # Changes
 
     def do(self, request: Request[R]) -> R:
-        """Do a request; repeating it after a lost reply changes nothing and returns the first reply."""
+        """Apply a request; repeating it after a lost reply changes nothing and returns the first reply."""
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
-        """Extend leases: "ok", "stale", "cancelled" (its run was), or "" where its partition is away."""
+        """Extend leases: "ok", "stale", "cancelled" (the run was), or "" if the partition is unreachable."""
 
     # Questions
 
     def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
-        """Read the votes of a question that count or were voided, in order."""
+        """Read a question's votes that count or were voided, in order."""
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
-        """Read how the votes of questions stand."""
+        """Read the standing of the votes on each question."""
 
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
-        """Return the keys of those who answered, or voted on, what a node asked in its latest visit."""
+        """Return the keys of people who answered or voted on the questions of a node's latest visit."""
 
     def requester(self, run_id: str) -> Mapping[str, Any] | None:
-        """Read who asked for the outermost run of a run: see `Start`; None when that is not known."""
+        """Read the requester of a run's outermost run, as in `Start`; None if it isn't known."""
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        """Read questions by id in their present state; None for one that was never asked."""
+        """Read questions by id in their present state; None for an id that was never asked."""
 
     def open_interrupts(
         self, query: InterruptQuery = EVERY_QUESTION, limit: int = 100, cursor: str = ""
     ) -> Page[Interrupt]:
-        """List open questions, oldest first or urgent first, or closed ones of the time of retention, newest
+        """List open questions, oldest or most urgent first, or closed ones within the retention time, newest
         first; a cursor continues an earlier page.
         """
 
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
-        """Return how many open questions match each at most: exact where a list has just those."""
+        """Count open questions for each query: an upper bound, exact if one list holds just its matches."""
 
     def frozen(self) -> dict[str, Freeze]:
-        """Return what is frozen, by its scope."""
+        """Return the freezes that hold, by scope."""
 
     def signed(self, kind: type[Signed]) -> dict[str, Signed]:
-        """Return all grants by their id, with how much was used of each, or all absences by who is away."""
+        """Return all grants by id, each with its uses so far, or all absences by the absent person."""
 
     def limit_settings(self) -> dict[str, LimitSetting]:
-        """Return what is set of limits, by name."""
+        """Return the stored settings of limits, by name."""
 
     def sweep(self, limit: int = 100) -> Reply:
-        """Do what is due; the word is the number of timers handled."""
+        """Handle due timers, and other work that is due; the reply's word is the number of timers."""
 
     # Reading
 
@@ -377,15 +377,15 @@ class Store(Bounded, Protocol):
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
-        """Read events after a position; wait up to so many seconds for the first one."""
+        """Read events after a position; wait up to `wait` seconds for the first one."""
 
     def is_executing(self, run_id: str, wait: float = 0) -> bool:
-        """Return whether a run executes; wait up to so many seconds until it does not."""
+        """Return whether a run is executing; wait up to `wait` seconds for it to stop."""
 
-    # Budgets: what agents spend, of a run with all runs inside it, or of all runs with a tag
+    # Budgets: the spending of agents in a run and all runs inside it, or in all runs with a tag
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
-        """Read a sum by counter; one that nothing was ever added to is empty."""
+        """Read a sum by counter; it is empty if nothing was added."""
 
     def tags(self, run_id: str) -> dict[str, str]:
         """Return the tags of the outermost run."""
@@ -393,17 +393,17 @@ class Store(Bounded, Protocol):
     # Sessions: conversations that outlive their runs
 
     def session(self, session_id: str) -> Session:
-        """Read a session; one that was never written is empty."""
+        """Read a session; it is empty if it was never written."""
 
     def forget_session(self, session_id: str) -> bool:
-        """Delete a session; False when there was none."""
+        """Delete a session; return False if it didn't exist."""
 
 
 class Dispatcher(Protocol):
-    """Rings for the doorbells that the store did not ring itself."""
+    """Rings the doorbells that the store did not ring itself."""
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Ring each. Raising is safe: the sweeper rings again."""
+        """Ring each doorbell. Raising is safe: the sweeper rings again."""
 
     def call(self, task: str, kwargs: Mapping[str, JSON], task_id: str) -> bool:
-        """Send a Celery task, `name` or `name@queue`; False leaves it to another process."""
+        """Send a Celery task, `name` or `name@queue`; return False to leave it to another process."""

@@ -1,6 +1,6 @@
-"""Receipts of answers and votes, and which answers of a set can be applied.
+"""Receipts of answers and votes, and the check of which answers can be applied.
 
-A set is checked as one: when any of it can't be applied none is, and the receipts of the good ones
+A set is checked as one: if any answer can't be applied, none is, and the receipts of the good ones
 say so. Repeating a request (same nonce or idempotency key) gets its first receipt again.
 """
 
@@ -36,9 +36,9 @@ def receipts_for(
     *,
     max_bytes: int = MAX_RESULT,
 ) -> tuple[list[Receipt], list[Decision]]:
-    """Judge a set of answers; the second value lists those to apply, empty when any is refused.
+    """Judge a set of answers; return receipts, and the answers to apply: none if any is refused.
 
-    One of more than `max_bytes`, or that does not fit its question's schema, is refused.
+    An answer of more than `max_bytes`, or that doesn't fit its question's schema, is refused.
     """
     receipts, fresh = [], []
     ids: set[str] = set()
@@ -74,7 +74,7 @@ def receipts_for(
 def _unfit(answer: Decision, question: Interrupt, max_bytes: int) -> str:
     if answer.decision:
         return (
-            f"the question has no rule: {answer.decision} with a response is no answer to it; send approve "
+            f"the question has no rule: {answer.decision} with a response doesn't answer it; send approve "
             "or reject alone, or respond with the response"
         )
     if answer.response is None:
@@ -91,10 +91,10 @@ def _unfit(answer: Decision, question: Interrupt, max_bytes: int) -> str:
 
 
 def check_answer(response: JSON, most: int) -> None:
-    """Refuse an answer of more than `most` bytes, or of more than `MAX_ANSWER`.
+    """Refuse an answer that is larger than `most` bytes or `MAX_ANSWER`.
 
     Raises:
-        PayloadTooLarge: it has more.
+        PayloadTooLarge: it is larger.
     """
     size, most = len(codec.dump_json(response)), min(most, MAX_ANSWER)
     if size > most:
@@ -132,7 +132,7 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
         return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
     if answer.digest is not None and answer.digest != interrupt.digest:
         return answer.receipt(
-            ReceiptStatus.REJECTED, "the digest is not that of the open question"
+            ReceiptStatus.REJECTED, "the digest doesn't match the open question"
         )
     if interrupt.rule is not None:
         return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
@@ -149,7 +149,7 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
 def repeated_vote(
     ballot: Ballot, voter_record: Mapping[str, Any], nonce: str
 ) -> Receipt | None:
-    """Return the receipt that a vote has had already; None for a new one. `voter_record` is the voter's."""
+    """Return the receipt that a repeated vote got earlier, from its voter's record; None for a new vote."""
     same_key = (
         ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get("key")
     )
@@ -167,7 +167,7 @@ def repeated_vote(
 def repeated_operation(
     operation: Operation, voter_record: Mapping[str, Any], nonce: str
 ) -> Receipt | None:
-    """Return the receipt that an operation has had already; None for a new one."""
+    """Return the receipt that a repeated operation got earlier; None for a new one."""
     status, *marks = voter_record.get("operation", [""])
     same = any(
         mark and mark == earlier_mark
@@ -177,7 +177,7 @@ def repeated_operation(
 
 
 def too_late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt | None:
-    """Return the receipt of a vote that comes too late, or is for another question; None for a good one."""
+    """Return the refusal of a vote that is too late or has another digest; None for a good vote."""
     match question.status:
         case InterruptStatus.ANSWERED:
             responder = (
@@ -192,7 +192,7 @@ def too_late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Recei
     if question.status is InterruptStatus.EXPIRED or question.is_over(now):
         return ballots.receipt(ballot, ReceiptStatus.EXPIRED, "the time to answer is over")
     if ballot.digest is not None and ballot.digest != question.digest:
-        detail = "the digest is not that of the open question"
+        detail = "the digest doesn't match the open question"
         return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
     return None
 

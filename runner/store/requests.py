@@ -1,8 +1,8 @@
-"""Requests: the changes of a store as values, with the plan of each, which is the same in every store.
+"""Requests: changes to a store as values, each with a plan that every store shares.
 
-A plan reads and writes the runs of a `UnitOfWork`. Each request has a nonce or is idempotent by its state:
-repeating it changes nothing. Docstrings name the words that a reply may have. A visit's token is "stale" when
-another worker has taken the node over, or its run has gone on without it.
+A plan reads and writes runs through a `UnitOfWork`. Each request has a nonce or is idempotent by its state:
+repeating it changes nothing. Docstrings list the words that a reply may have. A visit's token is "stale" when
+another worker has taken over the node, or the run has gone on without it.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def make(
     *arguments: object,
     **named: Any,
 ) -> Reply:
-    """Make a transition of a run, with all that follows from it."""
+    """Make a transition of a run, and everything that follows from it."""
     return replied(*apply(transaction, run_id, transition, *arguments, **named))
 
 
@@ -99,7 +99,7 @@ def visit(
     *arguments: object,
     **named: Any,
 ) -> Reply:
-    """Make a transition of a worker's visit."""
+    """Make a transition of the visit that a worker holds."""
     return make(
         transaction,
         token.run_id,
@@ -113,7 +113,7 @@ def visit(
 
 
 def owned(transaction: UnitOfWork[RunT], token: Token) -> RunT | None:
-    """Return the run of a visit that its worker still owns; None when it does not."""
+    """Return a visit's run while the worker still owns the visit, otherwise None."""
     run = transaction.find(token.run_id)
     if run is None:
         return None
@@ -124,7 +124,7 @@ def owned(transaction: UnitOfWork[RunT], token: Token) -> RunT | None:
 def note(
     transaction: UnitOfWork[RunT], run: RunT, kind: EventKind, interrupt_id: str, data: JSON
 ) -> Reply:
-    """Add an event of a question that stays open."""
+    """Add an event about a question that stays open."""
     return make(
         transaction,
         run.record.run_id,
@@ -142,7 +142,7 @@ def asking(transaction: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
 
 
 def run_of(interrupt_id: str) -> str:
-    """Return the id of the run that a question's id names; "" for an id that can't be one."""
+    """Return the id of the run that a question's id names; "" if it can't be a question's id."""
     address = address_of(interrupt_id)
     return address.run_id if address else ""
 
@@ -150,9 +150,9 @@ def run_of(interrupt_id: str) -> str:
 def new_nonce() -> str:
     """Make a text that no other request has.
 
-    A random beginning of 72 bits and a number, so that most cost no system call. A fork would repeat both:
-    the child is known by its process id, which no other living process has, and begins again. Threads may
-    begin again at once; each then counts on from a beginning of its own.
+    It joins a random prefix of 72 bits and a number, so most nonces need no system call. A forked process
+    would repeat both, so it makes a new prefix when it sees that its process id has changed. Threads may do
+    so at the same moment; each then counts from its own prefix.
     """
     global _nonces  # noqa: PLW0603 - one for the process
     source = _nonces
@@ -162,7 +162,7 @@ def new_nonce() -> str:
 
 
 def _begin_nonces() -> tuple[int, str, Iterator[int]]:
-    """Return this process's id, a random text of fixed length, and numbers."""
+    """Return this process's id, a random prefix of fixed length, and a counter."""
     return (
         os.getpid(),
         base64.urlsafe_b64encode(os.urandom(9)).decode("ascii"),
@@ -178,7 +178,7 @@ _nonces = _begin_nonces()
 
 @dataclass(frozen=True, slots=True)
 class StartRun(Request[Reply]):
-    """Begin a run: "started", "exists" (same idempotency key: its run), "unknown_graph" or "full".
+    """Begin a run: "started", "exists" (with the key's run), "unknown_graph" or "full".
 
     A child run also makes its parent's node wait for it. UsageError: a tag is too long for a key.
     """
@@ -223,7 +223,7 @@ class StartRun(Request[Reply]):
 
 
 def _key_of_run(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | None:
-    """Return the key in which a run takes a place, and how many there are; None where it takes none."""
+    """Return the key in which a run takes a place, and its number of places; None if it takes none."""
     record, topology = run.record, transaction.changes(run).topology
     concurrency = topology.admission.concurrency if topology.admission else None
     if record.parent or concurrency is None or not concurrency.counts(record.status):
@@ -234,7 +234,7 @@ def _key_of_run(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | N
 def _turned_away(
     transaction: UnitOfWork[RunT], start: Start, topology: Topology
 ) -> Reply | None:
-    """Return the reply to a start that begins no run: it is refused or gets one; None where it begins one."""
+    """Return the reply to a start that is refused or joins another run; None if it may begin one."""
     rules = topology.admission
     if rules and rules.debounce and (reply := _debounced(transaction, start, rules)):
         return reply
@@ -252,7 +252,7 @@ def _turned_away(
 
 
 def _debounced(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply | None:
-    """Give the run of its key that is delayed the input of another start; None where none is."""
+    """Give a new start's input to the delayed run of its key; return None if no run is delayed."""
     delayed = DELAYED + key_of(start.graph_id, rules.by, tag_of(start.tags))
     if not transaction.lists.count(delayed, 1) or rules.debounce is None:
         return None
@@ -277,14 +277,14 @@ OTHER_REQUESTER = (
     "run {run_id} waits for other starts of {key}, and can't have this requester beside its own: "
     "nothing was changed. Start again when it has begun."
 )
-"""Why a debounced start is refused: its task would be another's."""
+"""The refusal of a debounced start whose task would be attributed to another requester."""
 
 
 def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str, JSON] | None:
-    """Return who asks for a run of which there were two starts; None where that is not to be stored.
+    """Combine the requesters of two starts of one run; return None if they can't be stored together.
 
-    A rule that excludes them must not miss who gave the task. What is signed is for one start alone, and
-    proves nothing of one that is not signed.
+    A rule that excludes requesters must not miss the person who gave the task. A signature covers one start
+    alone, and proves nothing about a start that isn't signed.
     """
     people, others = _people(first), _people(second)
     if not people and "body" not in second:
@@ -316,7 +316,7 @@ def _delay(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Rep
 def _kept_out(
     transaction: UnitOfWork[RunT], topology: Topology, tag: Callable[[str], str]
 ) -> Reply | None:
-    """Return the refusal of a run whose key has no place free, with the open run; None where it may begin."""
+    """Return the refusal of a run whose key has no free place, with an open run; None if it may begin."""
     concurrency = topology.admission.concurrency if topology.admission else None
     if concurrency is None:
         return None
@@ -331,7 +331,7 @@ def _kept_out(
 def _start_of_key(
     transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency
 ) -> Reply:
-    """Begin a run of a key; where that has no place free, let it wait, and perhaps stop another."""
+    """Begin a run of a key; if the key has no free place, queue the run, and perhaps stop another."""
     lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
     key = key_of(start.graph_id, concurrency.by, tag)
     has_room = lists.count(OPEN + key, at_most) < at_most
@@ -355,7 +355,7 @@ def _start_of_key(
 
 
 def _refused(transaction: UnitOfWork[RunT], topology: Topology) -> str:
-    """Return why no run of a graph may begin now: too many are open; "" where one may."""
+    """Return why a graph's new run is refused (too many are open); "" if it may begin."""
     declared = topology.admission.max_open_runs if topology.admission else 0
     for graph_id, most in ((topology.graph_id, declared), ("", 0)):
         bound = transaction.bound(graph_id, most)
@@ -383,7 +383,7 @@ def _begin(transaction: UnitOfWork[RunT], start: Start, fingerprint: str) -> Run
 
 @dataclass(frozen=True, slots=True)
 class ClaimVisit(Request[Claim | Reply]):
-    """Take a ready visit; otherwise "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
+    """Claim a ready visit; otherwise "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
 
     verb = "claim"
     run_id: str
@@ -393,7 +393,7 @@ class ClaimVisit(Request[Claim | Reply]):
     nonce: str
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        """Take the visit; the store makes the claim of what is taken."""
+        """Take the visit; the store then builds the claim."""
         if transaction.find(self.run_id) is None:
             return Reply("unknown")
         arguments = (self.node, self.visit, self.attempt, self.nonce)
@@ -402,7 +402,7 @@ class ClaimVisit(Request[Claim | Reply]):
 
 @dataclass(frozen=True, slots=True)
 class PassOver(Request[Reply]):
-    """Take the doorbell of a visit that is not claimed now from the window of its keys: "passed"."""
+    """Remove the doorbell of a visit that isn't claimed now from the window of its queue: "passed"."""
 
     verb = "pass"
     run_id: str
@@ -414,7 +414,7 @@ class PassOver(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class VisitRequest(Request[Reply]):
-    """A request of the worker that has a visit."""
+    """A request by the worker that holds a visit."""
 
     token: Token
 
@@ -463,7 +463,7 @@ class AskQuestions(VisitRequest):
 class ParkVisit(AskQuestions):
     """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale".
 
-    With `awaits` one of them is to a question of that visit: see `WakeVisit`.
+    With `awaits` one of them is the answer to a question that the named visit asked: see `WakeVisit`.
     """
 
     verb = "park"
@@ -475,7 +475,7 @@ class ParkVisit(AskQuestions):
 
 @dataclass(frozen=True, slots=True)
 class WakeVisit(Request[Reply]):
-    """Have a visit go on that awaits the answer to another node's question: "woken" or "stale"."""
+    """Continue a visit that awaits the answer to another node's question: "woken" or "stale"."""
 
     verb = "wake"
     run_id: str
@@ -522,11 +522,10 @@ class SettleVisit(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class RetryVisit(VisitRequest):
-    """Run a visit again later; with an `entry` (its error) that is a new attempt.
+    """Run a visit again later: "retrying", "cancelled" or "stale".
 
-    `reason` is of one that asked for it: then the key of the `limit` is paused, too, if one is named.
-
-    "retrying", "cancelled" or "stale".
+    With an `entry` (the visit's error) the next run is a new attempt. `reason` is given when the node itself
+    asked to run later; it then also pauses the key of the named `limit`.
     """
 
     verb = "retry"
@@ -569,7 +568,7 @@ class RetryVisit(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class ExpandMap(VisitRequest):
-    """Start a map's items, None for those it has: "expanded", "cancelled", "no_items", "stale"."""
+    """Start a map's items, None for its stored ones: "expanded", "cancelled", "no_items", "stale"."""
 
     verb = "expand"
     items: Sequence[JSON] | None
@@ -588,7 +587,7 @@ class ExpandMap(VisitRequest):
 class HoldVisit(VisitRequest):
     """Hold a visit until it is released, or its run is migrated: "held" or "stale".
 
-    An `entry` has the error for which it is held: that leaves a dead letter, too.
+    An `entry` holds the error that caused it, which also writes a dead letter.
     """
 
     verb = "hold"
@@ -609,8 +608,8 @@ class HoldVisit(VisitRequest):
 class LeaveVisit(VisitRequest):
     """Ring again for a running visit whose worker shuts down: "left", "cancelled", "dead" or "stale".
 
-    `stalled` says of code that ran that it has stored nothing new since its claim; "dead" when that has
-    happened too often in a row.
+    `stalled` is True if the node's code ran and stored nothing new since the claim; the reply is "dead" when
+    this has happened too often in a row.
     """
 
     verb = "leave"
@@ -621,13 +620,13 @@ class LeaveVisit(VisitRequest):
 
 
 # External tasks: another system works for a node, which waits without a worker. First the node is made to
-# wait, then the system is called, then that is recorded. Whatever is lost in between, the node is rung again
-# and calls the system again under the same reference.
+# wait, then the system is called, then the call is recorded. If any step is lost, the node is rung again and
+# calls the system again under the same reference.
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver(VisitRequest):
-    """Make a visit wait for a result: "handed", "ready" (it is there), "cancelled" or "stale"."""
+    """Make a visit wait for a result: "handed", "ready" (the result is in), "cancelled" or "stale"."""
 
     verb = "hand"
     reference: str
@@ -645,7 +644,7 @@ class HandOver(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class ConfirmHandOver(VisitRequest):
-    """Record that the system has the task, due in so many ms (0: no limit): "sent" or "stale"."""
+    """Record that the system has the task, due in `timeout_ms` (0: no limit): "sent" or "stale"."""
 
     verb = "sent"
     reference: str
@@ -664,7 +663,7 @@ class ConfirmHandOver(VisitRequest):
 
 @dataclass(frozen=True, slots=True)
 class ReportResult(Request[Reply]):
-    """Record an external task's result (packed) once: "reported" (a repeat too), "stale", "unknown"."""
+    """Record an external task's packed result once: "reported" (also a repeat), "stale" or "unknown"."""
 
     verb = "report"
     run_id: str
@@ -690,7 +689,7 @@ class ReportResult(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class AnswerQuestions(Request[Reply]):
-    """Apply a set of answers, each of at most `max_bytes`: all of them or none, as the receipts say."""
+    """Apply all answers of a set or none, each of at most `max_bytes`: "answered", with receipts."""
 
     verb = "answer"
     answers: Sequence[Decision]
@@ -738,9 +737,9 @@ class AnswerQuestions(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class UseDecision(VisitRequest):
-    """Record that a decision is used, or has been, with the checkpoint that starts what it is for.
+    """Record that the decision's effect begins or has ended, with the checkpoint that goes with it.
 
-    "used", "spent" when it was used for something else or is none, or "stale".
+    The reply is "used", "spent" (the decision was used for another effect, or was never made) or "stale".
     """
 
     verb = "use"
@@ -778,7 +777,7 @@ class UseDecision(VisitRequest):
         elif question.used is None or question.used["key"] != use.key:
             data = {"key": use.key, "effect": use.effect}
             note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
-            # Last: where no time is known yet, the decision can't be read again.
+            # Last: until the time is known, the decision can't be read again.
             run.note_use(question, {**data, "at": transaction.clock()})
         return Reply("used")
 
@@ -787,7 +786,7 @@ class UseDecision(VisitRequest):
 class WithdrawQuestion(Request[Reply]):
     """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown".
 
-    `to` are the assignees of the question that is asked again.
+    `to` lists the assignees of the question when it is asked again.
     """
 
     verb = "withdraw"
@@ -828,7 +827,7 @@ class WithdrawQuestion(Request[Reply]):
         return Reply("withdrawn", reply.doorbells)
 
 
-# What people do to runs
+# Operations of people on runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -854,10 +853,10 @@ class CancelRun(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ForkRun(Request[Reply]):
-    """Begin a run from the results of another: "forked", "unknown" (the other) or "unknown_graph".
+    """Begin a run from the results of a source run: "forked", "unknown" (no source) or "unknown_graph".
 
-    "full" as for a start. "moved" when the other was retried or migrated since it was read, or a node that it
-    remembers of has begun another visit.
+    "full" as for a start. "moved" when the source was retried or migrated since it was read, or a node whose
+    memory the fork takes over has begun another visit.
     """
 
     verb = "fork"
@@ -895,7 +894,7 @@ class ForkRun(Request[Reply]):
 
 
 def _as_planned(source: StoredRun, fork: Fork) -> bool:
-    """Return whether a run still has what its fork takes over, as it was read."""
+    """Return whether a run still has the results and memories that its fork was planned from."""
     visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
     memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
     return source.reopened == fork.reopened and visits and memories
@@ -905,7 +904,7 @@ def _as_planned(source: StoredRun, fork: Fork) -> bool:
 class MigrateRuns(Request[Reply]):
     """Move waiting runs to other shapes, a parent before its children: all or none.
 
-    "migrated", "moved" when one has changed since it was read or does not wait, "unknown" or
+    "migrated", "moved" (a run has changed since it was read, or isn't waiting), "unknown" or
     "unknown_graph".
     """
 
@@ -961,9 +960,9 @@ class MigrateRuns(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class RewriteRuns(Request[Reply]):
-    """Reopen ended runs, a parent before its children: "reopened" all; "moved", "unknown" or "full" none.
+    """Reopen ended runs, a parent before its children: all ("reopened") or none.
 
-    `by` is the principal who asks for it.
+    None are reopened with "moved", "unknown" or "full". `by` is the principal who asks for it.
     """
 
     verb = "rewrite"
@@ -1019,9 +1018,9 @@ class ReleaseNodes(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class RemoveRun(Request[Reply]):
-    """Remove an ended run before its time: "removed", "goes_on", "inside" (another run) or "unknown".
+    """Remove an ended run before it expires: "removed", "goes_on", "inside" (another run) or "unknown".
 
-    It is gone at once, and its idempotency key with it; the runs inside it go with the next sweeps.
+    The run and its idempotency key are removed at once, the runs inside it by the next sweeps.
     """
 
     verb = "remove"
@@ -1030,7 +1029,7 @@ class RemoveRun(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ReportEnd(Request[Reply]):
-    """Record that the callback for an end of a run was called: "end_reported", or "stale"."""
+    """Record that the callback for a run's end was called: "end_reported" or "stale"."""
 
     verb = "end_reported"
     run_id: str
@@ -1042,7 +1041,7 @@ class ReportEnd(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class FreezeScope(Request[Reply]):
-    """Stop the effects of a scope: "frozen", or "already". See runner/approvals/freezes.py."""
+    """Stop the effects in a scope: "frozen" or "already". See runner/approvals/freezes.py."""
 
     verb = "freeze"
     run_id = ""
@@ -1053,16 +1052,16 @@ class FreezeScope(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ThawScope(FreezeScope):
-    """End a freeze: "thawed", or "unknown" where there is none."""
+    """End a freeze: "thawed", or "unknown" if nothing is frozen."""
 
     verb = "thaw"
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeGrant(Request[Reply]):
-    """Make a grant, or change it: "changed", or "same". `change` depends on the stored record alone.
+    """Make or change a grant: "changed" or "same". `change` depends on the stored record alone.
 
-    `event` is the type of the entry of the audit, `by` who does it, `drop` names grants that are long over.
+    `event` is the audit entry's type, `by` the person who acts; `drop` lists long-ended grants to delete.
     See runner/approvals/granting.py.
     """
 
@@ -1078,9 +1077,9 @@ class ChangeGrant(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeAbsence(Request[Reply]):
-    """Store that a person is away, or with None that they are back: "changed", or "unknown": they are here.
+    """Store that a person is away, or with None is back: "changed", or "unknown" if they weren't away.
 
-    `by` is who says so.
+    `by` is the person who reports it.
     """
 
     verb = "absence"
@@ -1092,9 +1091,9 @@ class ChangeAbsence(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class UseGrant(Request[Reply]):
-    """Count one use of a grant: "used", "spent", or "over" if it is none any more.
+    """Count one use of a grant: "used", "spent", or "over" if the grant no longer applies.
 
-    `digest` is that of the grant as it was judged, `key` that of the effect: a repeat is counted once.
+    `digest` is the digest of the grant as it was judged. `key` is the effect's key: a repeat is counted once.
     `amounts` are added to its sums, as decimal numbers.
     """
 
@@ -1111,7 +1110,7 @@ class UseGrant(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ShareSlots(Request[Reply]):
-    """Size the windows of queues that keys share, by the slots that serve each: "sized"."""
+    """Size the windows of queues that keys share, by the slots that serve each queue: "sized"."""
 
     verb = "windows"
     run_id = ""
@@ -1126,11 +1125,10 @@ class ShareSlots(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ChangeLimit(Request[Reply]):
-    """Replace what is set of a limit: "changed", or "relaxed": nodes may start.
+    """Replace a limit's setting: "changed", or "relaxed" if nodes may start now.
 
-    It leaves an entry of the audit, unless `event` is "": graphs have changed, or it is the copy of another
-    partition.
-    What `change` makes of a setting depends on it alone, so that a repeat changes nothing.
+    It writes an audit entry unless `event` is "", as when graphs have changed, or when the setting is copied
+    from another partition. The result of `change` depends on the setting alone, so a repeat changes nothing.
     """
 
     verb = "limit"
@@ -1157,7 +1155,7 @@ class ChangeLimit(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class EmitEvent(Request[None]):
-    """Add an event to a run; one that is gone gets none."""
+    """Add an event to a run; do nothing if the run is gone."""
 
     verb = "emit"
     run_id: str
@@ -1174,7 +1172,7 @@ class EmitEvent(Request[None]):
 
 @dataclass(frozen=True, slots=True)
 class OpenRaise(Request[str]):
-    """Make a visit ask to raise a sum's bound, or wait: see `open_raise` of records/budgets.py."""
+    """Let a visit ask to raise a sum's bound, or wait: see `open_raise` in records/budgets.py."""
 
     verb = "open_raise"
     run_id: str
@@ -1186,7 +1184,7 @@ class OpenRaise(Request[str]):
 
 @dataclass(frozen=True, slots=True)
 class CloseRaise(Request[list[str]]):
-    """End a visit's request to raise a sum's bound; return the visits that wait for it."""
+    """End a visit's request to raise a sum's bound; return the visits that waited for it."""
 
     verb = "close_raise"
     run_id: str
@@ -1198,9 +1196,9 @@ class CloseRaise(Request[list[str]]):
 
 @dataclass(frozen=True, slots=True)
 class SpendBudget(Request[str]):
-    """Add to a sum: "", or the counter whose bound is reached; then nothing is added.
+    """Add to a sum; return "", or the counter whose bound is reached, in which case nothing is added.
 
-    Without `tagged` the sum is that of the outermost run. A run that is gone has no sum: "".
+    Without `tagged` the sum belongs to the outermost run. A run that is gone has no sum: "".
     """
 
     verb = "spend"

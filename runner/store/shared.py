@@ -1,4 +1,4 @@
-"""Shared data beside the runs: rooms above the store open it here, by the settings.
+"""Data that programs share, beside the runs: the packages above the store open it here, by the settings.
 
 A property connects when it is first used.
 """
@@ -57,7 +57,7 @@ class Shared:
     """The data of one store that its programs share."""
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is connected yet."""
+        """Keep the settings; nothing is connected yet."""
         self.settings = settings
         self._address = settings.redis_url, settings.namespace, settings.partitions
         self._keys = Keys(settings.namespace)
@@ -76,12 +76,12 @@ class Shared:
 
     @cached_property
     def store(self) -> SharedStore:
-        """The runs."""
+        """The store of runs."""
         return open_store(self.settings)
 
     @cached_property
     def archive(self) -> Archive | None:
-        """The archive of ended runs; None where RUNNER_ARCHIVE is not set."""
+        """The archive of ended runs; None if RUNNER_ARCHIVE isn't set."""
         return open_archive(self.settings.archive) if self.settings.archive else None
 
     def documents(self, document_type: type[Kind]) -> Documents[Kind]:
@@ -105,7 +105,7 @@ class Shared:
 
     @cached_property
     def notices(self) -> NoticeTail:
-        """The notices of what happens to questions and runs."""
+        """The notices about questions and runs."""
         return NoticeTail(*self._address)
 
     @cached_property
@@ -119,13 +119,13 @@ class Shared:
         return WorkerRegistry(self._first, self.settings.namespace)
 
     def use_key(self, key_hash: str) -> None:
-        """Record that an API key was used now; StoreError where the store can't be reached."""
+        """Record that an API key was used now; StoreError if the store can't be reached."""
         self._first.call(
             "ZADD", self._keys.api_keys, "GT", time.time_ns() // 1_000_000, key_hash
         )
 
     def key_uses(self) -> dict[str, int]:
-        """Read when each API key was last used, in ms, by its hash."""
+        """Read the time of each API key's last use, in ms, by the key's hash."""
         scores = self._first.call("ZRANGE", self._keys.api_keys, 0, -1, "WITHSCORES")
         return {key.decode(): int(used_at) for key, used_at in mapping_of(scores).items()}
 
@@ -135,15 +135,15 @@ class Shared:
         return WorkerRegistry(self._first, self.settings.namespace, doors=True)
 
     def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
-        """List sessions, see `list_sessions`."""
+        """List sessions: see `list_sessions`."""
         return list_sessions(self._partitions(), limit, cursor or "")
 
     def metrics(self) -> list[Metric]:
-        """Read all numbers, those of partitions together; StoreError where a server can't be reached."""
+        """Read all metrics, combined over partitions; StoreError if a server can't be reached."""
         return server_info.read_metrics(*self._address)
 
     def servers(self) -> dict[str, ServerInfo]:
-        """Read what the servers report, the first one first; StoreError where one can't be reached."""
+        """Read each server's report, in the order of the URLs; StoreError if one can't be reached."""
         servers: dict[str, ServerInfo] = {}
         places = self.settings.partition_addresses
         for url in dict.fromkeys(place.url for place in places):
@@ -154,11 +154,11 @@ class Shared:
         return servers
 
     def layout_problem(self) -> str:
-        """Return why the partitions can't be used as they are set, or ""."""
+        """Return why the partitions can't be used as configured, or ""."""
         return layout.problem(self.settings.partition_addresses, self.settings.namespace)
 
     def limit_settings(self) -> tuple[dict[str, LimitSetting], int]:
-        """Return what is set of limits, by name, and the store's time in ms."""
+        """Return the settings of limits by name, and the store's time in ms."""
         return server_info.limit_settings(self._first, self._keys)
 
     def waiting_keys(self) -> list[WaitingKey]:
@@ -166,17 +166,17 @@ class Shared:
         return server_info.waiting_keys(self._partitions())
 
     def rate_times(self, names: Sequence[str], now: int) -> list[tuple[str, int]]:
-        """Return keys of limits with a rate, and when the next execution may begin (ms), the latest first."""
+        """Return the keys of rate limits with the time (ms) of their next execution, latest first."""
         return server_info.rate_times(self._partitions(), names, now) if names else []
 
     def fair_keys(self, most: int) -> list[FairKey]:
-        """Return the keys whose nodes wait for their turn, those that wait longest first."""
+        """Return the keys whose nodes wait for their turn, longest wait first."""
         return server_info.fair_keys(self._partitions(), most)
 
     def queued_keys(
         self, graph: str = "", limit: int = 100, cursor: str | None = None
     ) -> Page[QueuedKey]:
-        """List the keys of graphs' concurrency for which runs wait, see `queued_keys`."""
+        """List the concurrency keys of graphs for which runs wait: see `queued_keys`."""
         return queued_keys(self._partitions(), graph, limit, cursor or "")
 
     def _partitions(self) -> list[tuple[RedisConnection, Keys]]:
@@ -189,7 +189,7 @@ class Shared:
         return server_info.count_queued(self._first, self.settings.namespace, queues)
 
     def unreadable_queues(self, queues: Iterable[str]) -> list[str]:
-        """Return the queues that a worker can't read since their keys are no lists; on Redis only."""
+        """Return the queues that a worker can't read because their keys aren't lists; on Redis only."""
         settings = self.settings
         url = settings.first_url if settings.broker_is_store else settings.broker_url
         if ALTERNATIVE.search(url) or urlsplit(url).scheme not in {
@@ -207,6 +207,6 @@ class Shared:
                 if connection.call("TYPE", queue) not in {b"list", b"none"}
             )
         except StoreError:
-            return []  # the check of the broker says why
+            return []  # the broker's own check reports why
         finally:
             connection.close()

@@ -339,7 +339,7 @@ def test_yes_and_no_leave_out_no_response(runner, store):
         _, question = worker.asking("a")
         refused = client.vote(question.id, decision, by="ana", response={"amount": 1.5})
         assert refused.status == "rejected"
-        assert f"{decision} with a response is no answer" in refused.detail
+        assert f"{decision} with a response doesn't answer it" in refused.detail
         assert store.interrupts([question.id])[0].is_open
         assert client.vote(question.id, decision, by="ana").status == "accepted"
         assert store.interrupts([question.id])[0].response is answer

@@ -358,7 +358,7 @@ def test_letters_name_their_partition(both, redis_url, other_url, clock):
     assert [letters.get(letter.id) for letter in listed] == listed
     assert [letters.drop(letter.id) for letter in listed] == [True, True]
     assert letters.count() == 0
-    with pytest.raises(UsageError, match="is no id of a dead letter"):
+    with pytest.raises(UsageError, match="is not the id of a dead letter"):
         letters.get("node:2:1-1")
 
 

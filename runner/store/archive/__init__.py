@@ -1,7 +1,7 @@
-"""The archive: where ended runs are kept after they have left the store, whole, as exports.
+"""The archive: complete exports of ended runs, kept after the runs have left the store.
 
 An archived run is the JSON that `runner runs export` writes of an outermost run, with all runs inside it.
-Writing is at least once: a run that is written again replaces what was written before.
+Writing is at least once: a run that is written again replaces its earlier export.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ POSTGRES = ("postgres://", "postgresql://")
 
 
 def open_archive(target: str) -> Archive:
-    """Open what RUNNER_ARCHIVE names: a folder, or a Postgres database by its URL. Nothing is connected yet.
+    """Open the archive in a folder, or in a Postgres database by its URL. Nothing is connected yet.
 
     Raises:
         MissingExtra: the package for Postgres is not installed.
     """
-    # Imported here: few programs need either.
+    # The imports are here because few programs need either.
     if not target.startswith(POSTGRES):
         from runner.store.archive.folder import FolderArchive  # noqa: PLC0415 - see above
 

@@ -1,14 +1,14 @@
 """An archive in a folder: gzip files of JSON lines, by day, and an index of small files beside them.
 
     runs/2026-11-22/1795336800000-5f2c81d09a3b4e76.jsonl.gz              a line for each run
-    index/2026-11-20/1795170000000-1795200000000-1795336800000-5f….jsonl   where they are
+    index/2026-11-20/1795170000000-1795200000000-1795336800000-5f….jsonl   their files and lines
     audit/runner.p00/000000001000-000000001999.jsonl.gz                    entries of the audit, by number
 
-A write makes a file of runs in the folder of its day (UTC), and then one of the index for each day on which
-some of them were started; its name has when the first and the last of those were started, and when it was
-written (ms). A file is written under another name and renamed, and never changed: any number of workers on
-any number of machines can share a folder, and `zcat runs/*/*.gz` reads everything. A run that was written
-twice counts as it was written last.
+A write makes a file of runs in the folder of its day (UTC), and then an index file for each day on which some
+of the runs were started. An index file's name has the start times of its first and last run, and the time of
+the write (ms). A file is written under another name and renamed, and never changed: any number of workers on
+any number of machines can share a folder, and `zcat runs/*/*.gz` reads everything. If a run was written
+twice, the last write counts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from runner.store.archive.interface import ArchivedRun, run_inside
 log = logging.getLogger(__name__)
 
 LOOKED_AT = 10_000
-"""Runs that one page looks at."""
+"""The most runs that are examined for one page."""
 
 _END = 253_402_300_799_000
 """The last second that has a date, in ms."""
@@ -55,7 +55,7 @@ RESTORE = "Restore it from a backup; other files are not affected."
 
 @dataclass(frozen=True, slots=True, order=True)
 class IndexFile:
-    """A file of the index: when its first and last runs were started, when it was written, all in ms."""
+    """An index file: the start times of its last and first run, and its time of writing, in ms."""
 
     last: int
     first: int
@@ -65,7 +65,7 @@ class IndexFile:
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """A run in the index: where the line is that has it, and when that was written (ms)."""
+    """A run in the index: the file and line of its export, and the time of writing (ms)."""
 
     summary: RunSummary
     file: str
@@ -74,10 +74,10 @@ class IndexEntry:
 
 
 class FolderArchive:
-    """Archived runs in a folder, which may be on a file system that several machines share."""
+    """An archive in a folder, which may be on a file system that several machines share."""
 
     def __init__(self, folder: str) -> None:
-        """Name the folder; it is made by the first write."""
+        """Name the folder, which the first write makes."""
         self.place = folder
         self._folder = Path(folder).expanduser().absolute()
 
@@ -95,7 +95,7 @@ class FolderArchive:
             ):
                 for run in runs:
                     compressed_file.write(run.text.encode() + b"\n")
-            # The index comes last: what it names is there.
+            # The index comes last, so the files that it names exist.
             lines: dict[str, list[tuple[int, str]]] = defaultdict(list)
             for line, run in enumerate(runs):
                 for summary in run.summaries:
@@ -109,8 +109,8 @@ class FolderArchive:
 
     def read(self, run_id: str) -> Mapping[str, JSON] | None:
         near = id_span(run_id)
-        # A clock may have been wrong when the id was made: then the whole index is searched, as for an id
-        # that is not there.
+        # The clock may have been wrong when the id was made, so the whole index is searched if the run isn't
+        # found near that time.
         entry = (self._find(run_id, *near) if near else None) or self._find(run_id, 0, 2**63)
         return self._load(entry, run_id) if entry is not None else None
 
@@ -141,7 +141,7 @@ class FolderArchive:
         return self._folder / "audit" / origin.replace("/", ".")
 
     def _find(self, run_id: str, since: int, until: int) -> IndexEntry | None:
-        """Find where a run that was started in that time was written last."""
+        """Find the last written index entry of a run that was started within a time span."""
         text = json.dumps(run_id)
         entries = (
             entry
@@ -159,7 +159,7 @@ class FolderArchive:
         latest: RunSummary | None = None
         looked_at = 0
         for run in self._newest_first(query.since or 0, until):
-            # Written twice: both are here, the newer one first.
+            # A run that was written twice comes twice, the newer entry first.
             if (cursor_position and run.position >= cursor_position) or (
                 latest and run.position == latest.position
             ):
@@ -173,12 +173,13 @@ class FolderArchive:
         return cut(items, _position, limit)
 
     def _newest_first(self, since: int, until: int) -> Iterator[RunSummary]:
-        """List what files of the index name; a file is read when runs of its time are due."""
+        """List the runs in index files; a file is read when the listing reaches its time."""
         heap: list[tuple[int, str, int, int]] = []
         entries: list[IndexEntry] = []
 
         def rest(next_file: int) -> Iterator[RunSummary]:
-            # Negated, since a heap has the smallest first. Ids can't be: the largest of one ms is looked for.
+            # Times are negated, since a heap yields the smallest first. Ids can't be negated, so runs of the
+            # same ms are sorted.
             while heap and -heap[0][0] > next_file:
                 same = [heapq.heappop(heap)]
                 while heap and heap[0][0] == same[0][0]:
@@ -199,7 +200,7 @@ class FolderArchive:
         yield from rest(-1)
 
     def _index_files(self, since: int, until: int) -> Iterator[IndexFile]:
-        """List the files of the index with runs of a time, newest runs first; days are read one by one."""
+        """List the index files with runs in a time span, newest runs first; days are read one by one."""
         with self._translated("read"):
             folder = self._folder / "index"
             first_day, last_day = _day(since), _day(min(until, _END))
@@ -211,7 +212,7 @@ class FolderArchive:
                             yield file
 
     def _entries(self, index: IndexFile, text: str = "") -> Iterable[IndexEntry]:
-        """Read the lines of an index file that have a text; a damaged file is left out, with a warning."""
+        """Read the lines of an index file that contain a text; skip a damaged file with a warning."""
         try:
             lines = index.path.read_text(encoding="utf-8").splitlines()
             return [_entry(json.loads(line), index.written) for line in lines if text in line]
@@ -248,7 +249,7 @@ class FolderArchive:
 
 
 def _names(folder: Path) -> list[str]:
-    """List a folder that may not exist; from Python 3.14 `is_dir` is also false where access is denied."""
+    """List a folder that may not exist; from Python 3.14, `is_dir` is also false if access is denied."""
     try:
         return [path.name for path in folder.iterdir()]
     except FileNotFoundError:
@@ -289,7 +290,7 @@ def _entry(values: Sequence[JSON], written: int) -> IndexEntry:
 
 
 def _index_file(path: Path) -> IndexFile | None:
-    """Read the name of a file; None for one that is not ours."""
+    """Read the name of an index file; None for any other file."""
     first_ms, last_ms, written_ms, *_ = [*path.name.split("-"), "", "", ""]
     if not (first_ms.isdecimal() and last_ms.isdecimal() and written_ms.isdecimal()):
         return None
@@ -298,7 +299,7 @@ def _index_file(path: Path) -> IndexFile | None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that is there whole or not at all, also after a power cut."""
+    """Write a file that exists either complete or not at all, also after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}")
     try:
@@ -309,7 +310,7 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
         hidden.replace(path)
     finally:
         hidden.unlink(missing_ok=True)
-    # Its name is safe, too, once the folder is.
+    # The name survives a power cut only once the folder is synced.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

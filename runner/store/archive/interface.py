@@ -1,4 +1,4 @@
-"""An archive: ended runs whole, as exports, and what every kind of archive does with them."""
+"""The interface of archives, which keep ended runs as complete exports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.records.run import Status
 
 @dataclass(frozen=True, slots=True)
 class ArchivedRun:
-    """An outermost run to write: its export as JSON, and how it and each run inside it are listed."""
+    """An outermost run to write: its export as JSON, and summaries of it and each run inside it."""
 
     text: str
     summaries: Sequence[RunSummary]
@@ -26,7 +26,7 @@ class ArchivedRun:
 
 
 class Archive(Protocol):
-    """Where ended runs are kept. Raises ArchiveError when it can't be reached or is damaged.
+    """An archive of ended runs. Raises ArchiveError when it can't be reached or is damaged.
 
     `place` names it, without a password.
     """
@@ -34,22 +34,22 @@ class Archive(Protocol):
     place: str
 
     def write(self, runs: Sequence[ArchivedRun]) -> None:
-        """Keep all of these runs, safe from a crash of this machine, or raise."""
+        """Write all of these runs so that they survive a crash of this machine, or raise."""
 
     def read(self, run_id: str) -> Mapping[str, JSON] | None:
-        """Return the export of a run, also of one that is inside another; None for one that is not here."""
+        """Return the export of a run, also of one inside another; None if it isn't archived."""
 
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
         """List runs as the store does: newest first, with the same cursors."""
 
     def write_audit(self, origin: str, first_number: int, lines: Sequence[str]) -> None:
-        """Keep entries of an audit's tree, from `first_number` on, each with its hash, as `write` does.
+        """Write entries of an audit's tree, from `first_number` on, each with its hash, as safely as `write`.
 
-        The same may come twice, also in other portions.
+        The same entries may come twice, also in other portions.
         """
 
     def read_audit(self, origin: str) -> Iterator[str]:
-        """Read the entries of an audit's tree, by their numbers; some may be there twice."""
+        """Read the entries of an audit's tree in the order of their numbers; some may occur twice."""
 
     def close(self) -> None:
         """Release connections."""
@@ -61,7 +61,7 @@ def archived_run(export: Mapping[str, JSON]) -> ArchivedRun:
 
 
 def run_inside(export: Mapping[str, JSON], run_id: str) -> Mapping[str, JSON] | None:
-    """Return the export of a run, given that of one that it is, or is inside of."""
+    """Find the export of a run in the export of the same run, or of a run around it."""
     if export["run_id"] == run_id:
         return export
     inside = (run_inside(child, run_id) for child in export["runs"])

@@ -1,4 +1,4 @@
-"""An archive in Postgres: one table, a row for each run, whose export is JSONB at the outermost one."""
+"""An archive in Postgres: one table with a row for each run; an outermost run's row has the export."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with needs_extra("postgres", "an archive in Postgres"):
     from psycopg.types.json import Jsonb
 
 TIMEOUT = 10
-"""Seconds for a connection; no statement is limited, since a large run takes its time."""
+"""Seconds to connect; statements have no time limit, since a large run may take long."""
 
 TABLE = """
 CREATE TABLE IF NOT EXISTS runner_runs (
@@ -42,11 +42,11 @@ CREATE INDEX IF NOT EXISTS runner_runs_created ON runner_runs (created_at, run_i
 CREATE INDEX IF NOT EXISTS runner_runs_graph ON runner_runs (graph, created_at);
 CREATE INDEX IF NOT EXISTS runner_runs_tags ON runner_runs USING gin (tags jsonb_path_ops);
 """
-"""`export` is that of an outermost run. JSONB takes no NUL in a text: where there is one, `export` has U+FFFD
-in its place, and `exact` the JSON as it was."""
+"""Only an outermost run has an `export`. JSONB refuses NUL in a text: then `export` has U+FFFD in its place,
+and `exact` has the original JSON."""
 
 LOCK = 7_402_117
-"""The advisory lock under which one worker makes the table: IF NOT EXISTS alone fails when two do."""
+"""The advisory lock under which one worker makes a table: IF NOT EXISTS alone can fail with two."""
 
 WRITE = """
 INSERT INTO runner_runs (run_id, root, parent, graph, status, created_at, tags, fingerprint, export, exact)
@@ -72,7 +72,7 @@ CREATE TABLE IF NOT EXISTS runner_audit (
   PRIMARY KEY (origin, n)
 );
 """
-"""Entries of the audit as text: as JSONB they would have other bytes, and some texts not at all."""
+"""Audit entries are stored as text: JSONB would change their bytes, and refuse some texts."""
 
 WRITE_AUDIT = """
 INSERT INTO runner_audit (origin, n, line) VALUES (%s, %s, %s) ON CONFLICT (origin, n) DO NOTHING
@@ -85,7 +85,7 @@ COLUMNS = "run_id, graph, status, created_at, tags, fingerprint, parent"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 ESCAPED_NUL = re.compile(r"(?<!\\)((?:\\\\)*)\\u0000")
-"""A NUL in JSON; with an even number of backslashes before it, since those are pairs."""
+"""An escaped NUL in JSON, after an even number of backslashes, since those are escaped pairs."""
 
 
 class PostgresArchive:
@@ -95,13 +95,13 @@ class PostgresArchive:
         """Name the database by its URL, as libpq reads it.
 
         Raises:
-            UsageError: it can't be read.
+            UsageError: libpq can't read it.
         """
         try:
             options = conninfo_to_dict(url)
         except psycopg.Error as error:
             raise UsageError(
-                "RUNNER_ARCHIVE is no URL that Postgres' clients can read."
+                "RUNNER_ARCHIVE isn't a URL that Postgres clients can read."
             ) from error
         where = options.get("host") or "the local server"
         self.place = f"Postgres database {options.get('dbname') or 'of the user'} on {where}"
@@ -129,7 +129,7 @@ class PostgresArchive:
 
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
         conditions, values = _conditions(query, cursor)
-        # Only texts of ours are put together; what users give are values.
+        # The statement is made of constant texts only; users' data are passed as values.
         sql = (
             f"SELECT {COLUMNS} FROM runner_runs WHERE {' AND '.join(conditions)} "  # noqa: S608 - as said above
             "ORDER BY created_at DESC, run_id DESC LIMIT %s"
@@ -171,7 +171,7 @@ class PostgresArchive:
 
 
 def _make_table(cursor: psycopg.Cursor[Any]) -> None:
-    """Make the table where it is missing; where it is there, no right to make one is needed."""
+    """Make the table if it is missing; otherwise no right to create tables is needed."""
     if not _has_table(cursor.connection):
         cursor.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
         cursor.execute(TABLE)
@@ -240,7 +240,7 @@ def _time(milliseconds: int) -> datetime:
 
 
 def _number(digits: str) -> int | float:
-    """Read a number without a point: JSONB writes a large float so, and no stored integer is that long."""
+    """Read a number without a point: JSONB writes large floats this way, and stored integers are shorter."""
     number = int(digits)
     return number if abs(number) <= codec.MAX_INTEGER + 1 else float(digits)
 

@@ -1,6 +1,6 @@
 """All runs of the memory store: the unit of work of its transitions (see `store/apply_transition.py`).
 
-Its user holds the store's lock meanwhile.
+The caller holds the store's lock.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def wall_clock() -> int:
 
 
 TAKEN = sys.maxsize
-"""The time of a timer that a sweep has taken and not come to."""
+"""The time of a timer that a sweep has taken but not handled yet."""
 
 
 class MemoryKeyLists:
@@ -62,7 +62,7 @@ class Database:
     """Runs, shapes of graphs, timers, limits, notices and dead letters."""
 
     def __init__(self, clock: Callable[[], int], lease_ms: int, sessions: Sessions) -> None:
-        """`clock` gives milliseconds, as `lease_ms` is; the sessions may be another store's, too."""
+        """Take a clock in milliseconds; other stores may share the `sessions`."""
         self.sessions = sessions
         self.clock, self.lease_ms = clock, lease_ms
         self.shapes: dict[str, Topology] = {}
@@ -169,7 +169,7 @@ class Database:
         self.windows[queue] = size
 
     def in_turn(self, doorbells: Sequence[Doorbell]) -> list[Doorbell]:
-        """Keep the doorbells whose keys must wait for their turns; return what is to be rung now."""
+        """Keep doorbells whose keys must wait for their turns; return the doorbells to ring now."""
         rung: list[Doorbell] = []
         lanes: dict[tuple[str, int], None] = {}
         for bell in doorbells:
@@ -182,12 +182,12 @@ class Database:
         return [*rung, *(bell for lane in lanes for bell in self._refill(lane))]
 
     def refill(self, queues: Collection[str]) -> list[Doorbell]:
-        """Return what is rung of these queues now, after their windows have changed."""
+        """Return the doorbells to ring on these queues after their windows have changed."""
         lanes = sorted(lane for lane in self.fair_queues if lane[0] in queues)
         return [bell for lane in lanes for bell in self._refill(lane)]
 
     def claimed(self, run_id: str, node: str, visit: int, attempt: int) -> list[Doorbell]:
-        """Take a doorbell that a worker has from its window; return those that are rung next."""
+        """Remove a doorbell that reached a worker from its window; return the next doorbells to ring."""
         run = self.runs.get(run_id)
         shape = self.shapes[run.record.fingerprint] if run else None
         if run is None or shape is None or shape.fairness is None:
@@ -226,7 +226,7 @@ class Database:
         self.signature_counts[passkey] = count
 
     def due(self, limit: int) -> list[tuple[TimerKind, str, str]]:
-        """Return the timers that are due, the oldest first; `take_timer` then removes one."""
+        """Return the due timers, oldest first; `take_timer` then removes each."""
         now = self.clock()
         if now < self._earliest:
             return []
@@ -239,7 +239,7 @@ class Database:
         return due
 
     def take_timer(self, kind: TimerKind, run_id: str, key: str) -> bool:
-        """Remove a timer that is due, unless one before it in the sweep has set it again or dropped it."""
+        """Remove a due timer, unless an earlier timer of the sweep has set it again or dropped it."""
         if self.timers.get((kind, run_id, key)) != TAKEN:
             return False
         del self.timers[kind, run_id, key]
@@ -253,7 +253,7 @@ class Database:
         }
 
     def remove_orphans(self, limit: int) -> None:
-        """Remove runs whose parent is gone, at most so many."""
+        """Remove at most `limit` runs whose parent is gone."""
         for _ in range(limit):
             if not self._orphans:
                 return
@@ -273,7 +273,7 @@ class Database:
         detail: str = "",
         data: JSON = None,
     ) -> None:
-        """Add an event to a run, and to the notices where it is one."""
+        """Add an event to a run, and to the notices if its kind is one."""
         record = run.record
         run_id = record.run_id
         data = pack_copy(data)
@@ -310,7 +310,7 @@ class Database:
         return "thawed"
 
     def wake_ready_nodes(self) -> None:
-        """Make the doorbells of ready nodes due at once, which no worker has claimed meanwhile."""
+        """Make the doorbells of ready nodes that no worker has claimed due at once."""
         now = self.clock()
         for (kind, run_id, key), due in self.timers.items():
             run = self.runs.get(run_id)

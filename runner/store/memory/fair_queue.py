@@ -1,6 +1,6 @@
-"""Doorbells of one queue and priority that share it between keys: a window is rung, others wait for turns.
+"""A queue and priority that several keys share: a window of doorbells is rung, others wait their turn.
 
-Redis does the same by a part of its scripts, store/lua/parts/fairness.lua.
+In Redis, store/lua/parts/fairness.lua does the same.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from runner.store.interface import Doorbell
 
 
 class FairQueue:
-    """Ready nodes, and a window of doorbells that are rung and not claimed.
+    """Ready nodes, and a window of doorbells that are rung but not claimed.
 
-    One that is never claimed leaves the window when its time there is over.
+    A doorbell that is never claimed leaves the window when its time there is over.
     """
 
     def __init__(self, is_ready: Callable[[Doorbell], bool]) -> None:
-        """`is_ready` says whether the visit of a doorbell still waits for a worker."""
+        """Take `is_ready`, which tells whether a doorbell's visit still waits for a worker."""
         self._is_ready = is_ready
         self._ready: StrideQueue[Doorbell] = StrideQueue()
         self._waiting: set[Doorbell] = set()
         self._rung: dict[Doorbell, int] = {}
 
     def admit(self, share: Share, bell: Doorbell, now: int) -> list[Doorbell]:
-        """Add what became ready; one that is rung already, and may be lost, is to be rung again."""
+        """Add a doorbell; return it to be rung again if it was already rung, since it may be lost."""
         bell = replace(bell, share=None)
         if bell in self._rung:
             self._rung[bell] = now + STAYS_MS
@@ -37,11 +37,11 @@ class FairQueue:
         return []
 
     def claimed(self, bell: Doorbell) -> None:
-        """Remove what a worker has claimed, or found to be stale, from the window."""
+        """Remove a doorbell that a worker has claimed, or found stale, from the window."""
         self._rung.pop(bell, None)
 
     def refill(self, window: int, now: int) -> list[Doorbell]:
-        """Take what is to be rung now, for a window of so many that are rung and not claimed."""
+        """Take the doorbells to ring now; `window` is the most that may be rung but not claimed."""
         self._rung = {bell: end for bell, end in self._rung.items() if end > now}
         while len(self._rung) >= window:
             oldest = min(self._rung, key=lambda bell: (self._rung[bell], bell.task_id))

@@ -1,4 +1,4 @@
-"""One run as the memory store keeps it. What a caller reads is a copy in stored form, as from Redis."""
+"""One run in the memory store. Callers read copies in stored form, as from Redis."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
 
 PARTITION = "p00"
-"""The partition that its entries of the audit name: it has one."""
+"""The partition that audit entries name: the memory store has only one."""
 
 KEPT = 10_000
-"""Events that a run keeps at least; at most it keeps a tenth more."""
+"""The fewest events that a long run keeps; it keeps at most a tenth more."""
 
 
 class EventLog:
-    """A run's events, numbered in order: the last ones are kept, and the length counts all."""
+    """A run's events, numbered in order: only the last are kept, but the length counts all."""
 
     def __init__(self) -> None:
         self._gone = 0
@@ -63,14 +63,14 @@ class EventLog:
         return numbered
 
     def after(self, position: int, limit: int) -> list[Event]:
-        """Return the events after a position, as far as they are kept."""
+        """Return the events after a position that are still kept."""
         first = max(0, position - self._gone)
         return self._kept[first : first + limit]
 
 
 @dataclass
 class MemoryRun:
-    """One run: its records, and the results of its nodes. It is the View that transitions look at."""
+    """One run: its records, and the results of its nodes. Transitions read it as their View."""
 
     record: RunRecord
     start: Start
@@ -241,7 +241,7 @@ class MemoryRun:
         self.ended_at = now
 
     def open(self, question: Interrupt) -> None:
-        # One that a node asks under an old name that it has back counts as the newest.
+        # A question that is asked again under an old id, when a node has its old name back, is the newest.
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
         self.closed.discard(question.id)
@@ -300,7 +300,7 @@ class MemoryRun:
     # Reading, in copies
 
     def claim(self, changes: Changes, node: str, child: RunSnapshot | None) -> Claim:
-        """Collect what the worker needs that has claimed a node."""
+        """Collect the data for the worker that has claimed a node."""
         record = changes.node(node)
         return Claim(
             token=Token(self.record.run_id, node, record.visit, record.fence),
@@ -328,14 +328,14 @@ class MemoryRun:
         )
 
     def _task(self, node: str, visit: int) -> JSON:
-        """Return the run's task, what replaces it at this visit, or the item that a node works on."""
+        """Return the run's task, its replacement at this visit, or the item that a node works on."""
         index = index_of(node)
         if index is not None:
             return self.items[map_of(node), visit][index]
         return self.tasks.get((node, visit), self.start.task)
 
     def fetch(self, changes: Changes, node: str) -> tuple[NodeRecord, JSON, VisitEntry | None]:
-        """Return a node with its latest output and entry; one without a record has no round either."""
+        """Return a node with its latest output and entry; a node without a record has no round either."""
         record = changes.node(node) if node in self.nodes else NodeRecord()
         visit = (node, record.visit)
         return record, pack_copy(self.outputs.get(visit)), pack_copy(self.entries.get(visit))
@@ -393,7 +393,7 @@ class MemoryRun:
             self.tasks[fork.visit] = pack_copy(fork.input)
 
     def migrate(self, move: Migration) -> None:
-        """Take another shape, and put results and questions under the names that its nodes have there."""
+        """Take another shape, and move results and questions to the names of its nodes."""
         self.erase(move.undone, move.forgets)
         self.maps = {
             name: record for name, record in self.maps.items() if name not in move.forgets
@@ -439,6 +439,6 @@ def _copies(values: Mapping[Any, JSON]) -> dict[Any, JSON]:
 
 
 def _rename(table: dict[Any, Any], names: Iterable[tuple[Any, Any]]) -> None:
-    """Rename keys. All are removed before any is written: two nodes may have exchanged their names."""
+    """Rename keys. All are removed before any is written, since two nodes may have swapped names."""
     moved = [(new, table.pop(old)) for old, new in names if old in table]
     table |= moved

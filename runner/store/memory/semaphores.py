@@ -1,4 +1,4 @@
-"""The limits of all runs in memory: which nodes have a place, which wait, when rates allow the next start."""
+"""The limits of all runs in memory: nodes with a place, waiting nodes, and next starts under rates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.limits.slots import (
 )
 
 Member = tuple[str, str]
-"""A run and a node of it."""
+"""A run and one of its nodes."""
 
 
 class Semaphores:
@@ -45,9 +45,9 @@ class Semaphores:
     def act(
         self, run_id: str, action: LimitAction, reservation: tuple[int, int]
     ) -> list[Member]:
-        """Apply what a transition decided and return the nodes that get a place.
+        """Apply a transition's limit action, and return the nodes that get a place.
 
-        `reservation` is the time, and the end of a place that is kept for one of them, in ms.
+        `reservation` is the current time, and the time until which such a place is kept, in ms.
         """
         match action:
             case ReserveTime():
@@ -86,5 +86,5 @@ class Semaphores:
 
 
 def _order(member: Member, since: int) -> tuple[int, bytes]:
-    """Order a queue by time; equal times by name, as Redis does."""
+    """Return a sort key that orders by time, then by name, as Redis does."""
     return since, "|".join(member).encode()

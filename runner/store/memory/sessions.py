@@ -18,13 +18,13 @@ class Sessions:
         self._lock = threading.Lock()
 
     def read(self, session_id: str) -> Session:
-        """Copy a session; one that was never written is empty."""
+        """Copy a session; it is empty if it was never written."""
         with self._lock:
             session = self._sessions.get(session_id, Session())
             return Session(pack_copy(session.messages), pack_copy(session.state))
 
     def add(self, update: Remembered, messages: Sequence[JSON]) -> None:
-        """Append what a visit adds; `messages` are all of its node's."""
+        """Add a visit's part to its session; `messages` are all messages of its node."""
         with self._lock:
             session = self._sessions.setdefault(update.session_id, Session())
             session.messages.extend(pack_copy(list(messages[update.first :])))

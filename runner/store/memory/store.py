@@ -1,7 +1,7 @@
-"""The reference store: dictionaries, one lock, and the transitions of `runner.scheduler` as they are.
+"""The reference store: dictionaries, one lock, and the unchanged transitions of `runner.scheduler`.
 
-It keeps values in their stored form (packed, encoded), so that what works here works in Redis.
-The Redis store is held equal to this one by a contract and a property test.
+It keeps values in stored form (packed, encoded), so that code which works here also works in Redis.
+A contract and a property test keep the Redis store equal to this one.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from runner.store.requests import (
 
 
 class MemoryStore:
-    """Runs in this process's memory; they end with it. Thread-safe."""
+    """A store in this process's memory, lost when the process ends. Thread-safe."""
 
     namespace = "runner"
 
@@ -73,7 +73,7 @@ class MemoryStore:
         max_state: int = MAX_STATE,
         audit: Mode = "approvals",
     ) -> None:
-        """`clock` gives milliseconds; `lease` is in seconds; `sessions` may be another store's, too."""
+        """Take a clock in milliseconds and a lease in seconds; other stores may share the `sessions`."""
         self.lease_ms, self.max_bytes, self.max_state = (
             round(lease * 1000),
             max_bytes,
@@ -106,7 +106,7 @@ class MemoryStore:
 
     @property
     def audit_entries(self) -> Sequence[dict[str, JSON]]:
-        """The entries of the audit, oldest first."""
+        """The audit's entries, oldest first."""
         return self._database.entries
 
     @property
@@ -115,7 +115,7 @@ class MemoryStore:
         return self._database.dead
 
     def next_due(self, after: int) -> int | None:
-        """Return the time of the next timer after that one, in milliseconds; None where there is none."""
+        """Return the time of the next timer after a time, in milliseconds; None without a timer."""
         with self._changed:
             return min(
                 (due for due in self._database.timers.values() if due > after), default=None
@@ -144,7 +144,7 @@ class MemoryStore:
         return 0
 
     def do(self, request: Request[R]) -> R:
-        """Do a request in the way of its type; one without any is planned as in every store."""
+        """Apply a request with the handler for its type, or by its plan if it has no handler."""
         with self._changed:
             handler = self._handlers.get(type(request))
             reply: Any = handler(request) if handler else request.plan(self._database)
@@ -183,7 +183,7 @@ class MemoryStore:
         return reply
 
     def _claim_next(self, token: Token, nonce: str, reply: Reply) -> Reply:
-        """Claim the one node that a settle has made ready; a repeat gets the claim of the first one."""
+        """Claim the only node that a settle made ready; a repeated settle gets the first one's claim."""
         changes = self._database.changes(self._database.runs[token.run_id])
         targets = {
             edge.target: changes.node(edge.target)
@@ -272,7 +272,7 @@ class MemoryStore:
         with self._changed:
             return [self._database.count_questions(query) for query in queries]
 
-    # What people do to runs
+    # Operations of people on runs
 
     def _remove(self, request: RemoveRun) -> Reply:
         run_id = request.run_id
@@ -323,7 +323,7 @@ class MemoryStore:
             for timer in due:
                 if self._database.take_timer(*timer):
                     kind, run_id, key = timer
-                    # By each timer for itself: a later one may stop the run of a node that is rung here.
+                    # After each timer separately: a later one may stop the run of a node that is rung here.
                     rung = apply(self._database, run_id, scheduler.due, kind, key)[1]
                     doorbells += self._database.in_turn(rung)
             self._database.remove_orphans(limit)

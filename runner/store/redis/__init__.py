@@ -1,1 +1,1 @@
-"""The store in Redis: the scheduler's rules on what was read, and scripts that check and write."""
+"""The store in Redis: it applies the scheduler's rules to read data, and scripts validate and write."""

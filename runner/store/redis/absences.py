@@ -1,4 +1,4 @@
-"""Absences in a transaction, beside the first partition: who is away, and who votes for them."""
+"""Absences in a transaction: the people who are away and their substitutes, stored in the first partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ABSENCES = "absences"
 
 
 def change(write_set: WriteSet, request: ChangeAbsence) -> Reply:
-    """Store an absence, or take it away."""
+    """Store or remove an absence."""
     absence = request.absence
     if absence is not None:
         write_set.put(ABSENCES, request.who, dump(asdict(absence)))
@@ -37,7 +37,7 @@ def change(write_set: WriteSet, request: ChangeAbsence) -> Reply:
 
 
 def read(fields: Sequence[bytes]) -> dict[str, Absence]:
-    """Read all absences by the person who is away. A damaged one is left out."""
+    """Read all absences by the absent person; skip damaged ones."""
     absences_by_person = {}
     for name, text in zip(fields[::2], fields[1::2], strict=True):
         try:

@@ -1,4 +1,4 @@
-"""Ended runs that wait for an archive: who writes which of them, and when they expire without it."""
+"""Ended runs that wait for an archive: workers take them to write, or they expire without it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from runner.store.redis.transaction.sets import Command
 from runner.store.redis.transaction.transaction import Transaction
 
 TIMER = "archive||"
-"""The timer that is due when no worker has looked for runs to archive for long."""
+"""The timer that is due when no worker has looked for runs to archive for a long time."""
 
 LONGEST_DELAY_MS = 3_600_000
-"""The longest wait of a run that could not be archived for its next try."""
+"""The longest wait before a run that could not be archived is tried again."""
 
 AT_ONCE = 100
 """Runs that are given up in one transaction."""
@@ -37,14 +37,14 @@ class Search:
 
     @property
     def oldest(self) -> Command:
-        """The command that reads the runs that come first, each with the time from which it may be taken."""
+        """The command that reads the first runs, each with the time from which it may be taken."""
         return ("ZRANGE", UNARCHIVED, 0, self.limit - 1, "WITHSCORES")
 
 
 def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
-    """Put the runs into a list that their caller is to archive; no other gets them for a while.
+    """Put the runs for the caller to archive into a list; no other caller gets them for a while.
 
-    It also notes that there is an archive, for which ended runs are kept from now on.
+    It also records that an archive exists, for which ended runs are kept from now on.
     """
     write_set, now = transaction.write_set, transaction.clock()
     oldest = write_set.read_set.reply(*search.oldest)
@@ -64,7 +64,7 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
         if age_ms > search.hold:
             _give_up(transaction, run_id, "it could not be written")
         else:
-            # One that fails is tried again later and later.
+            # A run that fails is tried again after ever longer waits.
             wait = min(max(search.mine, age_ms // 8), LONGEST_DELAY_MS)
             write_set.command("ZADD", UNARCHIVED, now + wait, run_id)
             runs.append(run_id)
@@ -72,7 +72,7 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
 
 
 def reads(runs: Mapping[str, int]) -> tuple[Sequence[tuple[str, str]], Sequence[Command]]:
-    """Name what `let_expire` reads: fields, each with its key, and commands."""
+    """Return the read set of `let_expire`: fields, each with its key, and commands."""
     names = (*RECORD, "ended", "idem", "tags")
     fields = [(run_key(run_id), name) for run_id in runs for name in names]
     asks: list[Command] = [("ZSCORE", UNARCHIVED, run_id) for run_id in runs]
@@ -80,10 +80,10 @@ def reads(runs: Mapping[str, int]) -> tuple[Sequence[tuple[str, str]], Sequence[
 
 
 def let_expire(transaction: Transaction, runs: Mapping[str, int]) -> Reply:
-    """Let runs expire that the archive has: run -> when it had ended.
+    """Let archived runs expire: run -> the end at which it was archived.
 
-    One that goes on again since, or has ended again, does not; nor does it wait for the archive while it
-    goes on, since its end puts it back.
+    A run that has continued or ended again since doesn't expire. While it continues, it doesn't wait for the
+    archive either, since its end puts it back.
     """
     write_set = transaction.write_set
     for run_id, ended_at in runs.items():
@@ -102,8 +102,8 @@ def let_expire(transaction: Transaction, runs: Mapping[str, int]) -> Reply:
     return Reply("archived")
 
 
-def end(transaction: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - of no run
-    """Give up all runs, some at a time: there is no archive any more."""
+def end(transaction: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG001 - it has no run
+    """Give up all runs, some at a time, because no archive is left."""
     write_set = transaction.write_set
     write_set.command("DEL", ARCHIVE)
     waiting: list[bytes] = write_set.read_set.reply("ZRANGE", UNARCHIVED, 0, AT_ONCE - 1)
@@ -115,7 +115,7 @@ def end(transaction: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG0
 
 
 def _give_up(transaction: Transaction, run_id: str, why: str) -> None:
-    """Let a run expire that is not in the archive, with a dead letter; not one that goes on again."""
+    """Let an ended run expire unarchived, with a dead letter, unless it has continued."""
     write_set = transaction.write_set
     write_set.command("ZREM", UNARCHIVED, run_id)
     run, end_text = (

@@ -1,8 +1,8 @@
 """The connection to Redis: one per thread for scripts, a pool for everything else.
 
-Scripts go over a raw connection, which costs half the processor time of the client's own call. A
-connection that broke is replaced and the command is sent once more: every script gives a
-repeat its first reply. This is the only place that translates the client's errors.
+Scripts go over a raw connection, which costs half the processor time of the client's call. A broken
+connection is replaced and the command is sent once more: every script gives a repeat its first reply.
+This is the only place that translates the client's errors.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from runner.errors import StoreError, UsageError
 from runner.store.addresses import CLIENTS, Cluster, Sentinels, canonical, cluster, sentinels
 from runner.store.redis.keys import Keys
 
-# Redis Cluster: which server has a key, and a client for each server.
+# Redis Cluster: the server of each key, and a client for each server.
 #
 # All keys of a partition share a slot, so one server has them all and nothing here spreads a request
-# over several. The map of slots is read when it is missing and dropped when a server says that it is
-# wrong, or can't be reached; the request that failed for it is repeated like any other.
+# over several. The map of slots is read when it is missing, and dropped when a server says that it is
+# wrong or can't be reached; the failed request is repeated like any other.
 
 
 Address = tuple[str, int]
@@ -51,11 +51,11 @@ MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
 KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
 
 KEY_AT = {"EVAL": 3, "EVALSHA": 3, "XGROUP": 2, "XINFO": 2}
-"""Where a command has its first key, if not at once."""
+"""The position of a command's first key, if it isn't the first argument."""
 
 
 def key_of(command: Sequence[Any]) -> str | bytes | None:
-    """Return the key that decides which server a command goes to; None where any server can answer."""
+    """Return the key that decides which server a command goes to; None if any server can answer."""
     if command[0] in KEYLESS:
         return None
     reads = command[0] in {"XREAD", "XREADGROUP"}
@@ -65,10 +65,10 @@ def key_of(command: Sequence[Any]) -> str | bytes | None:
 
 
 class Servers:
-    """The servers of a cluster, by what they have. Thread-safe."""
+    """The servers of a cluster, by their slots. Thread-safe."""
 
     def __init__(self, cluster: Cluster, options: Mapping[str, Any]) -> None:
-        """`options` are those of every client; nothing is connected yet."""
+        """Take the cluster, and the options for every client; nothing is connected yet."""
         login = {"username": cluster.username, "password": cluster.password, "ssl": cluster.tls}
         self._hosts, self._options = cluster.hosts, {**login, **options}
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class Servers:
         """Return the server that has a key.
 
         Raises:
-            redis.ConnectionError: no server of the cluster can be asked, or none has it.
+            redis.ConnectionError: no server of the cluster can be reached, or none has the key's slot.
         """
         slots = self._slots or self._learn()
         address = slots.get(key_slot(key.encode() if isinstance(key, str) else key))
@@ -89,7 +89,7 @@ class Servers:
         return address
 
     def homes(self, first: str) -> dict[Address, str]:
-        """Return a key that is on it for each server that has slots, that of the key `first` at the front."""
+        """Return a key on each server that has slots; the server of the key `first` comes first."""
         homes = {self.address(first): first}
         servers = set(self._slots.values())
         for number in itertools.count():
@@ -107,7 +107,7 @@ class Servers:
             return self._clients[address]
 
     def forget(self) -> None:
-        """Read the map of slots again before the next request: it was wrong, or a server is gone."""
+        """Drop the map of slots, so the next request reads it: it was wrong, or a server is gone."""
         self._slots = {}
 
     def clients(self) -> list[Any]:
@@ -118,7 +118,7 @@ class Servers:
             client.close()
 
     def _learn(self) -> dict[int, Address]:
-        """Ask the known servers for the map of slots, those of the URL last, until one answers."""
+        """Ask the known servers for the map of slots, the URL's servers last, until one answers."""
         failed: Exception | None = None
         for address in dict.fromkeys([*self._clients, *self._hosts]):
             try:
@@ -134,7 +134,7 @@ class Servers:
 
 
 def _slots(ranges: Sequence[Sequence[Any]], asked: Address) -> dict[int, Address]:
-    """Read which server has which slots; one that doesn't know its own name is the one that was asked."""
+    """Read the server of each slot; a server that doesn't know its own name is the one that was asked."""
     servers: dict[int, Address] = {}
     for first, last, (host, port, *_), *_ in ranges:
         address = ((host or b"").decode() or asked[0], int(port))
@@ -147,16 +147,16 @@ Argument = bytes | str | int
 HOME = Keys().prefix
 
 TIMEOUT = 5.0
-"""Seconds that one command, or a connect, may take."""
+"""Seconds that a command or a connect may take."""
 
 NOTICED_WITHIN = 0.5
-"""Seconds within which a thread that waits for the server notices that it is to stop."""
+"""Seconds within which a thread that waits for the server notices that it must stop."""
 
 KERNEL_WAITS = sys.platform == "linux" and sys.maxsize > 2**32
-"""True where a socket's own time limits are set as below: elsewhere they have another form."""
+"""Whether a socket's time limits have the form set below; other platforms have another form."""
 
 ASKED_WITHIN = 1.0
-"""Seconds that a Sentinel has to answer where the primary is, before another one is asked."""
+"""Seconds that a Sentinel has to name the primary before another one is asked."""
 
 _AGAIN = " Nothing was written. The request may be repeated, and work continues by itself when there is "
 
@@ -167,7 +167,7 @@ PASSING = {
     "NOREPLICAS": _AGAIN + "a replica. Start it, or lower min-replicas-to-write.",
     "READONLY": _AGAIN + "a primary. Check that RUNNER_REDIS_URL names it, or its Sentinels.",
 }
-"""Refusals that pass, by a word of the server's message, and what to do."""
+"""Advice for temporary refusals, by a word of the server's message."""
 
 ELSEWHERE = (
     _AGAIN
@@ -181,13 +181,13 @@ class RedisConnection:
     def __init__(
         self, url: str, home: str = HOME, check: Callable[[RedisConnection], None] | None = None
     ) -> None:
-        """Take a redis-py URL (redis://, rediss://, unix://), or one of Sentinels or of a cluster.
+        """Take a redis-py URL (redis://, rediss://, unix://), or the URL of Sentinels or a cluster.
 
-        Nothing is connected yet. In a cluster `client` is that of the server which has the key `home`.
-        `check` is called before the first command, and before each until it has returned.
+        Nothing is connected yet. In a cluster, `client` is the client of the server that has the key `home`.
+        `check` is called before each command until it has once returned.
 
         Raises:
-            UsageError: it is no such URL.
+            UsageError: the URL can't be read.
         """
         try:
             url = canonical(url)
@@ -195,7 +195,7 @@ class RedisConnection:
             self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
             self._client: Any = None if spread else _client(url)
         except ValueError as error:
-            # Without the URL, which may hold a password.
+            # The message leaves out the URL, which may hold a password.
             raise UsageError(
                 f"the address of the store can't be read ({error}), so nothing was done. Give "
                 "RUNNER_REDIS_URL or --redis-url a URL such as redis://localhost:6379/0 or unix:///run/redis.sock?db=0."
@@ -204,14 +204,14 @@ class RedisConnection:
         self._watched = sentinels(url) is not None
         self._own = threading.local()
         self._check = check
-        # Another object after each connect: the server may have lost what it had acknowledged before.
+        # Each connect replaces this object: the server may have lost writes that it had acknowledged.
         self.connect_mark = object()
 
     def homes(self) -> dict[str, str]:
-        """Return each server's name, and a key with which as `home` it is asked what needs no key.
+        """Return each server's name, and a key to use as `home` for commands to it that need no key.
 
         Raises:
-            StoreError: no server of a cluster could be reached.
+            StoreError: no server of the cluster could be reached.
         """
         if self._servers is None:
             return {self.place: self._home}
@@ -248,15 +248,15 @@ class RedisConnection:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def apart(self, keys: Sequence[str]) -> list[list[str]]:
-        """Split keys into those that one command may name together: in a cluster each is alone."""
+        """Group keys that one command may name together; in a cluster each key is alone."""
         return [list(keys)] if self._servers is None else [[key] for key in keys]
 
     def call_blocking(
         self, seconds: float, is_stopping: Callable[[], bool], *command: Argument
     ) -> Any:
-        """Send a command that the server answers within so many seconds, or with None.
+        """Send a command that the server answers within `seconds`, or with None.
 
-        None also when `is_stopping` becomes true: then the server finds out that the reader is gone.
+        None is also returned if `is_stopping` becomes true; the connection is closed, so the server notices.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -279,7 +279,7 @@ class RedisConnection:
         """Send commands for keys of one server at once, and return their replies.
 
         Raises:
-            StoreError: the store could not be reached, or refused one.
+            StoreError: the store could not be reached, or refused a command.
         """
 
         def exchange(connection: Any) -> list[Any]:
@@ -303,8 +303,8 @@ class RedisConnection:
     ) -> Any:
         """Send one command on this thread's connection and return the raw reply.
 
-        `then` is called with the connection and the reply when that is there; should it break meanwhile, both
-        are done again. With `exchange` that is called with the connection, to send and to read.
+        `then` is called with the connection and the reply; if the connection breaks meanwhile, the command
+        and `then` are repeated. If given, `exchange` is called with the connection to send and to read.
 
         Raises:
             StoreError: the store could not be reached or refused.
@@ -316,10 +316,10 @@ class RedisConnection:
                 try:
                     connection = self._connection(command)
                     if self._watched:
-                        # Only connect() asks the Sentinels; it returns at once when it is connected.
+                        # Only connect() asks the Sentinels; it returns at once if already connected.
                         connection.connect()
                     if exchange is None:
-                        # As `send_command` does, which copies the arguments first.
+                        # Like `send_command`, which would copy the arguments first.
                         packed = [hiredis.pack_command(command)]  # type: ignore[arg-type]  # its stub wants one
                         connection.send_packed_command(packed, check_health=False)
                         reply = connection.read_response()
@@ -345,7 +345,7 @@ class RedisConnection:
                 repeated = True
 
     def _connection(self, command: tuple[Argument, ...]) -> Any:
-        """A connection that came through a fork belongs to the parent, so the child makes its own."""
+        """Return this thread's connection; a fork's child makes a new one, since the old is the parent's."""
         if self._check is not None:
             self._checked()
         held = self._own.__dict__
@@ -365,16 +365,14 @@ class RedisConnection:
         return made
 
     def _on_connect(self, connection: Any) -> None:
-        """Note a new connection, and have the kernel limit how long it waits, where it can.
+        """Note a new connection, and let the kernel limit its waits, if it can.
 
-        With a time limit of its own Python waits and reads in two system calls, and gives the interpreter
-        lock to another thread in both: a node then costs four system calls and as many hand-overs more.
+        If Python limits the time itself, it waits and reads in two system calls, and hands the interpreter
+        lock to another thread in both: a node then costs four more system calls and as many hand-overs.
         """
         self.connect_mark = object()
         opened = connection._sock  # noqa: SLF001 - no public way
-        if (
-            KERNEL_WAITS and type(opened).__module__ == "socket"
-        ):  # not of TLS, and not of gevent
+        if KERNEL_WAITS and type(opened).__module__ == "socket":  # neither TLS nor gevent
             limit = struct.pack("ll", int(TIMEOUT), 0)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -391,7 +389,7 @@ class RedisConnection:
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """Turn the client's errors into StoreError, but for a script that the server has forgotten."""
+        """Turn the client's errors into StoreError, except that the server has forgotten a script."""
         try:
             yield
         except NoScriptError:
@@ -414,7 +412,7 @@ class RedisConnection:
             ) from error
 
     def _refusal(self, error: redis.ResponseError) -> StoreError:
-        """Make the error for a server that refused a command; `passing` where it will take it later."""
+        """Make the error for a refused command, with `passing` set if the server will take it later."""
         text = str(error)
         fix = next((fix for word, fix in PASSING.items() if word in text), "")
         fix = ELSEWHERE if isinstance(error, MOVED) else fix
@@ -423,7 +421,7 @@ class RedisConnection:
         return refused
 
     def release(self) -> None:
-        """Close what this thread has used, and what is not in use; the next command connects again."""
+        """Close this thread's connections, and unused ones; the next command connects again."""
         connections = self._own.__dict__.pop("connections", {})
         self._own.__dict__.clear()
         for connection in connections.values():
@@ -438,12 +436,12 @@ class RedisConnection:
 
 
 def mapping_of(reply: Sequence[Any]) -> dict[Any, Any]:
-    """Return a reply in which each name, or member, is followed by its value."""
+    """Return the mapping of a reply in which each name or member is followed by its value."""
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def connected(place: str | RedisConnection, home: str = HOME) -> RedisConnection:
-    """Return a database as it is connected, or open the one of a URL; see RedisConnection."""
+    """Return the given connection, or open one to a URL; see RedisConnection."""
     return RedisConnection(place, home) if isinstance(place, str) else place
 
 
@@ -451,7 +449,7 @@ def _reply(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError as refusal:
-        return refusal  # the replies behind it must be read
+        return refusal  # later replies must still be read
 
 
 OPTIONS: dict[str, Any] = {
@@ -459,13 +457,13 @@ OPTIONS: dict[str, Any] = {
     "socket_connect_timeout": TIMEOUT,
     "health_check_interval": 30,
     "protocol": 2,
-    # The pool counts a connection for every thread that ever was, and gives up at 100 by default.
+    # The pool counts a connection for every past thread, and gives up at 100 by default.
     "max_connections": 2**31,
 }
 
 
 def _client(url: str) -> Any:
-    """Any: its annotations allow for text, but without decode_responses every reply is bytes."""
+    """Open a client. Any: its annotations allow text, but without decode_responses replies are bytes."""
     service = sentinels(url)
     if service is not None:
         return _primary(service)
@@ -474,13 +472,13 @@ def _client(url: str) -> Any:
 
 
 class Watchers(Sentinel):
-    """Sentinels, whose errors say why each of them named no primary: redis-py's have no reasons."""
+    """Sentinels whose errors say why each named no primary: redis-py's errors give no reasons."""
 
     def discover_master(self, service_name: str) -> tuple[str, int]:
-        """Return where the primary of a service is, by the first Sentinel that knows.
+        """Return the address of a service's primary, from the first Sentinel that knows it.
 
         Raises:
-            MasterNotFoundError: none of them does.
+            MasterNotFoundError: no Sentinel knows it.
         """
         base: Any = self  # redis-py's Sentinel has no annotations
         reasons = []
@@ -501,7 +499,7 @@ class Watchers(Sentinel):
 
 
 def _primary(service: Sentinels) -> Any:
-    """Return a client of which each new connection asks the Sentinels where the primary is."""
+    """Return a client whose new connections each ask the Sentinels for the primary."""
     # Any: redis-py's Sentinel has no annotations.
     watching: Any = Watchers
     watchers = watching(

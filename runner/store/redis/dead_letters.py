@@ -1,7 +1,7 @@
-"""Dead letters: messages that could not be used, and nodes that killed every worker they met.
+"""Dead letters: messages that could not be used, and nodes that were given up.
 
 Each is kept with its reason until it is deleted or sent again. A letter's id is `message:` or `node:`, for
-a node's the number of its partition unless that is 0, and its place in its stream. Every method raises
+a node the number of its partition unless it is 0, and its place in its stream. Every method raises
 StoreError when Redis can't be reached.
 """
 
@@ -23,7 +23,7 @@ class DeadLetters:
     """The dead letters of one namespace in the partitions of a store."""
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
         where = partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in where]
         self._redis = [
@@ -32,15 +32,15 @@ class DeadLetters:
         ]
         self._metrics = [own.metrics for own in keys]
         self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
-        # Those behind the Celery tasks that take messages.
+        # The streams of the Celery tasks that take messages.
         self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
 
     def count(self) -> int:
-        """Return how many there are."""
+        """Count the dead letters."""
         return sum(int(redis.call("XLEN", stream)) for _, redis, stream in self._streams())
 
     def dropped(self) -> int:
-        """Return how many letters were deleted since they were too many, old or large."""
+        """Count the letters that were deleted because they were too many, too old or too large."""
         (field,) = measurements.dropped(0)
         counts = (
             redis.call("HGET", metrics, field)
@@ -60,7 +60,7 @@ class DeadLetters:
         """Return one letter.
 
         Raises:
-            UsageError: that is no id of a letter. NotFoundError: there is none of that id.
+            UsageError: the id can't be a letter's. NotFoundError: no letter has it.
         """
         kind, redis, stream, place = self._find(letter_id)
         entries = redis.call("XRANGE", stream, place, place)
@@ -74,7 +74,7 @@ class DeadLetters:
         """Put a message back on the stream that it came from, and return its id there.
 
         Raises:
-            UsageError: it is a node's letter, or the message never was on a stream and can't be.
+            UsageError: it is a node's letter, or its message does not belong on a stream.
         """
         stream = self._doors.get(letter.source, letter.source)
         if letter.kind != "message" or stream not in self._doors.values() or not letter.body:
@@ -88,24 +88,24 @@ class DeadLetters:
         return sent.decode()
 
     def drop(self, letter_id: str) -> bool:
-        """Delete a letter; False when there was none."""
+        """Delete a letter; return False if it didn't exist."""
         _, redis, stream, place = self._find(letter_id)
         return bool(redis.call("XDEL", stream, place))
 
     def _streams(self) -> Iterator[tuple[str, RedisConnection, str]]:
-        """Return the streams of letters, each with how the ids of its letters begin."""
+        """Return the streams of letters, each with the prefix of its letters' ids."""
         yield "message", self._redis[0], self._messages
         for number, (redis, stream) in enumerate(zip(self._redis, self._nodes, strict=True)):
             yield f"node:{number}" if number else "node", redis, stream
 
     def _find(self, letter_id: str) -> tuple[str, RedisConnection, str, str]:
-        """Return how a letter's id begins, and its place in which stream."""
+        """Return the prefix of a letter's id, its stream, and its place there."""
         start, _, place = letter_id.rpartition(":")
         for kind, redis, stream in self._streams():
             if kind == start and place.replace("-", "", 1).isdecimal():
                 return kind, redis, stream, place
         raise UsageError(
-            f"{letter_id!r} is no id of a dead letter; they look like message:1700000000000-0."
+            f"{letter_id!r} is not the id of a dead letter; ids look like message:1700000000000-0."
         )
 
 

@@ -1,8 +1,8 @@
-"""The deliveries of each webhook: what is to be sent, and for a while what was.
+"""The deliveries of each webhook: those to send, and for a while those already sent.
 
-One process at a time sends for a webhook: who holds its lock, which lapses where that process dies. It takes
-the webhook's notices from a consumer group and puts them among the deliveries; so an endpoint that does not
-answer keeps no notice in the stream.
+One process at a time sends for a webhook: the holder of its lock, which lapses if that process dies. It moves
+the webhook's notices from a consumer group to the deliveries, so an endpoint that doesn't answer keeps no
+notice in the stream.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from runner.store.redis.transaction.transaction import Transaction, transactions
 from runner.webhooks.webhook import Delivery
 
 MOST = 10_000
-"""Deliveries of one webhook that are stored at most, those that are done included."""
+"""The most deliveries stored for one webhook, including finished ones."""
 
 MOST_BYTES = 50_000_000
-"""Bytes of their bodies at most."""
+"""The most bytes of their bodies."""
 
 STAY_MS = 7 * 86_400_000
 """Ms for which a delivery is stored."""
 
 LOCK_MS = 15_000
-"""Ms for which a process sends alone without saying so again: longer than one request takes."""
+"""Ms for which a lock to send lasts unless it is prolonged: longer than one request takes."""
 
 BYTES, DROPPED, LOCK = b"#bytes", b"#dropped", "#lock"
-"""Fields beside the documents: their bytes, how many were dropped, and who sends until when (ms)."""
+"""Fields beside the documents: their bytes, the number dropped, and the lock's holder and end (ms)."""
 
 
 class Deliveries:
     """Deliveries to webhooks. Every method raises StoreError when Redis can't be reached."""
 
     def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
-        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        """Take the first server's URL or connection; nothing is connected yet."""
         self._keys = Keys(namespace)
         self._redis = connected(place, self._keys.prefix)
         self._transactions = transactions_of(self._redis, self._keys.prefix)
@@ -48,11 +48,11 @@ class Deliveries:
     # Locks
 
     def hold(self, webhook_id: str, holder: str, ms: int = LOCK_MS) -> bool:
-        """Take or prolong the lock to send; False where another process has it."""
+        """Take or prolong the lock to send; return False if another process has it."""
         return self._change_lock(webhook_id, holder, ms)
 
     def release(self, webhook_id: str, holder: str) -> None:
-        """Leave the lock to the next process that asks."""
+        """Release the lock for the next process that asks."""
         self._change_lock(webhook_id, holder, 0)
 
     def _change_lock(self, webhook_id: str, holder: str, ms: int) -> bool:
@@ -74,12 +74,12 @@ class Deliveries:
     # Deliveries
 
     def enqueue(self, webhook_id: str, deliveries: Iterable[tuple[Delivery, bytes]]) -> int:
-        """Add deliveries, and remove what is old or too much; return how many of those still waited."""
+        """Add deliveries, and remove old or excess ones; return how many of the removed still waited."""
         documents, queue, log = self._keys.deliveries(webhook_id)
         client = self._redis.client_of(documents)
         with self._redis.translated():
             for delivery, body in deliveries:
-                # One that is there came twice: its notice was not acknowledged.
+                # An existing delivery came twice because its notice was not acknowledged.
                 if client.hexists(documents, delivery.id):
                     continue
                 with client.pipeline(transaction=True) as pipe:
@@ -115,14 +115,14 @@ class Deliveries:
         return is_waiting
 
     def next_delivery(self, webhook_id: str) -> tuple[Delivery, bytes] | None:
-        """Return what is due first, with its body; it may be due later."""
+        """Return the delivery that is due first, even if it isn't due yet, with its body."""
         documents, queue, _ = self._keys.deliveries(webhook_id)
         first = self._redis.call("ZRANGE", queue, 0, 0)
         text = self._redis.call("HGET", documents, first[0]) if first else None
         return _read(text) if text else None
 
     def record(self, webhook_id: str, delivery: Delivery) -> None:
-        """Write what has become of a delivery; one that was removed stays so."""
+        """Write a delivery's new state, unless it was removed."""
         documents, queue, _ = self._keys.deliveries(webhook_id)
         text = self._redis.call("HGET", documents, delivery.id)
         if text is None:
@@ -139,10 +139,10 @@ class Deliveries:
             pipe.execute()
 
     def get(self, webhook_id: str, delivery_id: str) -> Delivery:
-        """Read one.
+        """Read a delivery.
 
         Raises:
-            NotFoundError: there is none of that id.
+            NotFoundError: no delivery has that id.
         """
         text = self._redis.call("HGET", self._keys.deliveries(webhook_id)[0], delivery_id)
         if text is None or delivery_id.startswith("#"):
@@ -152,13 +152,13 @@ class Deliveries:
         return _read(text)[0]
 
     def page(self, webhook_id: str, limit: int, cursor: str | None = None) -> Page[Delivery]:
-        """List the deliveries of a webhook, the newest first; `cursor` is `next` of the page before."""
+        """List the deliveries of a webhook, newest first; `cursor` is `next` of the previous page."""
         documents, _, log = self._keys.deliveries(webhook_id)
         start = 0
         if cursor:
             at, last = position_in(cursor)
             rank = self._redis.call("ZREVRANK", log, last)
-            # One that is gone meanwhile was the oldest of all, or had others of its millisecond before it.
+            # A delivery that is gone by now was the oldest, or shared its millisecond with earlier ones.
             start = (
                 int(self._redis.call("ZCOUNT", log, at, "+inf"))
                 if rank is None
@@ -173,7 +173,7 @@ class Deliveries:
         return Page(items, cursor_of((items[-1].at, items[-1].id)) if more else None)
 
     def backlog(self, webhook_id: str) -> tuple[int, int]:
-        """Return how many deliveries wait, and how many were given up since too many did."""
+        """Return how many deliveries wait, and how many were dropped while waiting."""
         documents, queue, _ = self._keys.deliveries(webhook_id)
         waiting, dropped = self._redis.call_all(("ZCARD", queue), ("HGET", documents, DROPPED))
         return int(waiting), int(dropped or 0)

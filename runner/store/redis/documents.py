@@ -1,7 +1,7 @@
-"""Documents that have a timer each, such as schedules and webhooks, in the first partition of a namespace.
+"""Documents with a timer each, such as schedules and webhooks, in the first partition of a namespace.
 
-A sweep takes the timer and moves it by a lease; the process that took it does what it stands for. Every
-change is a transaction, so that of two processes one changes it.
+A sweep takes a due timer and moves it by a lease; the process that took it does the document's work. Every
+change is a transaction, so that only one of two processes makes it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runner.store.redis.transaction.transaction import Transaction, transactions
 
 
 class Document(Protocol):
-    """A dataclass with an id and a timer, stored as JSON; `kind` is the name of such values.
+    """A dataclass with an id and a timer, stored as JSON; `kind` is the name of the document type.
 
-    A namespace has `limit` of them at most.
+    A namespace has at most `limit` documents of a type.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -35,7 +35,7 @@ class Document(Protocol):
     def id(self) -> str: ...
 
     def due_at(self, now: int) -> int | None:
-        """Return for when its timer is set (ms); None for no timer."""
+        """Return the time of its timer (ms); None for no timer."""
 
 
 Kind = TypeVar("Kind", bound=Document)
@@ -50,7 +50,7 @@ class Documents(Generic[Kind]):
         place: str | RedisConnection,
         namespace: str = NAMESPACE,
     ) -> None:
-        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        """Take the first server's URL or connection; nothing is connected yet."""
         self._type, self._keys = document_type, Keys(namespace)
         self._key = f"{document_type.kind}s"
         self._redis = connected(place, self._keys.prefix)
@@ -64,24 +64,24 @@ class Documents(Generic[Kind]):
         return self._redis.now()
 
     def all(self) -> list[Kind]:
-        """List them by their ids."""
+        """List all documents, sorted by id."""
         stored = self._redis.call("HGETALL", self._keys.prefix + self._key)
         return sorted(map(self._read, stored[1::2]), key=lambda document: document.id)
 
     def get(self, document_id: str) -> Kind:
-        """Read one.
+        """Read a document.
 
         Raises:
-            NotFoundError: there is none of that id.
+            NotFoundError: no document has that id.
         """
         text = self._redis.call("HGET", self._keys.prefix + self._key, document_id)
         return self._there(document_id, self._read(text) if text is not None else None)
 
     def add(self, document: Kind) -> None:
-        """Store a new one.
+        """Store a new document.
 
         Raises:
-            UsageError: there are too many. ConflictError: there is one of that id.
+            UsageError: there are too many. ConflictError: the id is taken.
         """
         if self._redis.call("HLEN", self._keys.prefix + self._key) >= self._type.limit:
             raise UsageError(
@@ -98,7 +98,7 @@ class Documents(Generic[Kind]):
         self._update(document.id, begin)
 
     def replace(self, before: Kind, after: Kind) -> bool:
-        """Change one; False where it is not what was read any more."""
+        """Replace a document; return False if it has changed since it was read."""
 
         def exchange(current: Kind | None) -> Kind:
             if _text(current) != _text(before):
@@ -112,10 +112,10 @@ class Documents(Generic[Kind]):
         return True
 
     def change(self, document_id: str, change: Callable[[Kind], Kind]) -> Kind:
-        """Read one, and replace it by what `change` makes of it.
+        """Read a document, and replace it by the result of `change`.
 
         Raises:
-            NotFoundError: there is none of that id.
+            NotFoundError: no document has that id.
         """
         _, after = self._update(
             document_id, lambda current: change(self._there(document_id, current))
@@ -123,7 +123,7 @@ class Documents(Generic[Kind]):
         return self._there(document_id, after)
 
     def remove(self, document_id: str) -> Kind:
-        """Delete one, and return what it was; it raises as `change` does."""
+        """Delete a document and return it; raises like `change`."""
 
         def end(current: Kind | None) -> None:
             self._there(document_id, current)
@@ -147,7 +147,7 @@ class Documents(Generic[Kind]):
             nonlocal pair
             write_set = transaction.write_set
             text = write_set.read(self._key, document_id)
-            # Repeated after a lost reply, it finds what it has written itself.
+            # After a lost reply, the repeat finds its own first write.
             if (text or b"").decode() in proposed:
                 return Reply("done")
             before = self._read(text) if text is not None else None
@@ -168,12 +168,12 @@ class Documents(Generic[Kind]):
 
 
 def timer_of(kind: str, document_id: str) -> str:
-    """Name the member of the timers that stands for a document."""
+    """Name a document's member in the timers."""
     return f"{kind}|{document_id}|"
 
 
 def _text(document: Document | None) -> str:
-    # Always the same text for the same document: it is compared.
+    # Texts are compared, so a document must always have the same one.
     return (
         ""
         if document is None

@@ -1,7 +1,7 @@
 """The template from which a script makes doorbells: a queue message with places to fill in.
 
-The Celery skin makes it from a message that the installed Celery itself wrote; the store keeps it,
-so that any process that starts or answers can ring without Celery.
+runner/celery makes it from a message that the installed Celery wrote; the store keeps it, so that any
+process that starts or answers can ring without Celery.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from runner.errors import UsageError
 
 VERSION = 1
-"""The version of what a script can fill in. Processes of two releases that differ in it may share a store:
-each rings with the template that a worker of its own version left, or wakes a sweep."""
+"""The version of the places that a script can fill in. Processes of two releases with different versions may
+share a store: each rings with the template that a worker of its version left, or wakes a sweep."""
 
 PLACES = frozenset(
     {
@@ -30,16 +30,16 @@ PLACES = frozenset(
         "argsrepr",
     }
 )
-"""Values that a script can fill in: each is the inside of a JSON string, but `priority`, a number, and
+"""Values that a script can fill in: each is the inside of a JSON string, except `priority`, a number, and
 `parent_id`, a whole string or null."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorbellTemplate:
-    """A message as text and places by turns, beginning and ending with text.
+    """A message as alternating text and places, beginning and ending with text.
 
-    `queue_keys` gives for each priority (0 to 9) what follows the queue's name in the key of its list,
-    `prefix` what is before it.
+    In the key of a queue's list, `prefix` comes before the queue's name, and `queue_keys` has the suffix for
+    each priority (0 to 9).
     """
 
     parts: Sequence[str]
@@ -47,7 +47,7 @@ class DoorbellTemplate:
     prefix: str = ""
 
     def fields(self) -> dict[str, str]:
-        """Return the fields of the stored template: a format of Lua's, and what to fill in, in order.
+        """Return the fields of the stored template: a Lua format, and the places to fill in, in order.
 
         Raises:
             UsageError: a place is unknown.
@@ -73,7 +73,7 @@ class DoorbellTemplate:
 
 
 def constants(fields: Mapping[str, str]) -> str:
-    """Write a stored template as Lua, for the front of the script `apply`; nothing where there is none."""
+    """Write a stored template as Lua code to put before the script `apply`, even if none is stored."""
     if "digest" not in fields:
         return "local DOORBELL\n"
     places = ", ".join(f"values.{place}" for place in fields["places"].split())
@@ -88,6 +88,6 @@ def constants(fields: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """Quote a text for Lua: all but plain characters as numbers."""
+    """Quote a text for Lua, writing all but plain characters as numbers."""
     plain = re.sub(rb"[^ !#-\[\]-~]", lambda match: b"\\%03d" % match[0][0], text.encode())
     return f'"{plain.decode()}"'

@@ -21,16 +21,16 @@ from runner.store.redis.transaction.transaction import Transaction, Transactions
 log = logging.getLogger(__name__)
 
 LONGEST_DELAY_MS, FAILURES = 300_000, 5
-"""The longest delay of a timer that fails, and its failures before there is a dead letter."""
+"""The longest delay of a failing timer, and the number of its failures that writes a dead letter."""
 
 TIMERS, FAILING = "timers", "failing"
 
 SLOT = "slot"
-"""The timer of a slot that a run of another partition has."""
+"""The timer of a slot that a run in another partition holds."""
 
 
 def name_of(member: bytes) -> str | None:
-    """Return the name of a timer: its kind, a run and a key, with "|" between; None for what is none."""
+    """Return the name of a timer: its kind, a run and a key, joined by "|"; None if it is malformed."""
     with contextlib.suppress(UnicodeDecodeError):
         name = member.decode()
         return name if name.count("|") >= 2 else None
@@ -38,16 +38,16 @@ def name_of(member: bytes) -> str | None:
 
 
 def drop_malformed(transaction: Transaction, member: bytes) -> Reply:
-    """Delete what is no timer, with a dead letter."""
+    """Delete a malformed timer, with a dead letter."""
     transaction.write_set.command("ZREM", TIMERS, member)
     transaction.write_dead_letter(
-        "", "", 0, f"{member!r} is no timer and was deleted: only this library writes there"
+        "", "", 0, f"{member!r} isn't a timer and was deleted: only this library writes there"
     )
     return Reply("malformed")
 
 
 def handle_due(transaction: Transaction, member: str, new_score: str, *, failed: bool) -> Reply:
-    """Handle a timer that was moved to `new_score` meanwhile; one that is gone was handled."""
+    """Handle a timer that the sweep moved to `new_score`; if it is gone, it was already handled."""
     write_set = transaction.write_set
     at: bytes | None = write_set.read_set.reply("ZSCORE", TIMERS, member)
     if at is None or float(at) != float(new_score):
@@ -55,11 +55,11 @@ def handle_due(transaction: Transaction, member: str, new_score: str, *, failed:
     write_set.scores[TIMERS, member] = new_score
     kind, run_id, key = member.split("|", 2)
     if kind not in DUE and kind not in set(TimerKind):
-        # One that a newer version set is left to its workers.
+        # A timer of a newer version is left to that version's workers.
         write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
         return Reply("left")
     if kind == TimerKind.MAP and transaction.defers_to_timer:
-        # Its items end all the time, and each end begins others.
+        # Its items keep ending, and each end begins others.
         write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
         return Reply("left")
     write_set.timer(member, None)
@@ -71,7 +71,7 @@ def handle_due(transaction: Transaction, member: str, new_score: str, *, failed:
 
 
 def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
-    """Postpone a timer that fails, longer each time; after some failures write a dead letter."""
+    """Postpone a failing timer, longer each time; after some failures write a dead letter."""
     write_set = transaction.write_set
     times = int(write_set.read(FAILING, member) or 0) + 1
     write_set.put(FAILING, member, times)
@@ -95,7 +95,7 @@ def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
 
 
 def _hand_over(kind: str) -> Callable[[Transaction, str, str], Reply]:
-    # What follows is not this transaction's: the process that swept does it, or another if it dies.
+    # The work isn't part of this transaction: the process that swept does it, or another if that dies.
     def plan(transaction: Transaction, name: str, key: str) -> Reply:
         transaction.write_set.timer(
             f"{kind}|{name}|{key}",
@@ -137,7 +137,7 @@ def attempt(transactions: Transactions, member: str, moved: str, *, failed: bool
 
 
 def _check_slot(transaction: Transaction, run_id: str, key: str) -> Reply:
-    # The run is in another partition: who sweeps both asks there.
+    # The run is in another partition: a store that sweeps both asks there.
     write_set = transaction.write_set
     version = transaction.clock() + write_set.settings.lease_ms
     write_set.timer(f"{SLOT}|{run_id}|{key}", version)
@@ -145,7 +145,7 @@ def _check_slot(transaction: Transaction, run_id: str, key: str) -> Reply:
 
 
 def _admit(transaction: Transaction, at_most: str, key: str) -> Reply:
-    """Begin runs of a key whose bound a deploy has changed; the next sweep goes on where there were any."""
+    """Begin runs of a key whose bound a deploy has changed; if any began, the next sweep continues."""
     doorbells: list[Doorbell] = []
     for run in admitted(transaction, key, int(at_most)):
         name = run.record.run_id
@@ -163,17 +163,17 @@ DUE = {
     "webhook": _hand_over("webhook"),
     SLOT: _check_slot,
 }
-"""Kinds of timer beside `TimerKind`, which the scheduler knows nothing of."""
+"""Kinds of timer beside `TimerKind`, which the scheduler doesn't know."""
 
 
 def let_expire(transaction: Transaction, limit: int) -> Reply:
-    """Set the expiry of ended runs' children, and forget runs whose keys are gone: so many of each at most.
+    """Set the expiry of ended runs' children, and forget expired runs: at most `limit` of each.
 
-    The word is the number of children, and of the runs that were forgotten where there may be more of them.
+    The word is the number of children, plus `limit` if there may be more runs to forget.
     """
     write_set = transaction.write_set
     write_set.read_set.ask("LRANGE", "retiring", 0, limit - 1)
-    # The time is no part of the question: it is another one at each look.
+    # The command can't contain the time, which differs at each look.
     range_command: tuple[str | int, ...] = ("ZRANGE", "retired", 0, limit - 1, "WITHSCORES")
     write_set.read_set.ask(*range_command)
     children: list[bytes] = write_set.read_set.reply("LRANGE", "retiring", 0, limit - 1)
@@ -190,7 +190,7 @@ def let_expire(transaction: Transaction, limit: int) -> Reply:
                 ledger.note_removal(write_set, run)
                 run_end.remove(write_set, run)
         elif run_end.outlived(write_set, run.parent):
-            # Otherwise its parent goes on again since.
+            # Otherwise its parent has continued since.
             run_end.retire(write_set, run)
     entries: list[bytes] = write_set.read_set.reply(*range_command)
     pairs = mapping_of(entries).items()

@@ -1,8 +1,8 @@
 """Levels of safety that a write must reach before it is acknowledged: see docs/decisions/0010-durability.md.
 
 `fast` trusts the server's reply. `fsync` waits until its append-only file is on its disk, `replica`
-until a replica has the write. Both ask on the connection that wrote, since the answer is about
-that one; and both write a mark first: otherwise a repeat that had nothing to write would wait for nothing.
+until a replica has the write. Both ask on the connection that wrote, since the answer is about that
+connection. Both write a mark first: otherwise a repeat that had nothing to write would wait for nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ WORKERS_OWN = frozenset(
         "use",
     }
 )
-"""The requests that a worker makes for a node that it has or takes."""
+"""The requests that a worker makes for a node that it holds or claims."""
 
 ACKNOWLEDGED = WORKERS_OWN - {"claim", "shelve"} | {
     "answer",
@@ -55,15 +55,16 @@ ACKNOWLEDGED = WORKERS_OWN - {"claim", "shelve"} | {
     "start",
     "withdraw",
 }
-"""The requests whose reply is a promise. A claim is none: when it is lost, the node is claimed again.
+"""The requests whose reply is a promise. A claim isn't: if it is lost, the node is claimed again.
 
-A slot that another server than the run's counts is one: lost without the claim, two nodes would have it.
+A slot that is counted on another server than the run's is a promise: if it were lost but the claim weren't,
+two nodes would have it.
 """
 
 WAIT_MS = 1000
 
 WITHIN = 2.0
-"""Seconds that a caller waits; more than a server needs that syncs its file each second."""
+"""Seconds that a caller waits: longer than a server needs if it syncs its file each second."""
 
 SAID_EVERY = 30.0
 """Seconds after which a worker that still waits logs it again."""
@@ -73,10 +74,10 @@ OLDEST = (7, 2)
 
 
 class Durability:
-    """One level for one partition: `fsync` or `replica`. For `fast` none is made."""
+    """One level for one partition: `fsync` or `replica`. For `fast` no object is made."""
 
     def __init__(self, level: str, mark: str, place: str, *, patient: bool) -> None:
-        """`mark` is the key that is written; with `patient` a worker waits for as long as it takes."""
+        """Take the key of the mark; with `patient` a worker waits for as long as it takes."""
         self.level, self._mark, self._place, self._patient = level, mark, place, patient
         self._able = level != FSYNC
 
@@ -85,7 +86,7 @@ class Durability:
         return verb in ACKNOWLEDGED
 
     def prepare(self, connection: Any) -> None:
-        """Check once whether the server can do it at all.
+        """Check once whether the server supports the level.
 
         Raises:
             StoreError: it can't; nothing was written.
@@ -104,10 +105,10 @@ class Durability:
         self._able = True
 
     def confirm(self, connection: Any, verb: str) -> None:
-        """Wait until all that was written so far is safe, on the connection that wrote it.
+        """Wait until all earlier writes of the connection are safe.
 
         Raises:
-            NotDurable: it is not, in the time that this request has.
+            NotDurable: they aren't within the request's time.
         """
         ends, waits = time.monotonic() + WITHIN, self._patient and verb in WORKERS_OWN
         _send(connection, "SET", self._mark, self.level)
@@ -131,7 +132,7 @@ class Durability:
             reply = _send(connection, *ASKS[self.level], WAIT_MS)
         except redis.ResponseError as error:
             if "UNBLOCKED" in str(error):
-                # It is no primary any more: the request is made again, at the one that is.
+                # The server is no longer the primary: the request is repeated at the new one.
                 raise redis.ConnectionError(str(error)) from error
             raise self._missed(str(error)) from error
         return bool(reply[0] if isinstance(reply, list) else reply)
@@ -145,7 +146,7 @@ class Durability:
 
 
 def incapable(info: dict[str, str]) -> str:
-    """Return why a server, by its INFO, can't wait for its disk; "" when it can."""
+    """Return why a server can't wait for its disk, by its INFO; "" if it can."""
     version = info.get("redis_version", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < OLDEST:
         return f"version {version} can't be asked"

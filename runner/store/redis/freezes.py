@@ -1,4 +1,4 @@
-"""Freezes in a transaction: what is frozen, with a notice and an entry of the audit in the same step."""
+"""Freezes in a transaction, each with a notice and an audit entry in the same step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def thaw(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
 
 
 def read(fields: Sequence[bytes]) -> dict[str, Freeze]:
-    """Read all that is frozen, by its scope."""
+    """Read all freezes, by scope."""
     freezes = [codec.decode(Freeze, text) for text in fields[1::2]]
     return {freeze.scope: freeze for freeze in freezes}
 

@@ -1,7 +1,7 @@
-"""Grants in a transaction, beside the first partition: what was granted, and how much of it was used.
+"""Grants in a transaction, stored in the first partition, and their uses.
 
-`grants` has each grant with its votes, `grant:<id>` how often and for which effects it was used:
-`used`, by argument `sum:<name>`, and `key:<idempotency key>` of each use.
+`grants` has each grant with its votes; `grant:<id>` counts its uses: `used`, `sum:<name>` by argument, and
+`key:<idempotency key>` of each use's effect.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def uses_key(grant_id: str) -> str:
 
 
 def change(write_set: WriteSet, request: ChangeGrant) -> Reply:
-    """Store what a change makes of a grant: "changed", or "same"."""
+    """Store the result of changing a grant: "changed" or "same"."""
     stored = write_set.read(GRANTS, request.grant_id)
     record = codec.decode(GrantRecord, stored) if stored else None
     record_now = request.change(record)
@@ -47,7 +47,7 @@ def change(write_set: WriteSet, request: ChangeGrant) -> Reply:
 
 
 def use(write_set: WriteSet, request: UseGrant) -> Reply:
-    """Count one use: "used" (also one that was counted before), "spent", or "over": it is none any more."""
+    """Count one use: "used" (also a repeat), "spent", or "over" if the grant no longer applies."""
     stored, key = write_set.read(GRANTS, request.grant_id), uses_key(request.grant_id)
     record = codec.decode(GrantRecord, stored) if stored else None
     now = write_set.read_set.now
@@ -86,7 +86,7 @@ def use(write_set: WriteSet, request: UseGrant) -> Reply:
 def read(
     fields: Sequence[bytes], uses: Callable[[str], Mapping[bytes, bytes]]
 ) -> dict[str, GrantRecord]:
-    """Read all grants by their id; `uses` reads the hash of one grant's uses. A damaged one is left out."""
+    """Read all grants by id, skipping damaged ones; `uses` reads the hash of one grant's uses."""
     records = {}
     for name, text in zip(fields[::2], fields[1::2], strict=True):
         try:

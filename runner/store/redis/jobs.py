@@ -1,7 +1,7 @@
 """The jobs of a namespace: a hash for each in the first partition, and a timer while it has not ended.
 
-The process that works on a job moves its timer by a lease with each result, so that a sweep carries on
-what a process has left.
+The process that works on a job moves its timer by a lease with each result, so that a sweep continues a job
+that its process has left.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from runner.store.redis.keys import Keys
 TIMER = "job|{}|"
 
 LEASE, KEPT = 30_000, 7 * 86_400_000
-"""Ms after which a job that gets no results is carried on by another process, and that a job is kept."""
+"""Ms after which another process continues a job that gets no results, and ms for which a job is kept."""
 
 HEAD, ENDED, RESULT = "job", "ended", "="
-"""Fields of a job; that of a run's result is the run's id behind the third."""
+"""Fields of a job; a run's result has the run's id after the third."""
 
 
 class Jobs:
     """Reads and writes jobs. Every method raises StoreError when Redis can't be reached."""
 
     def __init__(self, place: str | RedisConnection, namespace: str = NAMESPACE) -> None:
-        """Take the first server, by its URL or as it is connected; nothing is connected yet."""
+        """Take the first server's URL or connection; nothing is connected yet."""
         self._keys = Keys(namespace)
         self._redis = connected(place, self._keys.prefix)
 
@@ -47,7 +47,7 @@ class Jobs:
         """Read a job.
 
         Raises:
-            NotFoundError: there is none of that id.
+            NotFoundError: no job has that id.
         """
         fields = self._redis.texts(self._keys.job(job_id))
         if HEAD not in fields:
@@ -57,11 +57,11 @@ class Jobs:
         return Job(job_id, **head, results=results, ended_at=ended)
 
     def record(self, job_id: str, run_id: str, result: str) -> None:
-        """Note what became of a run, where that is not known yet; the job is being worked on."""
+        """Record a run's result, unless it has one, and extend the job's lease."""
         self._write(job_id, RESULT + run_id, result, due=self.now() + LEASE)
 
     def leave(self, job_id: str) -> None:
-        """Let the next sweep carry the job on."""
+        """Let the next sweep continue the job."""
         self._redis.call("ZADD", self._keys.timers, self.now(), TIMER.format(job_id))
 
     def end(self, job_id: str) -> None:
@@ -69,7 +69,7 @@ class Jobs:
         self._write(job_id, ENDED, str(self.now()), due=0)
 
     def forget(self, job_id: str) -> None:
-        """Carry on no job that is not kept any more."""
+        """Stop continuing a job that is no longer kept."""
         self._redis.call("ZREM", self._keys.timers, TIMER.format(job_id))
 
     def _write(self, job_id: str, field: str, value: str, *, due: int) -> None:

@@ -1,14 +1,13 @@
 """Every key of the Redis store: the data dictionary.
 
-All keys begin with the namespace, `runner` unless RUNNER_NAMESPACE says another, so that two environments
-can share a server. Those of a partition begin with `runner:{pNN}:`. The braces are Redis Cluster's hash
-tag, so they share one slot. Scripts get that prefix as their one key and build the others from it (see
-docs/decisions/0003-one-key-scripts.md). `DICTIONARY` lists what each key is; a test checks that no
-other key appears. `Keys` has those of a namespace and the full names of a partition's; the code of
-transactions names the latter without the prefix.
+All keys begin with the namespace, `runner` unless RUNNER_NAMESPACE changes it, so that two environments
+can share a server. A partition's keys begin with `runner:{pNN}:`. The braces are Redis Cluster's hash
+tag, so these keys share one slot. Scripts get that prefix as their one key and build the others from it (see
+docs/decisions/0003-one-key-scripts.md). `DICTIONARY` describes each key; a test checks that no other key
+appears. `Keys` has the namespace's keys and the full names of a partition's keys; the code of transactions
+names the latter without the prefix.
 
-The lists of the queues are Celery's and belong to the broker: `runner` and `runner/<queue>`, see
-runner/settings.py.
+Celery's queues are lists that belong to the broker: `runner` and `runner/<queue>`, see runner/settings.py.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ STATUSES = (
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One kind of key: a pattern below the prefix, its Redis type, what it holds, how long it stays."""
+    """One kind of key: its pattern below the prefix, Redis type, contents and lifetime."""
 
     pattern: str
     type: str
@@ -494,13 +493,13 @@ DICTIONARY = (
 )
 
 
-# Names below the prefix, as scripts are given them.
+# Names below the prefix, as scripts take them.
 
 
 def run_key(run_id: str, part: str = "") -> str:
     """Name a run's hash, or with a `part` such as `:s` another of its keys.
 
-    No run has a colon in its id: with one it would name a part of another run.
+    No run's id has a colon: with a colon it would name a part of another run.
     """
     return f"r:{run_id.replace(':', '%')}{part}"
 
@@ -510,7 +509,7 @@ def shape_key(fingerprint: str) -> str:
 
 
 def idempotency_key(graph_id: str, key: str) -> str:
-    """Name what a start with this key has left; no graph has "//" in its name."""
+    """Name the record of a start with this key; no graph's name contains "//"."""
     return f"idem:{graph_id.replace(':', '//')}:{key}"
 
 
@@ -525,7 +524,7 @@ LIMITS = "limits"
 
 
 def node_of(member: str) -> str:
-    """Return "<run>|<node>" of a member of a limit, which may have a claim before it."""
+    """Return the "<run>|<node>" of a limit's member, which may begin with a claim."""
     return member.partition("|")[2] if member.startswith("@") else member
 
 
@@ -533,13 +532,13 @@ PASSKEYS = "passkeys"
 
 
 class Keys:
-    """The keys of one partition, and those that all partitions of a namespace share.
+    """The keys of one partition, and the keys that all partitions of a namespace share.
 
-    `responses` and `starts` are the streams of answers and of runs to begin; an entry goes when it was
-    applied. `dead_messages` is a stream of messages that could not be used, with the reason. `replies` begins
-    the name of every stream of receipts. `workers` is a hash: worker and process -> what it is and
-    knows (JSON); a worker that is gone leaves it in a day. `doors` is the same of the processes of
-    `runner server`. `api_keys` is a sorted set: the hash of an API key -> when it was last used (ms).
+    `responses` and `starts` are the streams of answers and of runs to begin; an entry is removed once it is
+    applied. `dead_messages` is a stream of unusable messages, with the reason. `replies` begins the name of
+    every stream of receipts. `workers` is a hash: worker and process -> its description (JSON); a worker that
+    is gone is removed after a day. `doors` is the same for the processes of `runner server`. `api_keys` is a
+    sorted set: the hash of an API key -> its last use (ms).
     """
 
     def __init__(self, namespace: str = NAMESPACE, partition: str = PARTITION) -> None:
@@ -578,7 +577,7 @@ class Keys:
         self.spread = f"{self.prefix}spread"
 
     def singleton_lock(self, name: str) -> str:
-        """Name the lock on something that one worker does for all: a text that expires."""
+        """Name the lock on work that one worker does for all: a text that expires."""
         return f"{self._singleton_lock}{name}"
 
     def shape(self, fingerprint: str) -> str:
@@ -589,7 +588,7 @@ class Keys:
         return self.prefix + run_key(run_id, part)
 
     def handed_early(self, door: str) -> str:
-        """Name the stream of early answers that a door gets back when they are to be applied."""
+        """Name the stream on which a door gets early answers back to apply them."""
         return f"{self.early}:{door}"
 
     def session(self, session_id: str) -> tuple[str, str]:
@@ -607,20 +606,20 @@ class Keys:
         return f"{self.prefix}budget:{name}"
 
     def deliveries(self, webhook_id: str) -> tuple[str, str, str]:
-        """Name the deliveries of a webhook, those that are to be sent, and their order."""
+        """Name a webhook's deliveries, its queue of deliveries to send, and their order."""
         documents, queue, log = (f"{self.prefix}webhook:{part}:{webhook_id}" for part in "dql")
         return documents, queue, log
 
     def moved_session(self, session_id: str) -> tuple[str, str]:
-        """Name what remembers which parts of a session have come, and which have gone."""
+        """Name the records of a session's parts that have come, and that have gone."""
         return f"{self.prefix}moved:{session_id}", f"{self.prefix}moving:n:{session_id}"
 
     def idempotency(self, graph_id: str, key: str) -> str:
-        """Name what a start with this key has left."""
+        """Name the record of a start with this key."""
         return self.prefix + idempotency_key(graph_id, key)
 
     def runs(self, query: RunQuery, graphs: Iterable[str]) -> list[list[str]]:
-        """Return sets of indexes each of which has all runs that match, which are of these graphs."""
+        """Return sets of indexes; each set has all matching runs, which belong to these graphs."""
         statuses = STATUSES if query.status is None else (query.status,)
         each = [f"{self.prefix}runs:{status}:{name}" for name in graphs for status in statuses]
         return [
@@ -631,10 +630,10 @@ class Keys:
     def questions(
         self, query: InterruptQuery, root: str, graphs: Iterable[str]
     ) -> list[list[str]]:
-        """Return sets of indexes each of which has all open questions that match, which are of these graphs.
+        """Return sets of indexes; each set has all matching open questions, which belong to these graphs.
 
-        The first of them has closed ones, too. What the nodes of `root` ask themselves is not in that of its
-        family.
+        The first set also has closed questions. The index of the family of `root` lacks the questions of its
+        own nodes.
         """
         if root:
             return [[f"{self.open}:r:{root}"]]
@@ -646,18 +645,18 @@ class Keys:
         return [[f"{self.open}:{name}" for name in names] for names in sets]
 
     def expiring(self, index: str) -> str:
-        """Name the list of what expires among the questions of an index."""
+        """Name the list of expiring questions in an index."""
         return f"{self.open}:due:{index.removeprefix(self.open)[1:]}"
 
 
 def _list_of(selector: str) -> str:
-    """Name the list of open questions for a group or role, or for a person by a plain name."""
+    """Name the list of open questions for a group or role, or for a person's plain name."""
     kind, _, name = selector.partition(":")
     return f"a:{name}" if kind == "user" else f"s:{selector}"
 
 
 def declared(key: str) -> Key | None:
-    """Return what a key of a partition is; None for one that is not in the dictionary."""
+    """Return the dictionary's entry for a partition's key; None if it has none."""
     _, brace, rest = key.partition("}:")
     for entry in DICTIONARY if brace else ():
         pattern = entry.pattern.replace("<run>", "[^:]+")

@@ -1,10 +1,10 @@
 """Large values: each is stored once for a run and all runs inside it, under a digest of its bytes.
 
-In its place stands a reference, `@root digest`, which no JSON looks like; scripts pass it on unread. So
-a value that goes through many nodes, or up from a nested graph, is written once, and reading it costs
-one more request. It is compressed: the length of the value, a blank and what zlib made of it.
-A process remembers those that it read or wrote last: it reads none of them again. What no node of it reads it
-does not decompress, nor encode what a node passes on.
+A reference takes its place: `@root digest`, which can't be mistaken for JSON; scripts pass it on unread. So a
+value that goes through many nodes, or up from a nested graph, is written once, and reading it costs one more
+request. The stored form is the length of the value, a blank, and the value compressed by zlib.
+A process remembers the values that it read or wrote last, and doesn't read them again. It decompresses a
+value only if a node reads it, and doesn't encode a value that a node passes on.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from runner.store.redis.keys import Keys
 MARK = b"@"
 
 LEVEL = 1
-"""The level of zlib: the worker waits for it."""
+"""The level of zlib, low because the worker waits for it."""
 
 
 REMEMBERED = 16_000_000
-"""Bytes of the values that a process remembers, not compressed."""
+"""The most bytes of values, counted uncompressed, that a process remembers."""
 
 
 class LargeValue(LazyValue):
-    """A large value: compressed until it is first read, as a text shared by all its readers. Thread-safe."""
+    """A large value: compressed until its first read; all readers share a text. Thread-safe."""
 
     def __init__(self, name: str, *, stored: bytes = b"", data: bytes | None = None) -> None:
-        """`name` is the digest of its `data`; `stored` is that compressed."""
+        """Take the value's JSON (`data`), or its compressed form (`stored`); `name` is its digest."""
         self.name, self.text = name, ""
         self.size = size_of(stored) if data is None else len(data)
         self._stored, self._data, self._lock = stored, data, threading.Lock()
-        self._length, self._form = -1, ""  # of what was read; its digest as Python objects
+        self._length, self._form = -1, ""  # of the read value, as Python objects
 
     def data(self) -> bytes:
-        """Return its JSON."""
+        """Return the value's JSON."""
         with self._lock:
             if self._data is None:
                 self._data, self._stored = _restored(self._stored), b""
             return self._data
 
     def read(self) -> JSON:
-        """Decode it; a text is decoded once."""
+        """Decode the value; a text is decoded only once."""
         if self.text:
             return self.text
         value = load(self.data())
@@ -63,8 +63,8 @@ class LargeValue(LazyValue):
             return False
         if type(value) is str:
             return value == self.text
-        # Unlike ==, marshal tells 1 from 1.0 and True, and refuses what is not of a built-in type. Its later
-        # versions write what else refers to an object, too.
+        # Unlike ==, marshal tells 1 from 1.0 and True, and refuses types that aren't built in. Its later
+        # versions also write whether anything else refers to an object.
         try:
             form = digest(marshal.dumps(value, 2))
         except ValueError:
@@ -74,7 +74,7 @@ class LargeValue(LazyValue):
 
     @property
     def is_plain(self) -> bool:
-        return self.data().find(b'"__') < 0  # how each of the reserved keys begins
+        return self.data().find(b'"__') < 0  # the prefix of all reserved keys
 
 
 class LargeValues:
@@ -83,24 +83,24 @@ class LargeValues:
     def __init__(
         self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
     ) -> None:
-        """`call` runs a script by its name."""
+        """Take a connection, and `call`, which runs a script by its name."""
         self._redis, self._keys, self._call = connection, keys, call
         self._values: dict[bytes, LargeValue] = {}
         self._lock = threading.Lock()
 
     def put(self, run_id: str, value: bytes | LargeValue) -> bytes:
-        """Store a large value of a run, JSON or one that is stored already, and return a reference to it."""
+        """Store a run's large value, given as JSON or a stored value, and return a reference to it."""
         large = LargeValue("", data=value) if isinstance(value, bytes) else value
         is_known = bool(large.name)
         large.name = large.name or digest(large.data())
-        # In a run inside another one the root is not known, nor so if the root has the value.
+        # For a run inside another, the root isn't known here, nor whether it has the value.
         is_known |= b"%b%b %b" % (MARK, run_id.encode(), large.name.encode()) in self._values
         data = b"" if is_known else _compressed(large.data())
         status, *root = self._call("shelve", run_id, large.name, data)
         if status == b"absent":  # the store has lost it
             status, *root = self._call("shelve", run_id, large.name, _compressed(large.data()))
         if status != b"shelved":
-            # The run is gone: the request that the value is for is refused as well.
+            # The run is gone: the request that writes the value will be refused as well.
             return large.data()
         reference = b"%b%b %b" % (MARK, root[0], large.name.encode())
         with self._lock:
@@ -108,7 +108,7 @@ class LargeValues:
         return reference
 
     def load(self, values: Sequence[bytes | None]) -> list[JSON | LargeValue]:
-        """Decode values, but for large ones.
+        """Decode values; large ones stay lazy.
 
         Raises:
             CorruptDocument: a value is gone.
@@ -121,7 +121,7 @@ class LargeValues:
         ]
 
     def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:
-        """Return values, each reference replaced by what it refers to.
+        """Return values with each reference replaced by its value.
 
         Raises:
             CorruptDocument: a value is gone.
@@ -130,7 +130,7 @@ class LargeValues:
         return [large[value].data() if value in large else value for value in values]
 
     def resolve(self, fields: Mapping[bytes, bytes]) -> dict[bytes, Any]:
-        """Return the fields of a run's hash, each reference replaced by its value: lazy but in entries.
+        """Return the fields of a run's hash with references replaced by lazy values, or bytes in entries.
 
         Raises:
             CorruptDocument: a value is gone.
@@ -147,13 +147,13 @@ class LargeValues:
         }
 
     def _read(self, values: Iterable[bytes | None]) -> dict[bytes, LargeValue]:
-        """Return the large values that are referred to, by their references."""
+        """Return the large values that the references among `values` name, by reference."""
         references = {value for value in values if value is not None and value.startswith(MARK)}
         if not references:
             return {}
         with (
             self._lock
-        ):  # also while it reads: else all readers of a value that begin together read it
+        ):  # also while it reads, so that readers who begin together read a value once
             large = {name: self._values[name] for name in references if name in self._values}
             large |= self._read_stored([name for name in references if name not in large])
             for reference, value in large.items():
@@ -161,7 +161,7 @@ class LargeValues:
         return large
 
     def _remember(self, reference: bytes, value: LargeValue) -> None:
-        """Remember a value, and forget those that were used least lately where there are too many bytes."""
+        """Remember a value; forget the least recently used ones if there are too many bytes."""
         self._values.pop(reference, None)
         self._values[reference] = value
         size = sum(large.size for large in self._values.values())
@@ -187,13 +187,13 @@ class LargeValues:
 
 
 def referred(reference: bytes) -> tuple[str, str]:
-    """Read where a large value is: its root, and its name there."""
+    """Read a reference: the root that has the large value, and the value's name there."""
     root, _, name = reference[1:].decode().partition(" ")
     return root, name
 
 
 def size_of(data: bytes) -> int:
-    """Return how many bytes a stored large value counts: as many as it had before it was compressed."""
+    """Return the bytes that a stored large value counts for: its length before compression."""
     return int(data.partition(b" ")[0])
 
 
@@ -209,7 +209,7 @@ def _restored(data: bytes) -> bytes:
 
 
 def _start(name: bytes, value: bytes) -> int:
-    """Return where in a field a reference would begin; -1 in a field that has none.
+    """Return the index in a field at which a reference would begin; -1 if the field can't hold one.
 
     In an entry it comes after the place in the order.
     """

@@ -1,11 +1,11 @@
-"""The number of a store's layout, and in which partition something is: runs, sessions, and their servers.
+"""The number of a store's layout, and the partitions of runs, sessions and limits.
 
-A store of another layout is refused: a version that knows other keys would not see the runs that are there,
-nor would a program that has fewer partitions.
+A store of another layout is refused: a version that knows other keys would miss stored runs, and so would a
+program with fewer partitions.
 
 A run stays where it was started, and its id names that partition. The partition of an idempotency key and
-of a session is computed from a hash and the number of partitions; where that number has grown, what exists
-is found where it was before. The first partition knows which numbers there have been.
+of a session is computed from a hash and the number of partitions; if that number has grown, existing ones
+are found at their earlier place. The first partition records all past numbers.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
 LAYOUT = b"1"
-"""The number of what `keys.DICTIONARY` says: a change that other versions can't read gets another number.
+"""The version of `keys.DICTIONARY`: a change that other versions can't read gets another number.
 
 `lua/publish.lua` writes it, before a store has any run.
 """
 
 FREE = b"1"
-"""The fact about a graph that its runs may live in any partition."""
+"""The mark of a graph whose runs may live in any partition."""
 
 BY_KEY = b"key:"
-"""Before what a graph's concurrency counts by: runs of a key live in the partition that its hash names."""
+"""The mark of a graph with keys, before their name: a key's runs live in the partition of its hash."""
 
 IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order in which they were first used"
 
@@ -43,7 +43,7 @@ class Layout:
     """The partitions of one namespace, in their order. Thread-safe, and usable after a fork."""
 
     def __init__(self, places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> None:
-        """Nothing is connected yet."""
+        """Take the partitions' addresses; nothing is connected yet."""
         self._keys = [Keys(namespace, place.partition) for place in places]
         self._connections = [
             RedisConnection(
@@ -60,23 +60,23 @@ class Layout:
             connection.close()
 
     def allow(self, graphs: Iterable[str]) -> None:
-        """Note that runs of some graphs may live in any partition."""
+        """Record that runs of some graphs may live in any partition."""
         for graph in graphs:
             self._connections[0].call("HSETNX", self._keys[0].spread, graph, FREE)
 
     def allow_by_key(self, graph: str, by: str) -> None:
-        """Note that the key of a start names its partition."""
+        """Record that a start's key decides its partition."""
         self._connections[0].call("HSET", self._keys[0].spread, graph, BY_KEY + by.encode())
 
     def spread(self, graph_id: str) -> bytes | None:
-        """Return where new runs of a graph may live."""
+        """Return the mark that says where new runs of a graph may live."""
         fact: bytes | None = self._connections[0].call("HGET", self._keys[0].spread, graph_id)
         return fact
 
     def choose(
         self, graph_id: str, idempotency_key: str | None, tags: Mapping[str, str] = NO_TAGS
     ) -> int:
-        """Choose the partition of a new run; that of the run which has the key already, if there is one."""
+        """Choose the partition of a new run, or return the one of the run that already has the key."""
         keys, first = self._keys[0], self._connections[0]
         if idempotency_key is None:
             fact = self.spread(graph_id)
@@ -99,7 +99,7 @@ class Layout:
         return homes[-1]
 
     def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str]) -> int:
-        """Return the partition of a key: an older one as long as it has open runs there."""
+        """Return the partition of a key: an earlier one as long as the key has open runs there."""
         by = fact.removeprefix(BY_KEY).decode()
         key = key_of(graph_id, by, tag_of(tags))
         homes = self._homes(key, self._known())
@@ -111,11 +111,11 @@ class Layout:
         return homes[-1]
 
     def limit_home(self, key: str) -> int:
-        """Return the partition that counts a key of a limit: it stays, also where their number grows."""
+        """Return the partition that counts a limit's key, which stays when partitions are added."""
         return _digest(key) % min(*self._known(), len(self._keys))
 
     def session_home(self, session_id: str) -> int:
-        """Return the partition that has a session, or will have it."""
+        """Return the partition that has or will have a session."""
         homes = self._homes(session_id, self._known())
         for number in homes[:-1]:
             key = self._keys[number].session(session_id)
@@ -126,7 +126,7 @@ class Layout:
         return homes[-1]
 
     def _known(self) -> Sequence[int]:
-        """Return the numbers of partitions that there have been; read until the present one is written."""
+        """Return all numbers of partitions so far, reading them until the present one is recorded."""
         if not self._numbers:
             known = tuple(_numbers(self._connections[0], self._keys[0])) or (1,)
             if known[-1] != len(self._keys):
@@ -135,7 +135,7 @@ class Layout:
         return self._numbers
 
     def _homes(self, name: str, numbers: Sequence[int]) -> list[int]:
-        """Return where a name is with each number of partitions that there has been; the present one last."""
+        """Return a name's partition under each number of partitions so far, the present one last."""
         present = len(self._keys)
         homes = [_digest(name) % number for number in (*numbers, present)]
         return [home for home in homes if home < present]
@@ -151,10 +151,10 @@ def check(
     places: Sequence[PartitionAddress] = (),
     namespace: str = NAMESPACE,
 ) -> None:
-    """Refuse a partition of another layout, and servers that are not those of `places`, if any are named.
+    """Refuse a partition of another layout, or a server that doesn't match `places`, if any are given.
 
     Raises:
-        StoreError: it is such a one, or the server can't be reached.
+        StoreError: it is refused, or the server can't be reached.
     """
     problem = _other(server, keys)
     if places and not problem:
@@ -176,7 +176,7 @@ def check(
 def _misplaced(
     server: RedisConnection, keys: Keys, places: Sequence[PartitionAddress], namespace: str
 ) -> str:
-    """Return why an empty partition is on the wrong server, or "": that has one which is set elsewhere."""
+    """Return why an empty partition is on the wrong server (it has another partition), or ""."""
     url = next(place.url for place in places if place.partition == keys.partition)
     here = [place.number for place in places if place.url == url]
     foreign = {
@@ -195,10 +195,10 @@ def _misplaced(
 
 
 def _other(server: RedisConnection, keys: Keys) -> str:
-    """Return why a partition can't be read, or ""; an empty one has no number yet."""
+    """Return why a partition can't be read, or ""; an empty partition has no number yet."""
     number = server.call("GET", keys.layout)
     if number is None and server.call("EXISTS", keys.graphs):
-        # The number is written before the first graph: now it is there, or never was.
+        # The number is written before the first graph, so it exists by now or was never written.
         number = server.call("GET", keys.layout) or b"0"
     if number in {None, LAYOUT}:
         return ""
@@ -215,7 +215,7 @@ def _other(server: RedisConnection, keys: Keys) -> str:
 
 
 def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> str:
-    """Write the number of partitions where it is new; return why it can't be used, or "".
+    """Record the number of partitions if it is new; return why it can't be used, or "".
 
     Raises:
         StoreError: a server can't be reached.
@@ -225,7 +225,7 @@ def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> st
         numbers = _numbers(first, keys)
         problem = _problem(places, namespace, numbers)
         if not problem and (numbers or [1])[-1] != len(places):
-            # A store that was used before any number was written had one partition.
+            # A store that was used before any number was recorded had one partition.
             before = [1] if not numbers and first.call("EXISTS", keys.graphs) else []
             first.call("RPUSH", keys.partitions, *before, len(places))
         return problem
@@ -234,7 +234,7 @@ def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> st
 
 
 def problem(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> str:
-    """Return why these places can't be used with what is stored, or "".
+    """Return why these places can't be used with the stored data, or "".
 
     Raises:
         StoreError: a server can't be reached.
@@ -260,7 +260,7 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
         for place in places:
             if why := _other(servers[place.url], Keys(namespace, place.partition)):
                 return why
-        # One more than is known: these may be the servers of later partitions alone.
+        # One more than known: these may be only the servers of later partitions.
         for number in range(max(len(places), recorded) + 1):
             own = places[number].url if number < len(places) else ""
             keys = Keys(namespace, PartitionAddress("", number).partition)
@@ -296,7 +296,7 @@ def _problem(places: Sequence[PartitionAddress], namespace: str, numbers: Sequen
 
 
 def _counts(server: RedisConnection, keys: Keys) -> bool:
-    """Return whether a partition has slots that are taken, or start times that are still to come."""
+    """Return whether a partition has taken slots, or start times in the future."""
     with server.translated():
         client = server.client_of(keys.prefix)
         seconds, _ = client.time()
@@ -308,7 +308,7 @@ def _counts(server: RedisConnection, keys: Keys) -> bool:
 
 
 def _in_use(server: RedisConnection, keys: Keys) -> str:
-    """Return why a partition that is not set any more can't be left out, or ""."""
+    """Return why a partition that is no longer configured can't be left out, or ""."""
     graphs = [name.decode() for name in server.call("HKEYS", keys.graphs)]
     if runs := sum(server.call("ZCARD", index) for index in keys.runs(RunQuery(), graphs)[0]):
         return f"has {runs} runs"

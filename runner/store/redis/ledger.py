@@ -1,7 +1,7 @@
-"""The ledger of one partition, which is its audit: a stream to which transitions append, and a tree over it.
+"""The audit ledger of one partition: a stream to which transitions append, and a tree over it.
 
 Entries are appended by the commits that make them true. Their place in the tree, and their hashes, are
-computed later, outside of the server: the head has how far that is, and changes as a whole or not at all.
+computed later, outside of the server: the head records the progress, and changes as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class AuditLog:
         name: str,
         mode: Mode = "approvals",
     ) -> None:
-        """`call` runs a script; `name` is the partition's, as a checkpoint has it."""
+        """Take `call`, which runs a script, and the partition's `name` in checkpoints."""
         self._redis, self._keys, self._call, self._name, self._mode = (
             connection,
             keys,
@@ -66,7 +66,7 @@ class AuditLog:
         return f"{self._name}/{epoch}" if epoch else self._name
 
     def head(self) -> Head:
-        # By the thread's own connection: the pool would open one more.
+        # The clock is read on the thread's connection: the pool would open another one.
         now = self._redis.now()
         texts = self._redis.texts(self._keys.audit_head)
         numbers = {
@@ -85,21 +85,21 @@ class AuditLog:
         )
 
     def after(self, last: str, limit: int = PAGE) -> list[tuple[str, bytes]]:
-        """Read the entries of so many steps after an id, as they were appended, each with its step's."""
+        """Read the entries of `limit` steps after an id, as they were appended, each with its step's id."""
         rows: list[tuple[bytes, list[bytes]]] = self._redis.call(
             "XRANGE", self._keys.audit, f"({last}", "+", "COUNT", limit
         )
         return [(name.decode(), text) for name, fields in rows for text in fields[1::2]]
 
     def kept(self) -> Iterator[tuple[str, bytes]]:
-        """Read all entries that are here, oldest first."""
+        """Read all entries that are still here, oldest first."""
         last = BEGINNING
         while page := self.after(last):
             yield from page
             last = page[-1][0]
 
     def leaves(self, start: int, end: int) -> Iterator[bytes]:
-        """Read hashes of the entries that are here, by their place among them."""
+        """Read the hashes of a range of the entries that are still here."""
         for first in range(start, end, PAGE):
             rows: list[bytes] = self._redis.call(
                 "LRANGE", self._keys.audit_leaves, first, min(first + PAGE, end) - 1
@@ -115,7 +115,7 @@ class AuditLog:
         trimmed: int = 0,
         stays: str = "",
     ) -> bool:
-        """Set fields of the head, add leaves, and trim; False where the head is not that one any more."""
+        """Set fields of the head, add leaves, and trim; return False if the head has changed since."""
         known = (head.size, head.first, head.signed, head.epoch)
         pairs = (part for pair in fields.items() for part in pair)
         reply = self._call(
@@ -124,7 +124,7 @@ class AuditLog:
         return bool(reply[0] == b"sealed")
 
     def restart(self, head: Head) -> bool:
-        """Give the tree up for a new one, of another origin, over all entries that are here."""
+        """Replace the tree by a new one, of another origin, over all entries that are still here."""
         fresh = Head(head.now)
         fields = {
             **tree_fields("frontier", "size", fresh.frontier),
@@ -148,9 +148,9 @@ class AuditLog:
         reason: str = "",
         outcome: Mapping[str, JSON] | None = None,
     ) -> None:
-        """Append an entry that belongs to no step of a run; a repeat after a lost reply appends another.
+        """Append an entry outside of any run's step; a repeat after a lost reply appends another.
 
-        Where nothing is audited, nothing is appended.
+        Nothing is appended if the audit is off.
         """
         if self._mode == "off":
             return
@@ -164,7 +164,7 @@ class AuditLog:
         )
 
     def unsealed(self, head: Head) -> tuple[int, int]:
-        """Return of how many steps entries are not sealed yet, and for how many ms the oldest has waited."""
+        """Return the number of steps whose entries aren't sealed yet, and the oldest one's wait in ms."""
         length = int(self._redis.call("XLEN", self._keys.audit))
         waiting = max(0, length - head.steps)
         oldest = self.after(head.last, 1) if waiting else []

@@ -22,14 +22,15 @@ log = logging.getLogger(__name__)
 class LimitSlots:
     """The limits of one partition.
 
-    `home` gives the calls of the partition that counts a key, None for this one; `offer` rings for a node of
-    any partition that a limit offers a slot. Alone, a partition counts all keys, and has all nodes.
+    `home` returns the script call of the partition that counts a key, or None for this one; `offer` rings for
+    a node in any partition to which a limit offers a slot. A single partition counts all keys, and has all
+    nodes.
     """
 
     def __init__(
         self, connection: RedisConnection, keys: Keys, call: Call, transactions: Transactions
     ) -> None:
-        """`call` runs a script of this partition."""
+        """Take the partition, and `call`, which runs its scripts."""
         self.call = call
         self._redis, self._keys, self._transactions = connection, keys, transactions
         self.home: Callable[[str], Call | None] = lambda _: None
@@ -38,7 +39,7 @@ class LimitSlots:
         )
 
     def ring(self, run_id: str, node: str) -> Reply:
-        """Ring for a node of this partition that a limit offers a slot."""
+        """Ring for a node of this partition to which a limit offers a slot."""
 
         def plan(transaction: Transaction) -> Reply:
             return requests.make(transaction, run_id, scheduler.offer_slot, node)
@@ -46,16 +47,16 @@ class LimitSlots:
         try:
             return self._transactions.run("offer", plan, of_run(run_id, f"n:{node}"))
         except (StoreError, *codec.READ_ERRORS) as error:
-            # It must not stop who has the slot no more, nor a sweep.
+            # The error must not stop the node that gave up the slot, nor a sweep.
             log.warning("limit.later: run %s: %s Another node gets the slot.", run_id, error)
             return Reply("later")
 
     def drop(self, how: str, key: str, member: str, version: str) -> list[str]:
-        """Return a slot that has this version, or ("leave") one that is only kept; who is offered one."""
+        """Drop a slot that has this version, or with "leave" only a kept one; return the offered nodes."""
         return [name.decode() for name in self.call("slot", how, key, 0, member, version)[1:]]
 
     def node(self, run_id: str, node: str) -> NodeRecord | None:
-        """Read a node of this partition; None where it can't be read."""
+        """Read a node of this partition; None if it can't be read."""
         key = f"{self._keys.prefix}{run_key(run_id)}"
         try:
             text = self._redis.call("HGET", key, f"n:{node}")
@@ -67,7 +68,7 @@ class LimitSlots:
             return None
 
     def settings(self) -> dict[str, LimitSetting]:
-        """Read all that is set of limits, by name."""
+        """Read all settings of limits, by name."""
         fields = self._redis.call("HGETALL", f"{self._keys.prefix}{LIMITS}")
         names = {name.decode(): text for name, text in mapping_of(fields).items()}
         return {name: LimitSetting.read(name, text) for name, text in names.items()}

@@ -1,7 +1,7 @@
 """Listings of runs and of questions, page by page.
 
-A listing reads the shortest index that has all it wants. A page looks at a bounded number of entries: where
-few of many fit it ends early, and its cursor continues after those.
+A listing reads the shortest index that has all its matches. A page examines a bounded number of entries: if
+few of many match, it ends early, and its cursor continues after them.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ from runner.store.redis.keys import Keys
 log = logging.getLogger(__name__)
 
 LOOKED_AT = 1_000
-"""Entries that one page looks at, or twice its length if that is more."""
+"""The most entries that are examined for one page, or twice its length if that is more."""
 
 AT_ONCE, AT_LEAST = 250, 50
-"""Entries that are read in one go: one more than the page's length, within these."""
+"""Bounds on the entries read at once, which are otherwise one more than the page's length."""
 
 Item = TypeVar("Item")
 
 Position = tuple[int, str]
-"""Where an entry is in an index: milliseconds and id."""
+"""The position of an entry in an index: milliseconds and id."""
 
 
 class Span:
-    """The part of an index that a listing goes through, and in which direction."""
+    """The part of an index that a listing goes through, and its direction."""
 
     def __init__(self, low: int | None, high: int | None, *, newest: bool) -> None:
-        """Take times in ms; `high` is the first too late."""
+        """Take times in ms; `high` is the first time that is too late."""
         self.low: str = "-inf" if low is None else str(low)
         self.high: str = "+inf" if high is None else f"({high}"
         self.newest = newest
@@ -59,10 +59,10 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a listing: indexes that are read as one, from where to where.
+    """A part of a listing: indexes that are read as one, within a span.
 
-    `offset` is added to the times of the index, so that what it has comes behind the parts before it; `read`
-    reads entries, and leaves out what does not match.
+    `offset` is added to the times of the index, so that its entries come after the earlier parts; `read`
+    reads entries, with None for each that doesn't match. `more` are entries that no index has.
     """
 
     indexes: Sequence[str]
@@ -72,7 +72,7 @@ class Part:
     more: Sequence[Position] = ()
 
     def behind(self, after: Position | None) -> Position | None:
-        """Return the entry of the index behind which a position of the listing is; None for its beginning."""
+        """Return the index entry that a position of the listing follows; None for its beginning."""
         if not after or (self.offset and after[0] < self.offset):
             return None
         return after[0] - self.offset, after[1]
@@ -89,17 +89,17 @@ class Listings:
         read_questions: Callable[[Sequence[str]], list[Interrupt | None]],
         graphs: Callable[[], Iterable[str]],
     ) -> None:
-        """`call` runs a script, `graphs` names the graphs."""
+        """Take `call`, which runs a script, and `graphs`, which names the graphs."""
         self._redis, self._keys, self._call = connection, keys, call
         self._read_questions, self._graphs = read_questions, graphs
         self._damaged: set[str] = set()
 
     def _names(self, graph: str | None) -> Sequence[str]:
-        """Return the graphs that a listing is of."""
+        """Return the graphs that a listing covers."""
         return [graph] if graph is not None else list(self._graphs())
 
     def runs(self, query: RunQuery, limit: int, cursor: str) -> Page[RunSummary]:
-        """List runs, the newest first."""
+        """List runs, newest first."""
         graphs = self._names(query.graph)
         span = Span(query.since, query.until, newest=True)
 
@@ -112,13 +112,13 @@ class Listings:
             return self._page([part], cursor, limit, lambda run: run.position)
 
     def questions(self, query: InterruptQuery, limit: int, cursor: str) -> Page[Interrupt]:
-        """List open questions, the oldest first, or the urgent first; or closed ones, the newest first."""
+        """List open questions, oldest or most urgent first, or closed ones, newest first."""
         graphs = self._names(query.graph)
         span = Span(0, query.until, newest=False)
         own: list[Position] = []
         with self._redis.translated():
             if query.closed:
-                # The list of a graph has them by minus their times: its first entries are the newest.
+                # A graph's list has them by their negated times, so its first entries are the newest.
                 newest = Span(None, 0, newest=False)
                 indexes, *_ = self._keys.questions(query, "", graphs)
                 part = Part(indexes, newest, partial(self._matching, query))
@@ -160,7 +160,7 @@ class Listings:
             return self._page(parts, cursor, limit, query.position)
 
     def _readable(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        """Read questions; a damaged one is None and logged once, so that it hides no other."""
+        """Read questions; a damaged one is None and logged once, so that it doesn't hide others."""
         try:
             return self._read_questions(ids)
         except CorruptDocument as error:
@@ -174,7 +174,7 @@ class Listings:
     def _matching(
         self, query: InterruptQuery, ids: Sequence[str], *, expires: bool = True
     ) -> list[Interrupt | None]:
-        """Read questions, None for each that does not match; without `expires` none that does."""
+        """Read questions, None for each that doesn't match, or that expires if `expires` is False."""
         interrupts = self._readable(ids)
         families = [("", "")] * len(ids)
         if query.graph or query.run or query.tag:
@@ -190,7 +190,7 @@ class Listings:
         ]
 
     def counts(self, queries: Sequence[InterruptQuery]) -> list[int]:
-        """Return how many open questions match at most: the length of the shortest list that has them all."""
+        """Count open questions, at most: the length of the shortest list that has all matches."""
         graphs = list(self._graphs())
         sets = [
             self._keys.questions(
@@ -225,7 +225,7 @@ class Listings:
         limit: int,
         position_of: Callable[[Item], Position],
     ) -> Page[Item]:
-        """Look at entries until there are enough, or no more, or it has looked at many."""
+        """Examine entries until the page is full, none are left, or many were examined."""
         after = position_in(cursor) if cursor else None
         items: list[Item] = []
         looked_at = 0
@@ -281,7 +281,7 @@ class Listings:
             for entry in more
             if span.covers(entry[0]) and (after is None or entry[0] > after[0])
         ]
-        # An entry may be in several of the indexes.
+        # An entry may be in several indexes.
         first = sorted(set(rest), reverse=span.newest)[:count]
         if after is None:
             return first

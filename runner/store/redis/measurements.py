@@ -1,7 +1,7 @@
 """Measured times, as histograms in Redis: processes add to them, and `runner metrics` reads them.
 
-A process collects what it measures and adds it after a short while, so that a busy worker writes once in some
-seconds. What it has not written when it ends is lost: metrics are for people, and nothing depends on
+A process collects its measurements and adds them after a short while, so that a busy worker writes once in
+some seconds. Measurements not written when it ends are lost: metrics are for people, and nothing depends on
 them.
 """
 
@@ -17,14 +17,14 @@ from functools import lru_cache
 from runner.records.metrics import ANSWER, DROPPED, FORGOTTEN, NODE, QUEUE_WAIT, SPENT, VOTES
 
 Increments = Mapping[str, float]
-"""Fields of the hash, and what is added to each."""
+"""Fields of the hash, with the amount to add to each."""
 
 BOUNDS: Mapping[str, tuple[float, ...]] = {
     NODE: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
     QUEUE_WAIT: (0.01, 0.05, 0.25, 1, 5, 15, 60, 300, 1800),
     ANSWER: (10, 60, 300, 1800, 3600, 14_400, 86_400, 259_200, 604_800),
 }
-"""The upper bounds of each histogram's buckets, in seconds; the last bucket has none."""
+"""The upper bounds of each histogram's buckets, in seconds; the last bucket is unbounded."""
 
 HELP = {
     NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
@@ -38,22 +38,22 @@ HELP = {
 
 
 def spending(counter: str, amount: float, graph: str) -> dict[str, float]:
-    """Return what an agent adds that has a budget or a price."""
+    """Return the increment for an agent's spending under a budget or a price."""
     return {_field(SPENT, {"graph": graph, "counter": counter}, "sum"): amount}
 
 
 def vote(decision: str) -> dict[str, float]:
-    """Return what a vote adds that was counted."""
+    """Return the increment for a counted vote."""
     return {_field(VOTES, {"decision": decision}, "sum"): 1}
 
 
 def dropped(letters: int) -> dict[str, float]:
-    """Return what deleted dead letters add."""
+    """Return the increment for deleted dead letters."""
     return {_field(DROPPED, {}, "sum"): letters}
 
 
 def counters(fields: Mapping[bytes, float]) -> Iterator[tuple[str, float, dict[str, str]]]:
-    """Read what only grows: name, value and labels, in order."""
+    """Read the counters: name, value and labels, in order."""
     read = [(json.loads(key), value) for key, value in fields.items()]
     for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
         if name in {SPENT, VOTES, DROPPED}:
@@ -61,7 +61,7 @@ def counters(fields: Mapping[bytes, float]) -> Iterator[tuple[str, float, dict[s
 
 
 def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
-    """Return what one measurement adds: one to its bucket, and its seconds to the sum."""
+    """Return the increments for one measurement: one for its bucket, and its seconds for the sum."""
     bounds = BOUNDS[name]
     index = bisect_left(bounds, seconds)
     bucket = f"{bounds[index]:g}" if index < len(bounds) else "+Inf"
@@ -71,7 +71,7 @@ def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
 def histograms(
     fields: Mapping[bytes, float],
 ) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Read the hash as samples of Prometheus: histogram, suffix, value and labels, in order."""
+    """Read the hash as Prometheus samples: histogram, suffix, value and labels, in order."""
     series: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
     for key, value in fields.items():
         name, labels, part = json.loads(key)
@@ -96,10 +96,10 @@ def _text(name: str, labels: tuple[tuple[str, str], ...], part: str) -> str:
 
 
 class Collector:
-    """Collects measurements and has them written a short while after the first. Thread-safe."""
+    """Collects measurements and writes them a short while after the first. Thread-safe."""
 
     def __init__(self, write: Callable[[Increments], object], delay: float = 2.0) -> None:
-        """`delay` is in seconds; `write` may raise, which loses what was collected."""
+        """Take a delay in seconds; if `write` raises, the collected measurements are lost."""
         self._write, self._delay = write, delay
         self._pending: dict[str, float] = {}
         self._lock = threading.Lock()

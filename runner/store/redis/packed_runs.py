@@ -1,9 +1,9 @@
-"""Ended runs in packed form: all that only readers of the whole run need is one compressed text.
+"""Ended runs in packed form: the data that only readers of the whole run need is one compressed text.
 
-A sweep packs runs that ended a minute ago: the text is the only entry of the run's list of events, and its
-hash keeps what lists, expiry and budgets read. A request that changes such a run unpacks it first; a reader
-unpacks it in memory. Runs with runs inside, and those inside others, stay as they are: each writes events of
-the other.
+A sweep packs runs that ended a minute ago: the text becomes the only entry of the run's list of events, and
+its hash keeps the fields that listings, expiry and budgets read. A request that changes a packed run unpacks
+it first; a reader unpacks it in memory. Runs with runs inside, and runs inside others, stay unpacked: each
+writes events of the other.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key
 
 AGE_MS = 60_000
-"""Time after its end from which a run is packed: until then its followers read it most."""
+"""The time after its end at which a run may be packed: before that its followers read it most."""
 
 AT_ONCE = 50
-"""Ended runs that one request looks at."""
+"""Ended runs that one request examines."""
 
 MARK = b"\0z"
-"""The beginning of a packed text, of this form; no event begins so."""
+"""The beginning of a packed text in this form; no event begins with it."""
 
 USUAL = (
     b'"response":"decision":"approved":"effect":"edit":"comment":"amount":"currency":"kind":"agent","usage":{'
@@ -38,23 +38,23 @@ USUAL = (
     b"\n0\n\n\nexecuting\ninterrupteda\n1795g\n1795r\n1795q\n1795w\n1795b\n1795e\n1795c\n1795s\n1795\n1\n\n\n1"
     b"\n0\n\n\ncompleted"
 )
-"""Texts that most runs have, to compress with: another text is another form, and needs another mark."""
+"""Texts that most runs contain, as a compression dictionary: a change to it needs another mark."""
 
 
 class PackCall(Protocol):
-    """Calls a script of the store."""
+    """A function that runs a script of the store."""
 
     def __call__(self, name: str, *arguments: Argument) -> list[Any]:
         """Run a script, and return its reply."""
 
 
 def _stays(name: bytes) -> bool:
-    """Return whether a field stays in the hash: what lists, expiry, budgets and peeks read."""
+    """Return whether a field stays in the hash, because listings, expiry, budgets or peeks read it."""
     return name not in {b"task", b"state"} and (b":" not in name or name.startswith(b"b:"))
 
 
 def pack(call: PackCall) -> int:
-    """Pack the next runs that ended some time ago; return how many were looked at."""
+    """Pack the next runs that ended some time ago; return how many were examined."""
     _, looked_at, *runs = call("packable", AT_ONCE, AGE_MS)
     arguments: list[Argument] = []
     for key, pairs, events in runs:
@@ -80,7 +80,7 @@ def _text(fields: dict[bytes, bytes], events: Sequence[bytes]) -> bytes:
 
 
 def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
-    """Read the fields and events of a packed run; there are none where this is an event.
+    """Read the fields and events of a packed run; return none if the text is an event.
 
     Raises:
         CorruptDocument: the text is damaged.
@@ -103,10 +103,10 @@ def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
 
 
 def fields_of(run_id: str, text: bytes | None, of: bytes | None) -> dict[bytes, bytes]:
-    """Return the packed fields of a run, by its first event and its field `of`; none where it isn't packed.
+    """Return the packed fields of a run, by its first event and its field `of`; none if it isn't packed.
 
     Raises:
-        CorruptDocument: the text is damaged or gone. To read once more would not end.
+        CorruptDocument: the text is damaged or gone; reading again would never end.
     """
     fields, _ = read(text or b"")
     if of and is_packed(of) and not fields:
@@ -118,7 +118,7 @@ def fields_of(run_id: str, text: bytes | None, of: bytes | None) -> dict[bytes, 
 
 
 def unpack(call: PackCall, run_id: str) -> None:
-    """Give a packed run its fields and events back; it may be that another process has.
+    """Restore the fields and events of a packed run, unless another process has already.
 
     Raises:
         CorruptDocument: the text is damaged or gone.

@@ -1,4 +1,4 @@
-"""The keys of graphs' concurrency for which runs wait: since when, and behind which runs."""
+"""Concurrency keys of graphs for which runs wait, with their waiting and open runs."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.keys import STATUSES, Keys, queued_index
 
 MOST_RUNS = 10
-"""Runs of a key that are named: those that wait, and those that are open."""
+"""The most waiting runs, and the most open runs, that are named for a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """A key in the index of its graph; `queue` ends the names of its lists."""
+    """A key in its graph's index; `queue` is the end of its lists' names."""
 
     redis: RedisConnection
     keys: Keys
@@ -33,7 +33,7 @@ class _Entry:
 def queued_keys(
     partitions: Sequence[tuple[RedisConnection, Keys]], graph: str, limit: int, cursor: str
 ) -> Page[QueuedKey]:
-    """List the keys for which runs wait, those that wait longest first; of one graph, or with "" of all.
+    """List the keys for which runs wait, longest wait first, of one graph, or of all graphs with "".
 
     Raises:
         UsageError: the limit or the cursor can't be used. StoreError: a server can't be reached.
@@ -57,7 +57,7 @@ def queued_keys(
 def _entries(
     redis: RedisConnection, keys: Keys, graph: str, at: int | None, limit: int
 ) -> list[_Entry]:
-    """Read the entries of a time (ms), and those that follow, one more than the limit of each graph."""
+    """Read each graph's entries of a time (ms), and one more than `limit` of the following ones."""
     names = [graph] if graph else list(redis.texts(keys.graphs))
     low = "-inf" if at is None else str(at)
     following_range = (f"({low}", "+inf", "BYSCORE", "LIMIT", 0, limit + 1, "WITHSCORES")
@@ -77,7 +77,7 @@ def _entries(
 
 
 def _read(entries: Sequence[_Entry]) -> dict[_Entry, QueuedKey]:
-    """Read the keys of one partition; one whose last run has begun meanwhile is left out."""
+    """Read the keys of one partition, skipping keys whose last waiting run has begun meanwhile."""
     if not entries:
         return {}
     redis, prefix = entries[0].redis, entries[0].keys.prefix

@@ -1,7 +1,7 @@
-"""The Lua scripts: each is put together from its file and the parts it includes.
+"""The Lua scripts, each assembled from its file and the parts that it includes.
 
 A line `-- include: name` in a script or part stands for `lua/parts/<name>.lua`, once per script.
-Scripts are called by their hash; a server that has forgotten them is given the text again.
+Scripts are called by their hash; a server that has forgotten a script is sent the text again.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ ROOM = files("runner.store") / "lua"
 
 
 LOOK = "look"
-"""The script that only reads for a request: another one does it."""
+"""The script that only reads for a request; another script then applies it."""
 
 NOTHING_DONE = frozenset({b"changed", b"other"})
-"""Words after which the request is made in another way."""
+"""Replies of scripts that wrote nothing: the request is then made in another way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script, whole; `sha` is the name that a server knows it by."""
+    """One assembled script; `sha` is the name by which a server knows it."""
 
     name: str
     text: bytes
@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 @lru_cache(maxsize=256)
 def script(name: str, constants: str = "") -> Script:
-    """Put a script together: constants, its parts, each after what it includes itself, and its own text."""
+    """Assemble a script: constants, its parts, each after the parts it includes, and its own text."""
     pieces: dict[str, str] = {}
     _collect(f"{name}.lua", pieces)
     text = (constants + "\n".join(_code(piece) for piece in pieces.values())).encode()
@@ -78,7 +78,7 @@ def run_on(
 ) -> list[Any]:
     """Run a script on keys of one server and return its reply; `then` as in RedisConnection.call.
 
-    `constants` is Lua that comes first.
+    `constants` is Lua code to put first.
 
     Raises:
         StoreError: the store could not be reached or refused; then nothing has changed.
@@ -98,19 +98,19 @@ class Scripts:
     def __init__(
         self, connection: RedisConnection, prefix: str, durability: Durability | None = None
     ) -> None:
-        """`prefix` is the partition's, the one key of every script."""
+        """Take the partition's `prefix`, which is the only key of every script."""
         self._redis, self._prefix, self._durability = connection, prefix, durability
 
     def run(
         self, name: str, *arguments: Argument, verb: str = "", constants: str = ""
     ) -> list[Any]:
-        """Run a script, for a request of that name or `verb`, and return its reply.
+        """Run a script for the request `verb`, by default named like the script, and return its reply.
 
-        `constants` is Lua that comes first.
+        `constants` is Lua code to put first.
 
         Raises:
             StoreError: the store could not be reached or refused; then nothing has changed.
-            NotDurable: it was done, but is not as safe as it must be.
+            NotDurable: it was written, but isn't as safe as required.
         """
         then = self._confirmation(verb or name) if self._durability and name != LOOK else None
         return run_on(
@@ -118,10 +118,10 @@ class Scripts:
         )
 
     def confirm(self, name: str) -> None:
-        """Wait until what was written before is as safe as after a script: a repeat may find nothing to do.
+        """Wait until earlier writes are as safe as after a script, for a repeat that has nothing to write.
 
         Raises:
-            NotDurable: it is not.
+            NotDurable: they aren't.
         """
         then = self._confirmation(name)
         if then is not None:

@@ -1,4 +1,4 @@
-"""Facts about a Redis server and of the store on it, for `runner doctor` and for Prometheus."""
+"""Facts about a Redis server and the store on it, for `runner doctor` and for Prometheus."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ from runner.store.redis.workers import WorkerRegistry
 class ServerInfo:
     """One server. `now` is its time in ms; memory is in bytes, `memory_limit` 0 without a limit.
 
-    `overdue` is for how many ms the oldest timer has waited for a sweep. `fsync` is "always", "everysec"
-    or "no", and "" where the server hides it, as some hosted ones do. `unable` is why it can't wait for
-    its disk; with fewer than `least_replicas` it refuses writes, None where it hides that.
-    `failing` are some runs whose timers fail. `unarchived` ended runs wait for the archive, of
-    which `archive` has what workers last recorded: `place`, `at` (ms) and `problem`. `role` is "master", or
-    "slave" for a replica.
+    `overdue` is the ms that the oldest timer has waited for a sweep. `fsync` is "always", "everysec" or "no",
+    or "" if the server hides it, as some hosted ones do. `unable` says why it can't wait for its disk. With
+    fewer than `least_replicas` it refuses writes; None if it hides that. `failing` lists some runs whose
+    timers fail. `unarchived` ended runs wait for the archive; `archive` has the last record of the workers:
+    `place`, `at` (ms) and `problem`. `role` is "master", or "slave" for a replica.
     """
 
     server: str
@@ -68,9 +67,9 @@ def read_server_info(
     partitions: Sequence[str] = (PARTITION,),
     home: str = HOME,
 ) -> ServerInfo:
-    """Read what a server reports of itself, and of the timers of its partitions.
+    """Read a server's report about itself, and the timers of its partitions.
 
-    Of the servers of a cluster it is the one that has the key `home`.
+    In a cluster it asks the server that has the key `home`.
 
     Raises:
         StoreError: it can't be reached.
@@ -120,10 +119,10 @@ def read_server_info(
 def read_servers(
     url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,)
 ) -> Iterator[tuple[str, ServerInfo]]:
-    """Read what all servers of a URL report, with their names; the timers are with the first one's.
+    """Read the name and report of each server of a URL; the first report has the timers.
 
     Raises:
-        StoreError: one can't be reached.
+        StoreError: a server can't be reached.
     """
     connection = RedisConnection(url)
     try:
@@ -148,7 +147,7 @@ def _info(text: Any) -> dict[str, str]:
 
 
 def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[str]) -> int:
-    """Count the doorbells on queues of a store's server."""
+    """Count the doorbells on queues of the store's server."""
     fields = connection.texts(Keys(namespace).doorbell)
     ends = {end for name, end in fields.items() if name.isdecimal()}
     return sum(
@@ -158,22 +157,22 @@ def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[s
     )
 
 
-# Numbers about a store, for Prometheus: cheap commands, however many runs there are.
+# Metrics of a store, for Prometheus: cheap commands, however many runs exist.
 
 
 RUNG_NEXT, QUEUES = 1_000, 50
-"""Timers of a partition that are looked at for ready nodes, and queues that are reported, at most."""
+"""The most timers of a partition that are searched for ready nodes, and the most queues reported."""
 
 LEASE = 30.0
-"""Seconds after which a doorbell is rung again for the first time where no worker has said another time."""
+"""Seconds until a doorbell is first rung again, unless workers report another lease."""
 
 EXPIRING = {"1h": 3600, "1d": 86_400}
-"""Times within which questions that expire are counted (s)."""
+"""Time spans (s) for which expiring questions are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition as it is connected, the names of its keys, and its graphs."""
+    """A partition's connection, the names of its keys, and its graphs."""
 
     redis: RedisConnection
     keys: Keys
@@ -183,7 +182,7 @@ class Partition:
         return sum(int(self.redis.call(command, key)) for key in keys)
 
     def first(self, *keys: str) -> list[float]:
-        """Return the first time of each sorted set that has one; closed questions have negative ones."""
+        """Return the first time of each sorted set that has one, skipping closed questions' negative ones."""
         span = "0", "+inf", "WITHSCORES", "LIMIT", 0, 1
         return [
             float(score)
@@ -193,7 +192,7 @@ class Partition:
 
 
 def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> list[Metric]:
-    """Read all numbers, those of partitions together.
+    """Read all metrics, combined over partitions.
 
     Raises:
         StoreError: a server can't be reached.
@@ -271,7 +270,7 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 def _ready(
     partitions: Sequence[Partition], namespace: str, now: int, lease: float
 ) -> Iterator[Metric]:
-    """Yield for how long the first ready node of each queue waits, of those that are rung again next."""
+    """Yield the wait of each queue's first ready node, among the nodes that are rung again next."""
     oldest: dict[str, float] = {}
     for one in partitions:
         names = one.redis.call(
@@ -324,7 +323,7 @@ def _ready(
 
 
 def _fair_nodes(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    """Yield how many nodes of each queue wait while other keys go first, and for how long."""
+    """Yield the number and longest wait of nodes in each queue that wait while other keys go first."""
     waiting_keys = fair_keys([(one.redis, one.keys) for one in partitions], RUNG_NEXT)
     for queue in list(dict.fromkeys(key.queue for key in waiting_keys))[:QUEUES]:
         nodes, since = zip(
@@ -355,7 +354,7 @@ def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
         try:
             info = _info(one.redis.call("INFO", "memory"))
         except StoreError:
-            continue  # it does not tell, or not this user
+            continue  # the server doesn't tell, or not this user
         used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
         labels = {"server": place}
         yield Metric("runner_store_memory_bytes", "Memory that the store uses.", used, labels)
@@ -428,7 +427,7 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 
 
 def _queued(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    """Yield for how many keys of each graph's concurrency runs wait, and for how long."""
+    """Yield the number of each graph's concurrency keys for which runs wait, and the longest wait."""
     waits: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for one in partitions:
         indexes = [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
@@ -509,24 +508,24 @@ def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
 
 
 def limit_settings(place: RedisConnection, keys: Keys) -> tuple[dict[str, LimitSetting], int]:
-    """Return what is set of limits, by name, and the server's time in ms."""
+    """Return the settings of limits by name, and the server's time in ms."""
     fields = mapping_of(place.call("HGETALL", f"{keys.prefix}{LIMITS}"))
     names = {name.decode(): text for name, text in fields.items()}
     return {name: LimitSetting.read(name, text) for name, text in names.items()}, place.now()
 
 
 MOST_KEYS = 1_000
-"""Keys for which nodes wait that are read, those that wait longest."""
+"""The most keys with waiting nodes that are read, longest wait first."""
 
 MOST_HOLDERS = 20
-"""Nodes with a slot of a key that are named."""
+"""The most holders of a key's slots that are named."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingKey:
-    """A key of a limit for which nodes wait: how many, since when (ms), which "<run>|<node>" have slots.
+    """A key of a limit for which `nodes` nodes wait `since` a time (ms), with the "<run>|<node>" of holders.
 
-    Of a rate it has the time `last_start_at` (ms) at which the last of them may start, in place of `since`.
+    For a rate, `last_start_at` (ms) is when the last of them may start, in place of `since`.
     """
 
     key: str
@@ -550,7 +549,7 @@ def waiting_keys(partitions: Iterable[tuple[RedisConnection, Keys]]) -> list[Wai
 def rate_times(
     partitions: Iterable[tuple[RedisConnection, Keys]], names: Sequence[str], now: int
 ) -> list[tuple[str, int]]:
-    """Return keys of limits with a rate, and when the next execution may begin (ms), the latest first."""
+    """Return the keys of rate limits with the time (ms) of their next execution, latest first."""
     later = ("+inf", f"({now}", "WITHSCORES", "LIMIT", 0, MOST_KEYS)
     times = [
         (key.decode(errors="replace"), int(float(time)))
@@ -592,7 +591,7 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
 
 
 def fair_keys(partitions: Iterable[tuple[RedisConnection, Keys]], most: int) -> list[FairKey]:
-    """Return the keys whose nodes wait; of those that are next at most so many."""
+    """Return keys whose nodes wait: at most `most` per queue and priority, next turn first."""
     waits: dict[tuple[str, int, str], list[tuple[int, int]]] = defaultdict(list)
     for redis, keys in partitions:
         fair = f"{keys.prefix}fair:"

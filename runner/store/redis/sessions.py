@@ -1,7 +1,7 @@
-"""The sessions of agents, and how their data travels between partitions.
+"""The sessions of agents, and the moving of their data between partitions.
 
-A session has a home partition. A visit of a run in another one leaves its data there, as a part of the
-session that is moved to the home before the session is read.
+A session has a home partition. A visit of a run in another partition leaves its data in that one, as a part
+of the session that is moved to the home before the session is read.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.keys import Keys
 
 SCANNED = 5_000
-"""Keys that one page of a listing searches, about."""
+"""The approximate number of keys searched for one page of a listing."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionPart:
-    """Session data outside of the session's home partition; `values` are name, value ...
+    """Session data outside of the session's home partition; `values` alternates names and values.
 
-    A value is [value] (JSON), or [] where the visit deleted it.
+    A value is [value] (JSON), or [] if the visit deleted it.
     """
 
     number: bytes
@@ -46,11 +46,11 @@ class SessionStore:
     def __init__(
         self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
     ) -> None:
-        """`call` runs a script."""
+        """Take a connection, and `call`, which runs a script."""
         self._redis, self._keys, self._call = connection, keys, call
 
     def read(self, session_id: str) -> Session:
-        """Read a session as it is at one moment."""
+        """Read a session as of one moment."""
         _, messages, values = self._call("snapshot", *self._keys.session(session_id))
         return Session(
             [load(message) for message in messages],
@@ -61,12 +61,12 @@ class SessionStore:
         return bool(self._redis.call("DEL", *self._keys.session(session_id)))
 
     def take_part(self, session_id: str) -> SessionPart | None:
-        """Return what visits have left here for a session, until it is dropped; None for nothing."""
+        """Return the part that visits left here for a session, until it is dropped; None without one."""
         reply = self._call("session_take", session_id)
         return SessionPart(*reply[1:]) if reply[0] == b"taken" else None
 
     def add_part(self, session_id: str, source: str, part: SessionPart) -> None:
-        """Add a part that lay in the partition `source` to a session, once."""
+        """Add a part from the partition `source` to a session, once."""
         values: list[bytes] = []
         for name, wrapped in mapping_of(part.values).items():
             value = load(wrapped)
@@ -86,7 +86,7 @@ class SessionStore:
         self._call("session_drop", session_id, part.number)
 
     def forget_parts(self, session_id: str) -> None:
-        """Forget which parts of a session have come and gone; first in its home."""
+        """Forget the record of moved parts of a session; its home partition comes first."""
         self._redis.call("DEL", *self._keys.moved_session(session_id))
 
 
@@ -95,8 +95,8 @@ def list_sessions(
 ) -> Page[SessionSummary]:
     """List the sessions of one batch of keys, sorted by id; a page may be empty although more follow.
 
-    The order of pages is that of SCAN in one partition after the other. A session that lies in several of
-    them is listed in the first, with the messages of all.
+    Pages follow the order of SCAN, one partition after the other. A session that lies in several partitions
+    is listed in the first, and its messages in all of them are counted.
 
     Raises:
         UsageError: the limit or the cursor can't be used. StoreError: a server can't be reached.
@@ -109,7 +109,7 @@ def list_sessions(
         {key[len(prefix) :].decode() for key in batch if key.startswith(prefix.encode())}
         for prefix in keys.session("")
     )
-    # If the table of keys was resized since the page before, this is another batch: repeat rather than miss.
+    # If the table of keys was resized since the last page, this is another batch: repeat rather than miss.
     names = [
         name
         for name in sorted(with_messages | with_state)
@@ -122,7 +122,7 @@ def list_sessions(
         for index, name in enumerate(names)
         if any(sizes[number][index])
         and not any(any(size[index]) for size in sizes[:number])
-        # One that has both keys is listed where SCAN has that of its messages.
+        # A session that has both keys is listed when SCAN returns the key of its messages.
         and (name in with_messages or not sizes[number][index][0])
     )
     if is_cut:
@@ -133,7 +133,7 @@ def list_sessions(
 
 
 def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
-    """Read a cursor: a partition, a batch of it by two cursors of SCAN, and the last id that was listed."""
+    """Read a cursor: a partition, the two SCAN cursors around a batch, and the last id that was listed."""
     if not cursor:
         return 0, 0, 0, None
     number, batch = position_in(cursor)
@@ -148,7 +148,7 @@ def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
 
 
 def _sizes(server: RedisConnection, keys: Keys, names: Sequence[str]) -> list[tuple[int, int]]:
-    """Count messages and values of state of sessions in one partition."""
+    """Count the messages and state values of sessions in one partition."""
     with server.translated(), server.client.pipeline(transaction=False) as pipe:
         for name in names:
             messages, state = keys.session(name)

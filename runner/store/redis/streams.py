@@ -1,7 +1,7 @@
-"""The streams by which anyone may answer or start, read through one consumer group.
+"""The streams through which other programs answer and start runs, read by one consumer group.
 
-An entry stays pending until it was applied, so a reader that dies loses nothing: another one takes
-its entries over. What can't be used goes to the dead letters with the reason. Every method raises
+An entry stays pending until it is applied, so a reader that dies loses nothing: another reader takes
+its entries over. An unusable entry goes to the dead letters with the reason. Every method raises
 StoreError when Redis can't be reached.
 """
 
@@ -26,30 +26,30 @@ from runner.store.redis.connection import RedisConnection, connected, mapping_of
 from runner.store.redis.keys import PARTITION, Keys
 from runner.store.redis.scripts import run_on
 
-# A consumer group on streams: several programs share the entries, and take over from one that is gone.
+# A consumer group on streams: several programs share the entries, and take over from a program that is gone.
 #
-# They read under one name: a name for each would have to be removed when its program dies, by looking through
-# those of all. Which entries were left, their age says.
+# They all read under one name: separate names would have to be removed when their programs die, by searching
+# the entries of all. An entry's age shows that it was left.
 #
-# The group and its streams are made at the first read, and again when they are deleted while a reader waits.
+# The group and its streams are made at the first read, and again if they are deleted while a reader waits.
 # Every method raises StoreError when Redis can't be reached.
 
 
 Found = list[tuple[str, bytes, Mapping[bytes, bytes] | None]]
-"""Stream, id and fields of entries; no fields where an entry was deleted while a reader had it."""
+"""Stream, id and fields of entries; None for the fields if an entry was deleted while a reader had it."""
 
 READER = "worker"
-"""The name under which all read."""
+"""The name under which all programs read."""
 
 LARGE = 4_000_000
-"""Bytes at once beyond which entries are taken one by one: whatever is sent must fit into memory."""
+"""Bytes in one read above which entries are then taken one by one, so that they fit into memory."""
 
 SHORT_BLOCK = 0.05
-"""Seconds of one blocking read where streams lie on several servers."""
+"""Seconds of one blocking read if the streams lie on several servers."""
 
 
 def never() -> bool:
-    """Return that a program which waits is not to stop."""
+    """Return False: the default for a program that isn't told to stop."""
     return False
 
 
@@ -57,18 +57,18 @@ class Group:
     """One program's side of a group."""
 
     def __init__(self, connection: RedisConnection, name: str, streams: Sequence[str]) -> None:
-        """Nothing is connected yet."""
+        """Name the group and its streams; nothing is connected yet."""
         self._redis, self._name, self._streams = connection, name, streams
         self._places: dict[str, Any] = {}
         self._joined = False
         self._large = False
 
     def read(self, wait: float, limit: int, is_stopping: Callable[[], bool]) -> Found:
-        """Take new entries, at most `limit` of a stream, one if the last were large; wait so many seconds."""
+        """Take new entries within `wait` seconds: `limit` of each stream, or one if the last were large."""
         apart = self._redis.apart(self._streams)
         taken: Found = []
         for streams in apart:
-            # Servers that have to be asked in turn are not waited for long: the next one may have some.
+            # Servers that are asked in turn get a short wait: the next one may have entries.
             block = max(1, round(min(wait, SHORT_BLOCK if len(apart) > 1 else wait) * 1000))
             options = "COUNT", self._hand(limit), "BLOCK", block
             with self._joining():
@@ -86,7 +86,7 @@ class Group:
         return self._weighed(taken)
 
     def take_over(self, idle: float, limit: int) -> Found:
-        """Take entries that were handed out so many seconds ago and not done since, on from the last ones."""
+        """Take entries that have been pending for `idle` seconds, continuing after the last ones."""
         taken: Found = []
         for streams in self._redis.apart(self._streams):
             partition_addresses = [self._places.get(stream, "0-0") for stream in streams]
@@ -136,7 +136,7 @@ class Group:
 
 
 def _raw(stream: str, entries: Sequence[Any]) -> Found:
-    """Name the stream of entries as the server sends them; one that was deleted is None in old servers."""
+    """Add the stream to entries from the server; old servers send None for a deleted entry."""
     return [
         (
             stream,
@@ -153,10 +153,10 @@ log = logging.getLogger(__name__)
 GROUP = "runner"
 
 EARLY = "stream"
-"""The door to which the store hands early answers back that came on the stream."""
+"""The door to which the store hands back early answers that came on the stream."""
 
 HAND = 10
-"""Entries that a reader takes at once: their size is not known before they are read."""
+"""The most entries that a reader takes at once, since their size isn't known before they are read."""
 
 DEAD_STAY = 30 * 86_400
 """Seconds that a dead letter is kept."""
@@ -164,9 +164,9 @@ DEAD_STAY = 30 * 86_400
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Dead letters of messages that are kept at most; at how many bytes the older half is deleted.
+    """The most dead letters of messages to keep, and the size at which the older half is deleted.
 
-    The bytes are those that the server estimates.
+    The size is the server's estimate, in bytes.
     """
 
     letters: int = MAX_DEAD
@@ -185,7 +185,7 @@ BODY = b"body"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message as it stands in its stream."""
+    """One message in its stream."""
 
     stream: str
     id: str
@@ -193,17 +193,17 @@ class Entry:
 
     @property
     def body(self) -> bytes | None:
-        """The message itself; None where the field `body` is missing."""
+        """The message itself; None if the field `body` is missing."""
         return self.fields.get(BODY)
 
     @property
     def early(self) -> list[Any]:
-        """The messages of early answers that the store hands back, in the order in which they came."""
+        """The early answers' messages that the store hands back, in the order of their arrival."""
         return [encoding.load(message) for message in self.fields.values()]
 
     @property
     def key(self) -> str:
-        """A name that no other message has, the same at every delivery."""
+        """A unique name of the message, the same at every delivery."""
         return f"{self.stream}/{self.id}"
 
 
@@ -217,9 +217,9 @@ class StreamReader:
         streams: Sequence[str] = (),
         bounds: Bounds = BOUNDS,
     ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet.
+        """Take a database's redis-py URL or connection; nothing is connected yet.
 
-        Without `streams` those of answers and starts are read, and that of early answers which came on them.
+        Without `streams` it reads answers, starts, and early answers that came on the stream.
         """
         self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
         self.early = self.keys.handed_early(EARLY)
@@ -229,11 +229,11 @@ class StreamReader:
     def read(
         self, wait: float, limit: int = HAND, is_stopping: Callable[[], bool] = never
     ) -> list[Entry]:
-        """Take new entries; wait up to so many seconds for the first one, unless the program stops."""
+        """Take new entries; wait up to `wait` seconds for the first one, unless the program stops."""
         return _entries(self._group.read(wait, limit, is_stopping))
 
     def take_over(self, idle: float, limit: int = HAND) -> list[Entry]:
-        """Take entries handed out so many seconds ago: their reader is gone, or could not apply them."""
+        """Take entries pending for `idle` seconds: their reader is gone, or could not apply them."""
         return _entries(self._group.take_over(idle, limit))
 
     def done(self, entry: Entry) -> None:
@@ -241,7 +241,7 @@ class StreamReader:
         self._redis.call_all(("XACK", stream, GROUP, entry.id), ("XDEL", stream, entry.id))
 
     def write_dead_letter(self, entry: Entry, reason: str) -> None:
-        """Move an entry to the dead letters, its fields as they came."""
+        """Move an entry to the dead letters with its fields unchanged."""
         letter: dict[Any, Any] = {"stream": entry.stream, "id": entry.id, "reason": reason}
         kept = {
             BODY if name == BODY else b"field:" + name: value
@@ -255,12 +255,12 @@ class StreamReader:
 
 
 class Outbox:
-    """Writes messages: those of the doors on behalf of others, and receipts."""
+    """Writes receipts, and messages that doors send on behalf of others."""
 
     def __init__(
         self, place: str | RedisConnection, namespace: str = NAMESPACE, bounds: Bounds = BOUNDS
     ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
+        """Take a database's redis-py URL or connection; nothing is connected yet."""
         self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
 
     def send(self, stream: str, body: bytes) -> str:
@@ -268,15 +268,15 @@ class Outbox:
         return said.decode()
 
     def write_dead_letter(self, door: str, body: bytes, reason: str) -> None:
-        """Put a message that never was on a stream into the dead letters."""
+        """Put a message that was never on a stream into the dead letters."""
         letter = {"stream": door, "id": "", "reason": reason, BODY: body}
         _write_dead_letter(self._redis, self.keys, self._bounds, letter)
 
     def reply(self, stream: str, body: bytes) -> None:
-        """Put a receipt on the stream that its receiver reads; it goes a day after the last one.
+        """Put a receipt on its receiver's stream, which expires a day after the last receipt.
 
-        One that can't be put there, where the name is that of no stream or of another namespace's, is put
-        among the dead letters: it must not keep the messages behind it waiting.
+        A receipt that can't be put there, because the name isn't a stream's or belongs to another namespace,
+        becomes a dead letter, so that it doesn't block later messages.
         """
         if not stream.startswith(self.keys.replies):
             self.write_dead_letter(
@@ -298,7 +298,7 @@ class Outbox:
 def _write_dead_letter(
     connection: RedisConnection, keys: Keys, bounds: Bounds, letter: dict[Any, Any]
 ) -> None:
-    """Add a dead letter, delete those that are too many, old or large, and count what is deleted."""
+    """Add a dead letter, delete letters that are too many, too old or too large, and count those."""
     stream = keys.dead_messages
     with connection.translated():
         client = connection.client_of(stream)
@@ -309,7 +309,7 @@ def _write_dead_letter(
         try:
             size = client.memory_usage(stream) or 0
         except redis.ResponseError:
-            size = 0  # a server that does not tell, or not this user: the number of letters is the limit
+            size = 0  # the server won't tell this user: only the number of letters counts
         if size > bounds.size:
             dropped += client.xtrim(stream, maxlen=client.xlen(stream) // 2, approximate=False)
     if dropped:
@@ -323,7 +323,7 @@ def _write_dead_letter(
 
 
 def _entries(found: Found) -> list[Entry]:
-    # An entry that was deleted while it was pending has no fields; there is nothing left to apply.
+    # An entry that was deleted while it was pending has no fields, so it can't be applied.
     return [
         Entry(stream, entry.decode(), fields)
         for stream, entry, fields in found
@@ -331,14 +331,14 @@ def _entries(found: Found) -> list[Entry]:
     ]
 
 
-# Reading a partition's notices through a consumer group, so that several readers share them.
+# A partition's notices are read through a consumer group, so that several readers share them.
 #
-# A notice stays pending until `done`; what a reader that is gone had in hand is taken over. Every
+# A notice stays pending until `done`; other readers take over the notices of a reader that is gone. Every
 # method raises StoreError when Redis can't be reached.
 
 
 class NoticeReader:
-    """One program that reads for a group."""
+    """One program that reads notices for a group."""
 
     def __init__(
         self,
@@ -347,7 +347,7 @@ class NoticeReader:
         namespace: str = NAMESPACE,
         partition: str = PARTITION,
     ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet."""
+        """Take a database's redis-py URL or connection; nothing is connected yet."""
         self._stream = Keys(namespace, partition).notices
         self._redis = connected(place, self._stream)
         self._name = group
@@ -356,15 +356,15 @@ class NoticeReader:
     def read(
         self, wait: float, limit: int = 100, is_stopping: Callable[[], bool] = never
     ) -> list[Notice]:
-        """Take new notices; wait up to so many seconds for the first one, unless the program stops."""
+        """Take new notices; wait up to `wait` seconds for the first one, unless the program stops."""
         return _notices(self._group.read(wait, limit, is_stopping))
 
     def take_over(self, idle: float, limit: int = 100) -> list[Notice]:
-        """Take notices that were handed out so many seconds ago and not done since."""
+        """Take notices that have been pending for `idle` seconds."""
         return _notices(self._group.take_over(idle, limit))
 
     def done(self, notices: Sequence[Notice]) -> None:
-        """Say that these were handled; the notices stay in the stream for other groups."""
+        """Acknowledge handled notices, which stay in the stream for other groups."""
         if notices:
             self._redis.call(
                 "XACK", self._stream, self._name, *(notice.entry for notice in notices)
@@ -378,7 +378,7 @@ class NoticeGroups:
     """The consumer groups of the notices of all partitions."""
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
         self._namespace, self._places = namespace, partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in self._places]
         self._streams = [
@@ -387,7 +387,7 @@ class NoticeGroups:
         ]
 
     def listen(self, group: str) -> None:
-        """Keep the notices that come from now on for a group."""
+        """Keep new notices for a group from now on."""
         for server, stream in self._streams:
             try:
                 server.call("XGROUP", "CREATE", stream, group, "$", "MKSTREAM")
@@ -396,30 +396,30 @@ class NoticeGroups:
                     raise
 
     def leave(self, group: str) -> None:
-        """Keep no notices for a group any more, and drop those that it has not taken."""
+        """Stop keeping notices for a group, and drop the notices that it has not taken."""
         for server, stream in self._streams:
             if server.call("EXISTS", stream):
                 server.call("XGROUP", "DESTROY", stream, group)
 
     def readers(self, group: str) -> list[NoticeReader]:
-        """Return a reader of each partition for a group, on connections of its own."""
+        """Return a group's reader for each partition, each on a new connection."""
         return [
             NoticeReader(place.url, group, self._namespace, place.partition)
             for place in self._places
         ]
 
     def release(self) -> None:
-        """Close the connections of this thread."""
+        """Close this thread's connections."""
         for server, _ in self._streams:
             server.release()
 
 
 UNREAD = 500
-"""Notices that are kept where no group reads them."""
+"""The notices that are kept if no group reads them."""
 
 
 def trim_notices(connection: RedisConnection, stream: str) -> None:
-    """Delete the notices that every group has acknowledged; where there is no group, all but the newest."""
+    """Delete notices that every group has acknowledged, or without a group all but the newest."""
     if not connection.call("EXISTS", stream):
         return
     groups = [mapping_of(fields) for fields in connection.call("XINFO", "GROUPS", stream)]
@@ -427,7 +427,7 @@ def trim_notices(connection: RedisConnection, stream: str) -> None:
         connection.call("XTRIM", stream, "MAXLEN", UNREAD)
         return
     pending = connection.call_all(*(("XPENDING", stream, group[b"name"]) for group in groups))
-    # What was delivered last, and all before it, is done where none of it is pending.
+    # If nothing is pending, the last delivered notice and all before it are done.
     kept = [
         _place(least) if least else _after(group[b"last-delivered-id"])
         for group, (_, least, *_) in zip(groups, pending, strict=True)
@@ -448,12 +448,12 @@ def _place(entry: bytes) -> tuple[int, int]:
 class NoticeTail:
     """Reads the notices of all partitions as they come, beside the groups that consume them.
 
-    A notice that every group has done may be deleted before it is read here: so it is for showing what
-    happens, and not for work that must be done for each.
+    A notice that every group has done may be deleted before it is read here: so use it to show notices, not
+    for work that must be done for each.
     """
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
-        """Take the servers as RUNNER_REDIS_URL names them; nothing is connected yet."""
+        """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
         keys = [
             (place.url, Keys(namespace, place.partition))
             for place in partition_addresses(urls, partitions)
@@ -461,14 +461,14 @@ class NoticeTail:
         self._streams = [(RedisConnection(url, own.prefix), own.notices) for url, own in keys]
 
     def end(self) -> tuple[str, ...]:
-        """Return the position behind the last notice of each partition, deleted or not."""
+        """Return the position after the last notice of each partition, even if that was deleted."""
         return tuple(self._last(server, stream) for server, stream in self._streams)
 
     def knows(self, position: Sequence[str]) -> bool:
-        """Return whether all that came behind a position is still there.
+        """Return whether all notices after a position still exist.
 
-        It is where the notice of the position itself is, since the oldest are deleted first, or where
-        nothing has come.
+        They do if the position's own notice exists, since the oldest are deleted first, or if no notice has
+        come since.
         """
         return len(position) == len(self._streams) and all(
             bool(server.call("XRANGE", stream, part, part))
@@ -479,7 +479,7 @@ class NoticeTail:
     def read(
         self, after: Sequence[str], limit: int = 100
     ) -> list[tuple[Notice, tuple[str, ...]]]:
-        """Return what came behind a position, each with the position behind it."""
+        """Return the notices after a position, each with the position after it."""
         partitions = []
         for number, (server, stream) in enumerate(self._streams):
             entries = server.call("XRANGE", stream, f"({after[number]}", "+", "COUNT", limit)
@@ -509,7 +509,7 @@ class NoticeTail:
 
 
 def _notices(found: Found) -> list[Notice]:
-    # An entry that the stream's limit has removed meanwhile comes without fields.
+    # An entry that the stream's limit has removed in the meantime comes without fields.
     return [_notice(entry.decode(), fields) for _, entry, fields in found if fields]
 
 
@@ -518,7 +518,7 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
     run_id, node, detail = (said[name].decode() for name in ("run_id", "node", "detail"))
     visit, question = int(said["visit"]), None
     if "question" in said:
-        # What a question's id says is not stored with it; the id is the detail.
+        # The fields that a question's id contains aren't stored with it; the id is the detail.
         place = {"id": detail, "run_id": run_id, "node_id": node, "visit": visit}
         question = {**place, **encoding.load(said["question"])}
     return Notice(
@@ -536,20 +536,20 @@ def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
     )
 
 
-# Being woken: programs that can't ring the task queue ask a worker that sweeps to do it.
+# Wake-ups: programs that can't ring the task queue ask a sweeping worker to do it.
 
 
 class SweepRequests:
-    """One sleeper on lists of wishes; any number may sleep, one wish wakes one."""
+    """Waits on lists of requests for a sweep; any number may wait, and one request wakes one."""
 
     def __init__(
         self, place: str | RedisConnection, keys: Sequence[str] = (Keys().wake,)
     ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; `keys` are the lists there."""
+        """Take a database's redis-py URL or connection; `keys` are the lists there."""
         self._redis, self._keys = connected(place), keys
 
     def wait(self, seconds: float, is_stopping: Callable[[], bool] = never) -> bool:
-        """Wait up to so many seconds, unless the program stops; True when a sweep was asked for.
+        """Wait up to `seconds`, unless the program stops; return whether a sweep was requested.
 
         Raises:
             StoreError: the store could not be reached.

@@ -1,6 +1,6 @@
-"""The workers of a store: each writes what it is and serves, again and again while it lives.
+"""The workers of a store: each repeatedly writes a description of itself while it lives.
 
-For operators only: nothing is scheduled by it. Every method raises StoreError when Redis
+The list is for operators only; scheduling doesn't use it. Every method raises StoreError when Redis
 can't be reached.
 """
 
@@ -21,7 +21,7 @@ FORGOTTEN = 86_400.0
 """Seconds after which a worker that is gone is no longer listed."""
 
 PAGE = 200
-"""Workers that are read at once: however many there are, no command takes long."""
+"""Workers that are read at once, so that no command takes long."""
 
 
 class WorkerRegistry:
@@ -30,9 +30,9 @@ class WorkerRegistry:
     def __init__(
         self, place: str | RedisConnection, namespace: str = NAMESPACE, *, doors: bool = False
     ) -> None:
-        """Take a database, by its redis-py URL or as it is connected; nothing is connected yet.
+        """Take a database's redis-py URL or connection; nothing is connected yet.
 
-        With `doors` the list is that of the processes of `runner server`.
+        With `doors` it lists the processes of `runner server` instead.
         """
         keys = Keys(namespace)
         self._redis, self._key = connected(place), keys.doors if doors else keys.workers
@@ -42,7 +42,7 @@ class WorkerRegistry:
         return self._redis.now()
 
     def enter(self, worker: Mapping[str, Any], clock: int) -> bool:
-        """Write a worker's sign of life; return whether it was not listed. `clock` is its own time in ms."""
+        """Write a worker's sign of life; return whether the worker is new. `clock` is its own time in ms."""
         field = f"{worker['name']}:{worker['pid']}"
         document = json.dumps({"v": 1, **worker})
         return run_on(self._redis, "enter", (self._key,), field, document, clock) == [b"new"]
@@ -52,12 +52,12 @@ class WorkerRegistry:
         self._redis.call("HDEL", self._key, f"{name}:{pid}")
 
     def all(self) -> list[Worker]:
-        """List the workers by name, with those that died within the last day."""
+        """List the workers by name, including any that died within the last day."""
         cursor: bytes = b"0"
         workers: dict[bytes, Worker] = {}
         while True:
             cursor, entries = self._redis.call("HSCAN", self._key, cursor, "COUNT", PAGE)
-            # One that is entered meanwhile may come twice.
+            # A worker that is entered meanwhile may come twice.
             workers |= {name: _read(text) for name, text in mapping_of(entries).items()}
             if int(cursor) == 0:
                 return sorted(workers.values(), key=lambda worker: (worker.name, worker.pid))
@@ -74,14 +74,14 @@ class WorkerRegistry:
 
 
 def described(worker: Worker) -> dict[str, Any]:
-    """Return what a worker says of itself: all but what the store adds."""
+    """Return a worker's own description, without the fields that the store adds."""
     return {
         name: value for name, value in asdict(worker).items() if name not in {"seen", "ahead"}
     }
 
 
 def _read(value: bytes) -> Worker:
-    """A worker of a later release may write more fields, one of an earlier release fewer."""
+    """Read a worker; later releases may write more fields, earlier ones fewer."""
     values = json.loads(value)
     return Worker(
         **{part.name: values[part.name] for part in fields(Worker) if part.name in values}
