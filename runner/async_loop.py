@@ -31,24 +31,6 @@ def around_thread_work(manager: Around) -> Around:
 
     Sync tools of agents and nodes in process run on such threads, where Celery's signals and its Django
     fixup do nothing. Django's connections are closed there without this, as `CONN_MAX_AGE` says.
-
-    Example:
-        ```python
-        from contextlib import contextmanager
-
-        from runner.celery import around_thread_work
-
-        opened = []
-
-
-        @around_thread_work
-        @contextmanager
-        def close_sessions():
-            try:
-                yield
-            finally:
-                opened.clear()  # with SQLAlchemy: Session.remove()
-        ```
     """
     _around.append(manager)
     return manager

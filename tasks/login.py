@@ -1,6 +1,6 @@
-"""The login of the server in containers: HTTP Basic, with one password for all who may do everything.
+"""The login of the server in containers: HTTP Basic, with one password that allows everything.
 
-For a machine of one's own, and to be replaced: an identity provider, or a proxy with a login, knows people.
+It suits your own machine only. Replace it with an identity provider or a proxy, which know people.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import hmac
 import os
 
 from fastapi import Request
-
 from runner.approvals import Principal
 from runner.server import Person
 from runner.server.access import GRANTS
@@ -18,7 +17,7 @@ from runner.server.problems import Problem
 
 
 def login(request: Request) -> Person:
-    """Return who the browser says, if the password is that of SERVER_PASSWORD.
+    """Return the person that the browser names, if the password is SERVER_PASSWORD.
 
     Raises:
         Problem: it is not, or none is set; the browser then asks for it.

@@ -1,6 +1,6 @@
 """An endpoint for a webhook: `python -m examples.notify slack`, or `mail`; --port names its port (8100).
 
-WEBHOOK_SECRET is what `runner webhooks add` has written, RUNNER_PAGES the address of the server's pages.
+WEBHOOK_SECRET is the `secret` of the new webhook, RUNNER_PAGES the address of the server's pages.
 Slack needs SLACK_URL, a channel's incoming webhook; mail needs MAIL_HOST (host:port), MAIL_FROM and MAIL_TO.
 """
 

@@ -17,7 +17,6 @@ from kombu import Queue
 from kombu.exceptions import OperationalError
 
 from runner.celery.config import CONNECT, is_amqp, is_redis, settings_of
-from runner.celery.external_tasks import CeleryTask
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, UsageError
 
@@ -41,7 +40,7 @@ def tasks_of(app: Celery, registry: Registry) -> dict[str, str]:
         for name in registry.names()
         for plan in registry.family(name)
         for spec in plan.definition.nodes.values()
-        if isinstance(spec.executor, CeleryTask)
+        if spec.kind == "celery"
     }
 
 

@@ -65,7 +65,7 @@ class CommandContext:
 
         if self.graphs:
             self.load_graphs()
-        _import_from_here()  # the module of RUNNER_DIRECTORY may be here
+        import_from_here()  # the module of RUNNER_DIRECTORY may be here
         return Client(store=self.installation.store)
 
     @property
@@ -89,7 +89,7 @@ class CommandContext:
         """
         from runner.definition.registry import load
 
-        _import_from_here()
+        import_from_here()
         load(self.settings.graphs)
 
     def become(self, *command: str) -> NoReturn:
@@ -109,7 +109,7 @@ class CommandContext:
         return codec.without_none(flags)
 
 
-def _import_from_here() -> None:
+def import_from_here() -> None:
     """Make modules of the current folder importable, as a worker does."""
     if os.getcwd() not in sys.path:  # noqa: PTH109 - sys.path holds texts
         sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as above

@@ -34,7 +34,7 @@ NARROW = 60
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """An item that was deleted: removed, forgotten or dropped; unknown if it did not exist."""
+    """An item that was deleted: dropped; unknown if it did not exist."""
 
     id: str
     status: str
@@ -135,10 +135,6 @@ class Output:
     def note(self, *cells: object) -> None:
         """Write one line of progress or advice to stderr."""
         print("\t".join(one_line(cell) for cell in cells), file=sys.stderr, flush=True)  # noqa: T201 - as above
-
-    def removed(self, item_id: str, status: str = "removed") -> None:
-        """Write that something was deleted."""
-        self.write(Removed(item_id, status), [(status, item_id)])
 
     def next_page(self, cursor: str | None) -> None:
         """Print on stderr the cursor of a list that has more items; JSON has it already."""

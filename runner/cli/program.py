@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 from click.formatting import wrap_text
 
+from runner.cli.api import api
 from runner.cli.audit import audit
 from runner.cli.config import config
 from runner.cli.context import CommandContext, common_options, with_context
@@ -31,10 +32,7 @@ from runner.cli.limits import limits
 from runner.cli.output import NARROW
 from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
-from runner.cli.schedules import schedules
 from runner.cli.server import mcp, server
-from runner.cli.sessions import sessions
-from runner.cli.webhooks import webhooks
 from runner.cli.workers import keeper, metrics, worker, workers
 from runner.records.validation import one_line
 
@@ -212,15 +210,12 @@ for _command in (
     worker,
     run,
     runs,
-    schedules,
     limits,
-    webhooks,
     interrupts,
     grants,
     graphs,
     workers,
     dead,
-    sessions,
     keys,
     audit,
     freeze,
@@ -228,6 +223,7 @@ for _command in (
     doctor,
     keeper,
     server,
+    api,
     mcp,
     metrics,
     config,

@@ -35,7 +35,6 @@ from runner.operations.exports import Export
 from runner.operations.migration import MigratedRun
 from runner.operations.questions import QuestionView, VotedAll
 from runner.operations.views import (
-    BackfilledRun,
     RetriedRun,
     RunStatus,
     RunView,
@@ -45,11 +44,9 @@ from runner.operations.views import (
 from runner.records.dead_letters import DeadLetter
 from runner.records.interrupts import Receipt
 from runner.records.json_form import as_written
-from runner.records.listings import RunSummary, SessionSummary
+from runner.records.listings import RunSummary
 from runner.records.metrics import Metric
-from runner.schedules.schedule import Schedule
 from runner.store.interface import Event
-from runner.webhooks.webhook import Delivery, WebhookView
 
 DOCUMENTS: dict[str, tuple[str, Any]] = {
     "audit export": ("", audit.Exported),
@@ -113,29 +110,13 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "limits set": ("", LimitView),
     "limits show": ("", LimitView),
     "limits fairness": ("fairness", FairKey),
-    "schedules add": ("", Schedule),
-    "schedules backfill": ("runs", BackfilledRun),
-    "schedules list": ("schedules", Schedule),
-    "schedules pause": ("", Schedule),
-    "schedules remove": ("", Removed),
-    "schedules resume": ("", Schedule),
-    "sessions forget": ("", Removed),
-    "sessions list": ("sessions", SessionSummary),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
-    "webhooks add": ("", WebhookView),
-    "webhooks deliveries": ("deliveries", Delivery),
-    "webhooks list": ("webhooks", WebhookView),
-    "webhooks pause": ("", WebhookView),
-    "webhooks redeliver": ("", Delivery),
-    "webhooks remove": ("", Removed),
-    "webhooks resume": ("", WebhookView),
-    "webhooks rotate": ("", WebhookView),
     "workers list": ("workers", WorkerView),
 }
 """By command: the key of its list, or "" if it writes one document, and the type of each."""
 
-PAGED = {"interrupts list", "limits queued", "runs list", "sessions list"}
+PAGED = {"interrupts list", "limits queued", "runs list"}
 """Commands whose lists have a key `next`: the `--cursor` of the next page, null at the end."""
 
 

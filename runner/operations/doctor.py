@@ -881,7 +881,7 @@ def _limits(facts: Facts) -> Iterator[Check]:
 
 
 FAR = 10
-"""How many times longer a key may wait than one with as many nodes before that is a warning."""
+"""Times as long as a key with as many nodes that a key may wait before it is a warning."""
 
 
 def _fairness(facts: Facts) -> Iterator[Check]:

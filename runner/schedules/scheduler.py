@@ -137,13 +137,12 @@ def trouble(store: Store, schedule: Schedule, now: int) -> tuple[str, str]:
     if schedule.paused:
         return "", ""
     if schedule.error:
-        fix = f"Correct that, or remove the schedule: `runner schedules remove {name}`."
+        fix = f"Correct that, or remove the schedule: `runner api DELETE /v1/schedules/{name}`."
         return f"started no run: {schedule.error}", fix
     if schedule.next_at + LATE < now:
         fix = "Start a worker, with the extra `schedules` for cron expressions. "
-        fix += (
-            f"If one runs, set the timer again: `runner schedules pause {name}`, then `resume`."
-        )
+        fix += "If one runs, set the timer again: "
+        fix += f"`runner api POST /v1/schedules/{name}:pause`, then `:resume`."
         return "is late: no worker has looked at it since its time came", fix
     record = store.peek(last) if last and schedule.overlap != "all" else None
     if record is not None and record.status in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:

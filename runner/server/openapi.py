@@ -34,7 +34,7 @@ from runner.records.dead_letters import DeadLetter
 from runner.records.interrupts import Receipt
 from runner.records.jobs import JobView, RunOfJob
 from runner.records.json_form import TIME, as_written
-from runner.records.listings import RunSummary
+from runner.records.listings import RunSummary, SessionSummary
 from runner.records.run import EventKind
 from runner.schedules.schedule import Schedule
 from runner.server.problems import MEDIA_TYPE
@@ -138,6 +138,7 @@ ANSWERS: dict[str, Any] = {
     "get /v1/dead": Listing(DeadLetter),
     "get /v1/dead/{letter_id}": DeadLetter,
     "post /v1/dead/{letter_id}:replay": Replayed,
+    "get /v1/sessions": Listing(SessionSummary),
 }
 """By route: the type of its answer, or the schema itself. Routes whose answers aren't JSON are missing."""
 

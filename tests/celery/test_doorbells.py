@@ -16,6 +16,7 @@ from runner.celery.application import THREADS, make_app
 from runner.celery.config import celery_config, settings_of
 from runner.celery.doorbells import CeleryDispatcher, make_template, visit_of
 from runner.celery.engines import pushes
+from runner.celery.queues import declared
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.errors import BrokerError, RunnerError, UsageError
@@ -359,9 +360,11 @@ def test_only_json_is_taken_and_no_result_is_kept():
 
 def test_rabbitmq_gets_quorum_queues_and_confirms():
     """With RabbitMQ as the broker, queues survive the loss of a machine and publishing is confirmed."""
-    config = celery_config(Settings(broker_url="amqp://guest@localhost//"))
+    settings = Settings(broker_url="amqp://guest@localhost//")
+    config, app = celery_config(settings), make_app(settings)
 
-    assert config["task_default_queue_type"] == "quorum"
+    assert declared(app, "runner/refund").queue_arguments == {"x-queue-type": "quorum"}
+    assert declared(app, settings.messages_queue).queue_arguments is None
     assert config["broker_transport_options"] == {"confirm_publish": True}
 
 

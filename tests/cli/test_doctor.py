@@ -264,7 +264,7 @@ def test_a_key_that_signs_must_be_known(tmp_path):
     assert signing_problem("", "") == signing_problem(private, public) == ""
     assert "no key 'own'" in signing_problem(private, "")
     assert "no key 'own'" in signing_problem(private, other)
-    assert "no private key" in signing_problem(public, public)
+    assert "no private decision key" in signing_problem(public, public)
 
 
 def test_doctor_looks_at_a_real_store_and_worker(cli):

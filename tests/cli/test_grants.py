@@ -52,7 +52,7 @@ def test_a_grant_is_made_voted_for_listed_and_revoked(call, desk, redis_url):
     [
         (("--max", "amount=501"), "bounds.amount: wider than the rule allows"),
         (("--max", "amount"), "not NAME=VALUE"),
-        (("--max", "amount=much"), "no number"),
+        (("--max", "amount=much"), "not a number"),
         (("--max", "amount=5", "--uses", "11"), "uses: must be"),
         (("--max", "amount=5", "--for", "30d"), "until: the rule allows"),
         (("--max", "amount=5", "--graph", "tlil"), "graphs: there is no graph"),

@@ -286,9 +286,10 @@ def test_a_graph_that_is_needed_is_not_removed(two, cli):
         assert all(one.graphs() == store.graphs() for one in store._partitions)
         assert command("runs", "remove", run_id, "--yes").exit_code == 0
         worker.store.sweep()
-    assert command("schedules", "add", "nightly", "old", "--every", "5m").exit_code == 0
+    schedule = '{"id": "nightly", "graph": "old", "interval": 300}'
+    assert command("api", "POST", "/v1/schedules", "--data", schedule).exit_code == 0
     assert "the schedule 'nightly' starts it" in command("graphs", "remove", "old").stderr
-    assert command("schedules", "remove", "nightly").exit_code == 0
+    assert command("api", "DELETE", "/v1/schedules/nightly").exit_code == 0
     assert command("graphs", "remove", "old").exit_code == 0
 
     served = cli("graphs", "remove", "shop-echo")

@@ -161,7 +161,7 @@ def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):
         (["new", "one", "--level", "1"], 5, "exists already"),
         (["new", "two", "--level", "1", "--private", "one.key.json"], 5, "never written over"),
         (["rotate", "none", "--to", "two"], 4, "has no key 'none'"),
-        (["rotate", "one", "--to", "two", "--overlap", "soon"], 2, "no duration"),
+        (["rotate", "one", "--to", "two", "--overlap", "soon"], 2, "not a duration"),
         (["revoke", "one", "--since", "soon"], 2, "not a time"),
     ],
 )

@@ -74,18 +74,8 @@ def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     started = cli("run", "shop-refund", "--input", "1").stdout.strip()
     forked = cli("runs", "fork", waiting[0], "--from", "stock", "--by", "ben").stdout.strip()
     again = cli("runs", "again", started).stdout.strip()
-    add = (
-        "schedules",
-        "add",
-        "asked",
-        "shop-refund",
-        "--every",
-        "5m",
-        "--requester",
-        "cid",
-        "--json",
-    )
-    scheduled = json.loads(cli(*add).stdout)
+    schedule = '{"id": "asked", "graph": "shop-refund", "interval": 300}'
+    cli("api", "POST", "/v1/schedules", "--data", schedule)
 
     def asked(run: str) -> str:
         return json.loads(cli("runs", "show", run, "--json").stdout)["requester"]
@@ -93,11 +83,10 @@ def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     assert [asked(run) for run in (started, forked, again)] == [
         f"human:|{name}" for name in ("ana", "ben", "ana")
     ]
-    assert scheduled["requester"] == "human:|cid"
-    times = ("--from", "2026-01-01T00:00:00Z", "--to", "2026-01-01T00:05:00Z")
-    (run, *_) = cli("schedules", "backfill", "asked", *times).stdout.split()
-    assert asked(run) == "human:|cid"
-    assert cli("schedules", "remove", "asked").exit_code == 0
+    times = '{"first": "2026-01-01T00:00:00Z", "last": "2026-01-01T00:05:00Z"}'
+    filled = cli("api", "POST", "/v1/schedules/asked:backfill", "--data", times)
+    assert asked(json.loads(filled.stdout)["items"][0]["run_id"]) == "human:|ana"
+    assert cli("api", "DELETE", "/v1/schedules/asked").exit_code == 0
 
 
 def test_a_run_is_forked_and_started_again(cli):

@@ -22,7 +22,9 @@ COMMANDS = [
     ("runs", "watch", "{failed}"),
     ("runs", "retry", "{failed}"),
     ("dead", "list"),
-    ("sessions", "list"),
+    ("api", "GET", "/v1/runs"),
+    ("api", "GET", "/v1/questions"),
+    ("api", "GET", "/metrics"),
     ("limits", "queued"),
     ("doctor",),
 ]

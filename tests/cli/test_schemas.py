@@ -15,8 +15,11 @@ from runner.store.redis.keys import Keys
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
-SILENT = {"keeper", "mcp", "server", "worker"}
-"""Commands without a document: a worker, a keeper and a server write their logs, `mcp` its protocol."""
+SILENT = {"api", "keeper", "mcp", "server", "worker"}
+"""Commands without a document: the logs of a worker, a keeper and a server, the protocol of `mcp`, and `api`.
+
+The answers of that are in the OpenAPI document.
+"""
 
 
 def commands(group, path=()):

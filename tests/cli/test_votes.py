@@ -308,7 +308,7 @@ def test_a_version_that_answers_is_not_approved(runner, store):
 
     assert "an answer instead: the call is not made" in drawn(_show_whole, view)
     code, _, errors = vote(runner, question, "approve", "ben", *answer)
-    assert (code, "is to respond" in errors) == (2, True)
+    assert (code, "is respond" in errors) == (2, True)
     assert vote(runner, question, "respond", "ben", *answer)[1][0] == "accepted"
 
 

@@ -16,6 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.errors import MissingExtra
+from runner.schedules.schedule import Schedule, checked
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
@@ -203,8 +206,8 @@ def test_the_error_names_the_extra():
     ("package", "command", "extra"),
     [
         ("cryptography", ["audit", "key", "k.json"], "audit"),
-        ("croniter", ["schedules", "add", "x", "refund", "--cron", "0 9 * * *"], "schedules"),
         ("fastapi", ["server"], "server"),
+        ("fastapi", ["api", "GET", "/v1/runs"], "server"),
         ("mcp", ["mcp"], "mcp"),
     ],
 )
@@ -225,3 +228,10 @@ def test_a_command_names_the_extra(package, command, extra, tmp_path):
     assert ended.returncode == 2
     assert f"pip install 'celery-graph-runner[{extra}]'" in ended.stderr
     assert "bug" not in ended.stderr
+
+
+def test_a_cron_expression_names_the_extra(monkeypatch):
+    """Without the library a schedule with one is refused before the store is asked."""
+    monkeypatch.setitem(sys.modules, "croniter", None)
+    with pytest.raises(MissingExtra, match=r"celery-graph-runner\[schedules\]"):
+        checked(Schedule("x", "refund", None, cron="0 9 * * *"))

@@ -121,10 +121,10 @@ def test_the_doctor_names_a_schedule_that_starts_no_run(site):
     assert named() == []
     site.make_due("s", by=LATE + 1)
     late = ["s is late"]
-    assert named(advice="pause s") == late
+    assert named(advice="s:pause") == late
     scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="away"))
     scheduler.fire("s")
-    assert named(advice="remove s") == ["s started no run"]
+    assert named(advice="DELETE /v1/schedules/s") == ["s started no run"]
     scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="asks"))
     site.make_due("s")
     run_id = scheduler.fire("s")

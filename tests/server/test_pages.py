@@ -1083,7 +1083,7 @@ def test_a_schedule_is_made_with_a_form(site):
     schedules.change("nightly", lambda schedule: replace(schedule, error="no worker"))
     page = site.http.get("/schedules", headers=HTML).text
     assert "Started no run: no worker" in page
-    assert "<code>runner schedules remove nightly</code>" in page
+    assert "<code>runner api DELETE /v1/schedules/nightly</code>" in page
     assert site.http.get("/v1/schedules").json()["items"][0]["error"] == "no worker"
     send(site, "/schedules/nightly/pause")
     assert "paused" in site.http.get("/schedules", headers=HTML).text

@@ -28,4 +28,5 @@ ROUTERS = (
     controls.webhooks,
     system.workers,
     system.dead,
+    system.sessions,
 )

@@ -1,4 +1,4 @@
-"""Routes about the deployment: probes, metrics, the caller, API keys, the audit, workers, dead letters."""
+"""Routes about the deployment: probes, metrics, the caller, API keys, audit, workers, letters, sessions."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 
 from runner.audit.files import audit_of
-from runner.errors import StoreError
+from runner.errors import NotFoundError, StoreError
 from runner.operations.api_keys import list_keys
 from runner.operations.dead import replay
 from runner.operations.metrics import prometheus
@@ -16,8 +16,16 @@ from runner.operations.views import read_backlog, read_workers
 from runner.records.json_form import document, stamp
 from runner.records.run import existing
 from runner.server.access import OPEN, SEE, Administers, Known, Operates, Reads, Seen
-from runner.server.api.documents import ONE_PAGE, PAGE, Limit, page_document, seen_document
+from runner.server.api.documents import (
+    ONE_PAGE,
+    PAGE,
+    Cursor,
+    Limit,
+    page_document,
+    seen_document,
+)
 from runner.server.auth import ApiKeys
+from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served
 
@@ -25,6 +33,7 @@ operations = APIRouter(tags=["operations"])
 audit = APIRouter(prefix="/v1/audit", tags=["audit"])
 workers = APIRouter(prefix="/v1", tags=["workers"])
 dead = APIRouter(prefix="/v1/dead", tags=["dead letters"])
+sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])
 
 
 @operations.head("/healthz", dependencies=[Depends(OPEN)], include_in_schema=False)
@@ -200,3 +209,30 @@ def drop_letter(letter_id: str, _: Operates, services: Served) -> None:
     """Delete a dead letter permanently."""
     services.dead_letters.get(letter_id)
     services.dead_letters.drop(letter_id)
+
+
+@sessions.get("", summary="List the sessions of agents")
+def list_sessions(
+    person: Administers, services: Served, limit: Limit = PAGE, cursor: Cursor = None
+) -> dict[str, Any]:
+    """List sessions with their numbers of messages; one that all graphs share has no graph.
+
+    There is no index: a page searches the keys of the store, so the pages are in no order, and one may be
+    empty although `next` has more.
+    """
+    page = services.sessions(limit, cursor)
+    return page_document(page, person, page.next)
+
+
+@sessions.delete(
+    "/{session_id:key}", status_code=204, summary="Delete a session", name="forget"
+)
+def forget_session(
+    session_id: str, _: Administers, services: Served, graph: QueryText = ""
+) -> None:
+    """Delete a session of a graph, without one a session that all share; a run in it adds to a new one."""
+    if not services.client.forget_session(session_id, graph=graph):
+        raise NotFoundError(
+            f"there is no session {session_id!r} of the graph {graph!r}, so nothing was deleted; "
+            "GET /v1/sessions has the graph of each, empty where all graphs share it."
+        )

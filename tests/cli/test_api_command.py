@@ -1,0 +1,101 @@
+"""`runner api`: what the HTTP API answers, with the exit codes of the other commands."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def request_(cli, monkeypatch):
+    """Send a request on the shop's store; return the exit code, and the answer or the error."""
+    monkeypatch.setenv("RUNNER_WEBHOOK_ALLOW", "127.0.0.0/8")
+    monkeypatch.setenv("LOGNAME", "ana")
+
+    def send(method, path, body=None):
+        done = cli("api", method, path, *([] if body is None else ["--data", json.dumps(body)]))
+        return done.exit_code, json.loads(done.stdout or "null") or done.stderr
+
+    return send
+
+
+def test_a_schedule_is_made_listed_paused_and_removed(request_):
+    """The user of the process is who made it; a name that is taken is a conflict."""
+    body = {"id": "nightly", "graph": "shop-refund", "cron": "0 3 * * *"}
+
+    code, made = request_("POST", "/v1/schedules", body)
+
+    assert (code, made["requester"]) == (0, "human:|ana")
+    assert [item["id"] for item in request_("GET", "/v1/schedules")[1]["items"]] == ["nightly"]
+    assert request_("POST", "/v1/schedules", body)[0] == 5
+    assert request_("post", "/v1/schedules/nightly:pause")[1]["paused"] is True
+    assert request_("DELETE", "/v1/schedules/nightly") == (0, "")
+    assert request_("DELETE", "/v1/schedules/nightly")[0] == 4
+
+
+def test_a_webhook_is_made_listed_and_removed(request_):
+    """The secret is written once."""
+    body = {"id": "chat", "url": "http://127.0.0.1:1/", "tags": {"team": "a"}}
+
+    assert request_("POST", "/v1/webhooks", body)[1]["secret"].startswith("whsec_")
+    (listed,) = request_("GET", "/v1/webhooks")[1]["items"]
+    assert (listed["id"], listed["tags"], listed["secret"]) == ("chat", {"team": "a"}, "")
+    assert request_("DELETE", "/v1/webhooks/chat") == (0, "")
+    assert request_("GET", "/v1/webhooks/chat")[0] == 4
+
+
+def test_a_body_that_is_refused_names_the_field(request_, cli):
+    """With the exit code of wrong usage, and nothing is made."""
+    code, error = request_("POST", "/v1/webhooks", {"url": 3})
+
+    assert (code, "Unprocessable" in error, "/body/url: " in error) == (2, True, True)
+    assert request_("POST", "/v1/webhooks", {"url": "https://10.0.0.1/"})[0] == 2
+    assert (
+        "--data is not valid JSON" in cli("api", "POST", "/v1/webhooks", "--data", "{").stderr
+    )
+    assert request_("GET", "/v1/webhooks")[1]["items"] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code"), [("/v1/nothing", 4), ("/schedule", 4), ("/v1/\n", 2), ("/v1/runs", 0)]
+)
+def test_a_path_that_is_not_there_is_not_found(request_, path, code):
+    """The answer is that of the API."""
+    assert request_("GET", path)[0] == code
+
+
+def test_the_body_is_read_from_a_file_or_standard_input(cli, call, shop_url, tmp_path):
+    """As those of other commands."""
+    (tmp_path / "body.json").write_text('{"graph": "nowhere"}')
+    for text in (f"@{tmp_path}/body.json", "-"):
+        done = call(
+            *("api", "POST", "/v1/runs", "--data", text),
+            url=shop_url,
+            stdin='{"graph": "nowhere"}',
+        )
+        assert (done.exit_code, "nowhere" in done.stderr) == (4, True)
+
+
+def test_what_is_no_json_is_written_as_text(cli):
+    """Metrics are lines."""
+    assert "\nrunner_runs{" in cli("api", "GET", "/metrics").stdout
+
+
+def test_a_store_that_is_away_is_unreachable(call):
+    """As with every other command."""
+    done = call("api", "GET", "/v1/runs", url="redis://127.0.0.1:1/0")
+    assert (done.exit_code, "could not be reached" in done.stderr) == (7, True)
+
+
+def test_without_the_extra_the_error_names_it(cli, monkeypatch):
+    """A command that lacks a package says how to install it."""
+    monkeypatch.setitem(sys.modules, "httpx", None)
+
+    done = cli("api", "GET", "/v1/runs")
+
+    assert (done.exit_code, "pip install 'celery-graph-runner[server]'" in done.stderr) == (
+        2,
+        True,
+    )
