@@ -124,7 +124,7 @@ def begin_visit(
     attempt: int,
     via: tuple[tuple[str, int], ...] = (),
 ) -> None:
-    """Make a node ready for a new visit, unless the run stops or is at its maximum of executions."""
+    """Make a node ready for a new visit, unless the run stops or its executions are used up."""
     if changes.run.stopping:
         return
     limit = changes.topology.limit

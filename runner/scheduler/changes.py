@@ -51,7 +51,7 @@ MAX_REDISPATCH_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Push a ready node's doorbell: a queue message that holds only ids. `attempt` reveals stale ones.
+    """Push a ready node's doorbell, a queue message with only ids. `attempt` marks stale ones.
 
     With a `share` it is pushed when the turn of its key comes.
     """
@@ -348,7 +348,7 @@ class Changes:
         self.actions.extend(actions)
 
     def result(self, reply: str) -> TransitionResult:
-        """Finish the transition: compute the run's status from its counters, and record a change."""
+        """Finish the transition: compute the run's status from its counters and record a change."""
         status = status_of(self.run)
         if status is not self.before:
             self.run = replace(self.run, status=status)

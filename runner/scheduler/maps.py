@@ -20,7 +20,7 @@ MAP_LIMIT = 500
 """The most items started or cancelled in one transition; a timer continues with the rest."""
 
 AFTER_ITEM = 2
-"""The most items started after one ends or waits: cheap, and soon more are ready than slots free."""
+"""The most items started after one ends or waits: cheap, and soon more are ready than slots."""
 
 
 def advance_map(changes: Changes, name: str) -> None:

@@ -116,7 +116,7 @@ def reopen(changes: Changes, records: Records, by: str = "") -> TransitionResult
 
 
 def migrate(changes: Changes, move: Migration) -> TransitionResult:
-    """Continue a waiting run with its graph's new shape: "migrated", or "moved" if it isn't waiting.
+    """Continue a waiting run with its graph's new shape: "migrated", or "moved" if not waiting.
 
     Decided questions already have their new names; open questions are withdrawn and asked again.
     The execution timeout of the new shape starts now.
