@@ -1,7 +1,7 @@
-"""GraphBuilder: declares nodes and edges; what it builds never changes.
+"""GraphBuilder: declares nodes and edges, and builds an immutable graph.
 
-An option is checked where it is set, so that the traceback of a mistake ends at the user's own line;
-`build` checks only what needs the whole graph.
+An option is checked when it is set, so that the traceback of a mistake ends at the user's line;
+`build` makes only the checks that need the whole graph.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from runner.local import Graph
 from runner.records.validation import similar
 from runner.store.interface import Store
 
-MAX_ID = 128  # characters; ids stand in keys, paths and log lines
+MAX_ID = 128  # characters; ids appear in keys, paths and log lines
 
 MAX_PRIORITY = 9
 
@@ -48,14 +48,14 @@ ADAPTERS = {
     ("strands", "Agent"): ("runner.integrations.strands", "StrandsAgent"),
     ("pydantic_ai", "AbstractAgent"): ("runner.integrations.pydantic_ai", "PydanticAIAgent"),
 }
-"""The adapter for an agent of each framework, by package and class; none of them is imported here."""
+"""The adapter for each framework's agent, by package and class; no framework is imported here."""
 
 
 class InvocationCondition(Protocol):
-    """A condition that also takes what its run was given beside the task."""
+    """A condition that also takes its run's invocation state."""
 
     def __call__(self, state: GraphState, /, *, invocation_state: dict[str, Any]) -> object:
-        """Return whether the edge is taken; anything true counts."""
+        """Return a true value if the edge is taken."""
 
 
 class GraphBuilder:
@@ -70,7 +70,7 @@ class GraphBuilder:
         self._id = "default_graph"
         self._store: Store | None = None
 
-    if not TYPE_CHECKING:  # where `build` was forgotten, type checkers report it themselves
+    if not TYPE_CHECKING:  # type checkers report a forgotten `build` themselves
 
         def __getattr__(self, name: str) -> Any:
             """Explain a missing attribute that a built graph has."""
@@ -81,7 +81,7 @@ class GraphBuilder:
             raise AttributeError(f"a GraphBuilder has no {name!r}.")
 
         def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-            """Refuse: only the built graph can be called.
+            """Refuse the call: only the built graph can be called.
 
             Raises:
                 UsageError: always.
@@ -107,13 +107,14 @@ class GraphBuilder:
     ) -> NodeSpec:
         """Add a node: an Agent, a Graph, a function, or an adapter.
 
-        `timeout` is in seconds; `priority` goes from 0 (first) to 9; `resume="each"` resumes the node at
-        every answer instead of at the last; `limits` bound its executions. Change `version` when runs
-        that wait in this node must not continue with the new code. A Graph's task is the output of the node
-        before it, outputs by node id where there are several, otherwise the run's task; `task` is a function
-        of a NodeContext, or a typed one, that returns another. With `approval` people are asked before the
-        node runs, and see what it would work on; it can't be edited. `approval` is a Rule, or a function of
-        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule, or None.
+        `timeout` is in seconds; `priority` goes from 0 (first) to 9; `resume="each"` resumes the
+        node at every answer instead of at the last; `limits` bound its executions. Change `version`
+        when runs that wait in this node must not continue with the new code. A Graph's task is the
+        output of the node before it, or outputs by node id if there are several, or else the run's
+        task; `task` is a function of a NodeContext, or a typed function, that returns another task.
+        With `approval` people are asked before the node runs, and see its task and inputs, which
+        they can't edit. `approval` is a Rule, or a function of `{"task": ..., "inputs": ...}` (and
+        of a CallContext) that returns a Rule or None.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -177,7 +178,7 @@ class GraphBuilder:
         `over` is the id of the node that outputs the list, or a function of a NodeContext that returns it;
         None means the map's only input, or the task. At most `concurrency` items run at once. A failed
         item fails the map, or with `on_error="continue"` leaves None in its place. Other `options` are
-        those of `add_node`; retry, timeout, queue and priority apply to each item.
+        passed to `add_node`; retry, timeout, queue and priority apply to each item.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -197,13 +198,13 @@ class GraphBuilder:
         back: bool = False,
         on_expire: bool = False,
     ) -> EdgeSpec:
-        """Run `target` after `source`, provided the condition holds when the source completes.
+        """Run `target` after `source` if the condition holds when the source completes.
 
         `back=True` declares that the edge repeats a loop; without it, the search for loops decides. An
         edge with `on_expire=True` is taken only when a question that names `target` as its route expires.
 
         Raises:
-            DefinitionError: one of the nodes was not added, or the condition can't be one.
+            DefinitionError: one of the nodes was not added, or the condition can't be used.
         """
         edge = EdgeSpec(
             self._added(source, "Source"),
@@ -243,11 +244,11 @@ class GraphBuilder:
     def set_entry_point(self, node_id: str) -> GraphBuilder:
         """Start at this node; several calls start at several nodes.
 
-        Without a call, all nodes without an incoming edge start; but in a graph with edges, a node without
-        any edge must be named here, as its edge may have been forgotten.
+        Without a call, all nodes without an incoming edge start; but in a graph with edges, a node
+        without any edge must be named here, because its edge may have been forgotten.
 
         Raises:
-            DefinitionError: there is no such node.
+            DefinitionError: the node was not added.
         """
         if node_id not in self._nodes:
             raise DefinitionError(
@@ -264,14 +265,14 @@ class GraphBuilder:
         return self._set("max_node_executions", _positive(limit, "max_node_executions"))
 
     def set_execution_timeout(self, seconds: float) -> GraphBuilder:
-        """Fail a run that takes longer than this, waits included."""
+        """Fail a run that takes longer than this, including waits."""
         return self._set("execution_timeout", _positive(seconds, "execution_timeout"))
 
     def set_node_timeout(self, seconds: float) -> GraphBuilder:
-        """Fail a node that runs longer than this, unless it has a timeout of its own."""
+        """Fail a node that runs longer than this, unless the node has its own timeout."""
         return self._set("node_timeout", _positive(seconds, "node_timeout"))
 
-    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the field's name for it
+    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the usual name
         """Clear the conversation of an agent when a loop visits it again."""
         return self._set("reset_on_revisit", enabled)
 
@@ -279,7 +280,7 @@ class GraphBuilder:
         """Choose "fail_fast" (the default: a failed node stops the run) or "continue".
 
         Raises:
-            DefinitionError: it is neither.
+            DefinitionError: it is another value.
         """
         if policy not in tuple(FailurePolicy):
             raise DefinitionError(
@@ -291,16 +292,16 @@ class GraphBuilder:
         """Bound the executions of every node of the graph by these limits, besides the node's own.
 
         Raises:
-            DefinitionError: one is no Limit, or two are the same.
+            DefinitionError: an item isn't a Limit, or two are the same.
         """
         self._limits = check_limits("the graph", limits)
         return self
 
     def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
-        """Have these objects register callbacks for the graph's events, in place of earlier ones.
+        """Let these objects register callbacks for the graph's events, replacing earlier providers.
 
         Raises:
-            DefinitionError: one has no `register_hooks`.
+            DefinitionError: a provider has no `register_hooks`.
         """
         for provider in providers:
             if not isinstance(provider, HookProvider):
@@ -320,21 +321,22 @@ class GraphBuilder:
         return self
 
     def set_version(self, version: str) -> GraphBuilder:
-        """Declare a version; runs record it as a part of the graph's fingerprint."""
+        """Declare a version; runs record it as part of the graph's fingerprint."""
         return self._set("version", version)
 
     def set_queue(self, queue: str) -> GraphBuilder:
-        """Name the queue of the nodes that name none, those of nested graphs included.
+        """Set the queue of nodes that name none, including nodes of nested graphs.
 
-        Without it they go to the queue of the graph's name, and nested graphs to that of their node.
+        Without it they go to the queue of the graph's name, and nested graphs to their node's
+        queue.
 
         Raises:
-            DefinitionError: it is no name of a queue.
+            DefinitionError: it isn't a queue's name.
         """
         return self._set("queue", _checked_queue(queue, "queue"))
 
     def set_store(self, store: Store) -> GraphBuilder:
-        """Run this graph in process on a store of yours instead of in memory."""
+        """Run this graph in process on this store instead of in memory."""
         self._store = store
         return self
 
@@ -346,8 +348,8 @@ class GraphBuilder:
         """Check everything and build the graph.
 
         Raises:
-            DefinitionError: no nodes, no entry point, nodes that can't be reached, loops that overlap, a rule
-                that excludes who answered a node that is not there, or asks nothing.
+            DefinitionError: no nodes, no entry point, unreachable nodes, overlapping loops, or a
+                rule that excludes the answerers of a node that is missing or asks nothing.
         """
         if not self._nodes:
             raise DefinitionError("Graph must contain at least one node.")
@@ -386,7 +388,7 @@ class GraphBuilder:
             )
         connected = {node for edge in self._edges for node in (edge.source, edge.target)}
         for node in entries:
-            # Without this check a forgotten edge would let the payment run before its approval.
+            # Without this check, a forgotten edge would let a payment run before its approval.
             if connected and node not in connected:
                 raise DefinitionError(
                     f"node {node!r} has no edges, while other nodes have some: it would run first. Add the "
@@ -406,10 +408,10 @@ def _name(executor: object) -> str | None:
 def _check_options(
     node: str, join: object, resume: object, priority: object, retry: object
 ) -> None:
-    """Refuse values that no node can have.
+    """Refuse option values that a node can't have.
 
     Raises:
-        DefinitionError: there is one.
+        DefinitionError: a value can't be used.
     """
     allowed_values: Mapping[str, tuple[object, tuple[Any, ...]]] = {
         "join": (join, tuple(Join)),
@@ -426,7 +428,7 @@ def _check_options(
 
 
 def _gate(name: str, approval: object) -> Rule | Policy | None:
-    """Return the rule or the policy by which a node is approved: no voter edits what it works on."""
+    """Return the rule or policy that approves a node; voters can't edit its task and inputs."""
     rule = policies.checked(approval, f"node {name!r}", {"task", "inputs"})
     if not isinstance(rule, Rule):
         return rule
@@ -445,7 +447,7 @@ def _executor(executor: object) -> tuple[Any, str]:
         raise DefinitionError(
             "a GraphBuilder can't be a node, a graph can: call .build() first."
         )
-    # An agent can be called with one argument, so it would pass for a function and lose its conversation.
+    # An agent is callable with one argument: taken for a function, it would lose its conversation.
     for cls in type(executor).__mro__:
         adapter = ADAPTERS.get((cls.__module__.partition(".")[0], cls.__name__))
         if adapter is not None:
@@ -468,7 +470,7 @@ def _executor(executor: object) -> tuple[Any, str]:
 
 
 def _check_id(name: object, kind: str) -> None:
-    """Refuse an id whose characters have a meaning in paths (`review/approve`), keys or ids of map items."""
+    """Refuse ids with characters that mean something in paths (`review/approve`), keys or item ids."""
     fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
     if (
         not fits
@@ -499,7 +501,7 @@ def _positive(value: float, name: str) -> float:
 
 
 def _is_condition(condition: object) -> bool:
-    """Return whether a condition can be called with the state; a coroutine would always count as true."""
+    """Return whether a condition can be called with the state; a coroutine would always be true."""
     if isinstance(condition, type):
         return False
     try:

@@ -1,8 +1,9 @@
-"""Static analysis of a graph: what may go wrong, reported without calling any of the graph's code but the
-functions that return the rules of approvals.
+"""Static analysis of a graph: it reports likely mistakes without calling the graph's code, except
+the functions that return the rules of approvals.
 
-An error fails a run or never ends it, a warning may, a hint is a reminder. What the source doesn't
-show, as in a condition that calls other functions, is not reported: a false alarm costs trust.
+An error fails a run or lets it run forever, a warning may do so, a hint is a reminder. Problems
+that the source doesn't show, as in a condition that calls other functions, are not reported: a
+false alarm costs trust.
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ SEVERITIES = {
     "rule-of-the-store": Severity.HINT,
     "id-by-position": Severity.HINT,
 }
-"""By the code of a problem, which is stable."""
+"""Severities by the problem's code, which is stable."""
 
 Finding = tuple[str, str, str, str]
-"""The code of a problem, its node, what is wrong, and how to fix it."""
+"""A problem's code, node, message and advice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def _never_taken(plan: CompiledGraph) -> Iterator[Finding]:
 
 
 def _is_never(edge: EdgeSpec) -> bool:
-    """Return whether a condition can only return something false."""
+    """Return whether a condition can only return a false value."""
     code = sources.tree(edge.condition) if edge.condition is not None else None
     if isinstance(code, ast.Lambda):
         return isinstance(code.body, ast.Constant) and not code.body.value
@@ -132,7 +133,7 @@ def _is_never(edge: EdgeSpec) -> bool:
 
 
 def _never_run(plan: CompiledGraph) -> Iterator[Finding]:
-    """A back edge can't bring a node its first visit, nor can an edge that is never taken."""
+    """Report nodes reached only by back edges and edges never taken: they get no first visit."""
     shape = plan.topology
     following: dict[str, list[str]] = {
         source: [
@@ -227,18 +228,19 @@ def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         if spec.map is not None and spec.map.concurrency is None:
             message = "All items of this map run at once, however long its list is."
-            advice = "Set `concurrency` in add_map, unless what the items call can take that."
+            advice = "Set `concurrency` in add_map, unless the services that items call can take that."
             yield "map-without-bound", node, message, advice
 
 
 def _endless_tasks(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         if spec.kind == "celery" and not (spec.timeout or plan.definition.node_timeout):
-            message = "This Celery task has no timeout: if no worker serves its queue, it waits for ever."
+            message = "This Celery task has no timeout: if no worker serves its queue, it waits forever."
             yield "task-without-timeout", node, message, "Set `timeout` in add_node."
 
 
-# -- what conditions and functions read: `results["x"]` and `inputs["x"]` may be missing ---------------
+# -- reads of conditions and functions: `results["x"]` and `inputs["x"]` may be missing
+# ----------------
 
 READ = ("results", "inputs")
 
@@ -247,7 +249,7 @@ GUARDS = (*READ, "completed_nodes", "failed_nodes")
 
 @dataclass(frozen=True, slots=True)
 class Reads:
-    """The node ids in a piece of code: `needed` without a check for their result, `named` at all."""
+    """The node ids in code: those `needed` without a check for a result, and all `named`."""
 
     needed: frozenset[str]
     named: frozenset[str]
@@ -264,7 +266,7 @@ def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
     for edge, reads in conditional:
         condition = f"The condition of the edge to {edge.target!r} reads"
         for node in sorted(reads.named - nodes):
-            message = f"{condition} the result of {node!r}, which is no node of this graph."
+            message = f"{condition} the result of {node!r}, which isn't a node of this graph."
             names = f"{', '.join(sorted(nodes)[:8])}{' …' if len(nodes) > 8 else ''}"
             yield "unknown-node", edge.source, message, f"Use one of its nodes: {names}."
         certain = earlier.get(edge.source, nodes) - _running_again(plan, edge.source) | {
@@ -294,9 +296,9 @@ def _missing_inputs(plan: CompiledGraph) -> Iterator[Finding]:
 
 
 def _running_again(plan: CompiledGraph, source: str) -> set[str]:
-    """Return the nodes of loops that may repeat while `source`, behind them, runs: they lose their result.
+    """Return nodes of loops that may repeat while a later `source` runs: they lose their result.
 
-    Where both the exit and the back edge have conditions, these are assumed to exclude each other.
+    If both the exit and the back edge have conditions, these are assumed to exclude each other.
     """
     shape = plan.topology
     repeating: set[str] = set()
@@ -331,7 +333,7 @@ def _reads(condition: Callable[..., Any] | None) -> Reads:
 
 
 def _role(syntax_node: ast.AST, state: str) -> tuple[str, ast.expr | None]:
-    """Classify a piece of code: a read that needs the result, one that doesn't, or a check for it."""
+    """Classify code as a read that needs the result, a read that doesn't, or a check for it."""
     match syntax_node:
         case ast.Subscript(
             value=ast.Attribute(value=ast.Name(id=name), attr=attribute), slice=key
@@ -352,7 +354,7 @@ def _role(syntax_node: ast.AST, state: str) -> tuple[str, ast.expr | None]:
 
 
 def _text(key: ast.expr, outside: Mapping[str, object]) -> str | None:
-    """Return a text constant, or the value of a name that holds one outside the condition."""
+    """Return a text constant, or the text that a name holds outside the condition."""
     value: object = key.value if isinstance(key, ast.Constant) else None
     if isinstance(key, ast.Name):
         value = outside.get(key.id)
@@ -370,9 +372,9 @@ def _outside(condition: object) -> Mapping[str, object]:
 def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
     """Work out, for each node, which nodes have certainly completed when it starts.
 
-    An edge is certain when it is taken in every run: it has no condition, its source always runs, and
-    a failed source ends the run. Behind join="all" has completed what stands before any certain edge
-    and what all edges have in common; behind join="any" only the latter.
+    An edge is certain if it is taken in every run: it has no condition, its source always runs, and
+    a failed source ends the run. After join="all", the nodes before any certain edge have
+    completed, and the nodes that are before all edges; after join="any", only the latter.
     """
     shape, nodes = plan.topology, list(plan.definition.nodes)
     stops = plan.definition.policy is FailurePolicy.FAIL_FAST
@@ -406,7 +408,7 @@ def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
 def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
     """Report a node that asks and has no edge, beside nodes that run whatever the answer is.
 
-    Several reviewers at the end of a graph are no mistake, so nodes that ask are not counted as such others.
+    Several reviewers at the end of a graph are fine, so nodes that ask don't count as others.
     """
     nodes = {
         node: spec
@@ -437,17 +439,19 @@ def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
     for node, spec in plan.definition.nodes.items():
         for owner, call in _calls_in(spec.executor, "interrupt"):
             if _keywords(call) & {"response_schema", "rule", None}:
-                continue  # None is **options, which may hold a schema; a rule knows its decisions
+                continue  # None is **options, which may hold a schema; a rule defines the decisions
             message = (
                 f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't "
                 "use."
             )
-            advice = "Give interrupt() a response_schema: an answer that does not fit is refused at the door."
+            advice = (
+                "Give interrupt() a response_schema: an answer that does not fit is refused."
+            )
             yield "question-without-schema", node, message, advice
 
 
 def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
-    """Report functions behind a question with a rule that run on its recorded output alone."""
+    """Report functions after a question with a rule that rely only on its recorded output."""
     nodes = plan.definition.nodes
     for edge in plan.definition.edges:
         target = nodes[edge.target]
@@ -460,32 +464,34 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
         if not names or checks or not any(_functions(target.executor)):
             continue
         message = (
-            f"This node runs on what {edge.source!r} returned of the decision on {names[0]!r}, and does not "
-            "check the decision itself: anyone who can write to the store can change what was returned."
+            f"This node relies on {edge.source!r}'s output for the decision on {names[0]!r}, and does not "
+            "check the decision itself: anyone who can write to the store can change that output."
         )
-        advice = f"Where it does what was approved, call ctx.approved({names[0]!r}, action, rule=...) first."
+        advice = (
+            f"Before the approved action, call ctx.approved({names[0]!r}, action, rule=...)."
+        )
         yield "decision-unchecked", edge.target, message, advice
 
 
 def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
-    """Report functions that check a decision without a rule: they are held."""
+    """Report functions that check a decision without a rule: their nodes are held."""
     for node, spec in plan.definition.nodes.items():
         for owner, call in _calls_in(spec.executor, "approved"):
             if _keywords(call) & {"rule", None}:
-                continue  # None is **options, which may hold it
+                continue  # None is **options, which may hold a rule
             approved_node = plan.definition.nodes.get(_name(call))
             if approved_node is not None and approved_node.approval is not None:
                 continue
             message = (
                 f"ctx.approved({_name(call)!r}){owner} names no rule: its node is held, since anyone who can "
-                "write to the store can lower the one that is stored."
+                "write to the store can weaken the stored rule."
             )
             advice = "Pass rule=, the same as to the interrupt() that asked."
             yield "rule-of-the-store", node, message, advice
 
 
 def _failing_policies(plan: CompiledGraph) -> Iterator[Finding]:
-    """Report policies that fail for arguments which the schema of their tool gives as examples."""
+    """Report policies that fail for arguments that their tool's schema gives as examples."""
     for node, spec in plan.definition.nodes.items():
         for tool in tools_of(spec.executor):
             policy = getattr(tool, "approval", None)
@@ -495,7 +501,7 @@ def _failing_policies(plan: CompiledGraph) -> Iterator[Finding]:
                 try:
                     rule = policy.rule(args, CallContext(tool.tool_name, "", node, 1))
                     titles.check_names(rule.title if rule else "", args, tool.tool_name)
-                except Exception as error:  # noqa: BLE001 - users' policies raise anything
+                except Exception as error:  # noqa: BLE001 - a user's policy may raise anything
                     message = (
                         f"The policy {policy.name} of the tool {tool.tool_name!r} fails for "
                         f"{dict(args)!r:.200}: {type(error).__name__}: {error}. A call for which it fails is "
@@ -507,7 +513,7 @@ def _failing_policies(plan: CompiledGraph) -> Iterator[Finding]:
 
 
 SAMPLES: dict[str, JSON] = {"string": "text", "integer": 1, "number": 1.5, "boolean": True}
-"""A value of each plain type, for arguments whose schema has no example, default or enumeration."""
+"""A value of each plain type, for arguments without an example, default or enumeration."""
 
 
 def _sample(schema: Mapping[str, Any]) -> JSON:
@@ -516,7 +522,7 @@ def _sample(schema: Mapping[str, Any]) -> JSON:
 
 
 def _examples(tool: AgentTool) -> Iterator[Mapping[str, Any]]:
-    """Yield arguments that the schema of a tool shows, as a policy gets them."""
+    """Yield example arguments from a tool's schema, as a policy gets them."""
     schema: Mapping[str, Any] = tool.tool_spec.get("inputSchema", {}).get("json", {})
     properties = schema.get("properties", {})
     choices = {
@@ -537,7 +543,7 @@ def _examples(tool: AgentTool) -> Iterator[Mapping[str, Any]]:
         try:
             yield typed_arguments(tool, whole_arguments(tool, args))
         except (ValueError, UsageError):
-            continue  # no example of a call
+            continue  # not a valid call
 
 
 def _keywords(call: ast.Call) -> set[str | None]:
@@ -560,7 +566,7 @@ def _of_tools(tools: Mapping[str, Any]) -> Iterator[tuple[str, Callable[..., Any
 
 
 def _calls_in(executor: object, name: str) -> Iterator[tuple[str, ast.Call]]:
-    """Yield the calls of a method in an executor's functions, each with whose function it is."""
+    """Yield a method's calls in an executor's functions, each with its owner (" of the tool …")."""
     for owner, function in _functions(executor):
         code = sources.tree(function)
         for syntax_node in ast.walk(code) if code is not None else ():

@@ -1,4 +1,4 @@
-"""The source of a function as a syntax tree, for lint and for the words on arrows; it is never run."""
+"""The source of a function as a syntax tree, for lint and for arrow labels; it is never run."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ Code = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 def bare(function: object) -> object:
-    """Unwrap partials and decorators; for an object that is no function, return its `__call__`."""
+    """Unwrap partials and decorators; for another kind of object, return its `__call__`."""
     while isinstance(function, functools.partial):
         function = function.func
     if callable(function):
         function = inspect.unwrap(function)
     if hasattr(function, "__code__") or inspect.ismethod(function):
         return function
-    return getattr(type(function), "__call__", function)  # noqa: B004 - its code is wanted, not the answer
+    return getattr(type(function), "__call__", function)  # noqa: B004 - its code is needed
 
 
 def tree(function: object) -> Code | None:
-    """Parse a function; None where the source is missing, or may belong to another function."""
+    """Parse a function; None if the source is missing or may belong to another function."""
     plain = bare(function)
     code = getattr(plain, "__code__", None)
     if code is None:
@@ -44,13 +44,13 @@ def _lambda(lines: list[str], first_line: int, code: types.CodeType) -> ast.Lamb
     text, start = _statement(lines, first_line)
     indent = len(lines[start]) - len(lines[start].lstrip())
     candidates = [node for node in _parsed(text, (ast.Lambda,)) if isinstance(node, ast.Lambda)]
-    # The first instruction belongs to no expression, and has no column.
+    # The first instruction isn't part of an expression, and has no column.
     positions = [
         (line, column) for line, _, column, _ in code.co_positions() if line and column
     ]
     if (
         not positions
-    ):  # Python 3.12 gives a constant none; one of several that are equal is as good as another
+    ):  # Python 3.12 gives a constant no position; any of several equal lambdas will do
         return next(
             (node for node in candidates if _returns(node.body, code.co_consts[-1])), None
         )
@@ -65,7 +65,7 @@ def _returns(body: ast.expr, value: object) -> bool:
 
 
 def _statement(lines: list[str], first_line: int) -> tuple[str, int]:
-    """Return the statement around a line, and its first line: a lambda may begin in the middle of one."""
+    """Return the statement around a line and its first line; a lambda may start in its middle."""
     for start in range(first_line, max(first_line - 20, -1), -1):
         for length in (1, 2, 3, 5, 8, 13, 21):
             text = textwrap.dedent("".join(lines[start : start + length]))

@@ -1,8 +1,8 @@
-"""Where a graph repeats: its back edges, and the loops that they close.
+"""The cycles of a graph: its back edges, and the loops that they close.
 
-See docs/decisions/0002-loops.md. Depth first from the entry points in insertion order, an
-edge to a node on the stack is a back edge; its target is the loop's header. The loop is every
-node on forward paths from the header to a source of its back edges, with the loops of the headers
+See docs/decisions/0002-loops.md. In a depth-first search from the entry points in insertion order,
+an edge to a node on the stack is a back edge; its target is the loop's header. The loop is every
+node on forward paths from the header to a source of its back edges, and the loops of any headers
 among them. Loops nest; an edge that leaves loops belongs to the outermost loop that it leaves.
 """
 
@@ -62,7 +62,8 @@ def loops(
     """Collect the loops, smallest first: each header with the nodes of its loop.
 
     Raises:
-        DefinitionError: two loops overlap without one holding the other, or an edge repeats nothing.
+        DefinitionError: two loops overlap and neither contains the other, or an edge repeats
+            nothing.
     """
     sources: dict[str, list[str]] = {}
     forward: dict[str, list[str]] = {node: [] for node in nodes}
@@ -107,7 +108,7 @@ def _close(bodies: dict[str, set[str]]) -> None:
 
 
 def reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
-    """Collect every node that can be reached from `starts`, these included."""
+    """Collect every node that can be reached from `starts`, including these."""
     nodes, todo = set(starts), list(starts)
     while todo:
         for target in edges[todo.pop()]:

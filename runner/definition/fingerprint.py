@@ -1,7 +1,7 @@
 """Fingerprints: hashes of a graph's shape and of each node, and the differences of two shapes.
 
-Only declared structure is hashed, never code: a changed function body is not a changed graph, unless its
-`version=` says so.
+Only declared structure is hashed, never code: a changed function body doesn't change the graph
+unless its `version=` changes too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.definition.model import (
 
 
 def signatures(definition: Definition) -> dict[str, str]:
-    """Hash what each waiting node needs to continue: kind, version, join and its own edges."""
+    """Hash the parts that a waiting node depends on, by node: kind, version, join and edges."""
     touching: dict[str, list[object]] = {node: [] for node in definition.nodes}
     for edge in definition.edges:
         shape = _edge(edge)
@@ -73,7 +73,7 @@ def _hash(value: object) -> str:
 
 
 def changes(recorded_shape: Topology, present_shape: Topology) -> dict[str, str]:
-    """Return the reason for each node that can't continue in a new shape, by node, as a clause."""
+    """Return the reasons, as clauses, why nodes can't continue in a new shape, by node."""
     reasons = {}
     for name, node in recorded_shape.nodes.items():
         today = present_shape.nodes.get(name)
@@ -83,7 +83,7 @@ def changes(recorded_shape: Topology, present_shape: Topology) -> dict[str, str]
 
 
 def difference(recorded_shape: Topology, present_shape: Topology, name: str) -> str:
-    """Describe how a node of an old shape differs from the node of the same name in a new shape."""
+    """Describe the differences of a node between an old shape and a new one."""
     was, now = recorded_shape.nodes[name], present_shape.nodes.get(name)
     if now is None:
         return (

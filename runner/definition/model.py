@@ -1,12 +1,13 @@
 """Graphs as plain values.
 
-`Definition` is what the builder collected: the executors, conditions and hooks of a process. `Topology` is
-what scheduling needs of it, computed once and stored beside the runs: joins as counts, loops as numbered
-groups, each edge with its kind. It is stored by node, so that a transition reads only the nodes it touches.
+`Definition` holds the builder's input: the executors, conditions and hooks of a process. `Topology`
+is the part that scheduling needs, computed once and stored beside the runs: joins as counts, loops
+as numbered groups, each edge with its kind. It is stored by node, so that a transition reads only
+the nodes it touches.
 
-A map is one node that runs its executor once for each item of a list. Item 3 of the map `M` is the node
-`M[3]` of the same run, created when the list is known; the topology has one entry `M[]` for all of them.
-An item's visit number is that of its map.
+A map is one node that runs its executor once for each item of a list. Item 3 of the map `M` is the
+node `M[3]` of the same run, created when the list is known; the topology has one entry `M[]` for
+all items. An item has its map's visit number.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ BRACKETS = "[]"
 
 @dataclass(frozen=True, slots=True)
 class MapSpec:
-    """Map part of a node: `kind` is that of its executor, `over` is the source of its list.
+    """Map part of a node: `kind` is its executor's kind, `over` the source of its list.
 
     `over` is None, the id of a node before it, or a wrapped function; `concurrency` is how many items
     may be active at once (None: all), `stops` whether the first failed item stops the map.
@@ -43,29 +44,29 @@ class MapSpec:
 
 @dataclass(frozen=True, slots=True)
 class MapTopology:
-    """Topology of a map: how many items at once (0: all), and whether a failed one stops it."""
+    """Topology of a map: how many items run at once (0: all), whether a failed item stops it."""
 
     window: int
     stops: bool
 
 
 def item_id(node: str, index: int) -> str:
-    """The node id of an item of a map; the first item has index 0."""
+    """Return the node id of a map's item; the first item has index 0."""
     return f"{node}[{index}]"
 
 
 def map_of(node: str) -> str:
-    """The map that an item belongs to; "" for a node that is not an item."""
+    """Return the map that an item belongs to; "" for a node that isn't an item."""
     return node[: node.rindex("[")] if node.endswith("]") else ""
 
 
 def index_of(node: str) -> int | None:
-    """An item's index in its list; None for a node that is not an item."""
+    """Return an item's index in its list; None for a node that isn't an item."""
     return int(node[node.rindex("[") + 1 : -1]) if node.endswith("]") else None
 
 
 def shape_name(node: str) -> str:
-    """The node's name in the topology: items share the entry `M[]` of their map."""
+    """Return the node's name in the topology: items share the entry `M[]` of their map."""
     return node[: node.rindex("[")] + BRACKETS if node.endswith("]") else node
 
 
@@ -74,7 +75,7 @@ def shape_of(spec: MapSpec | None) -> MapTopology | None:
 
 
 def signature(specs: Iterable[tuple[str, MapSpec | None]]) -> list[object]:
-    """The parts of maps that a fingerprint covers; an empty list without maps."""
+    """Return the parts of maps that a fingerprint covers; an empty list without maps."""
     return [
         [node, isinstance(spec.over, str) and spec.over, spec.concurrency, spec.stops]
         for node, spec in specs
@@ -83,18 +84,18 @@ def signature(specs: Iterable[tuple[str, MapSpec | None]]) -> list[object]:
 
 
 ROOT = -1
-"""The scope of an edge that lies in no loop."""
+"""The scope of an edge outside all loops."""
 
 
 class Join(enum.StrEnum):
-    """When a node with several incoming edges is ready."""
+    """The rule for when a node with several incoming edges is ready."""
 
     ALL = "all"
     ANY = "any"
 
 
 class EdgeKind(enum.StrEnum):
-    """Effect of an edge on loops: nothing, leaves one, or requests another round of one."""
+    """Effect of an edge on loops: none, leaving a loop, or requesting another round of it."""
 
     FORWARD = "forward"
     EXIT = "exit"
@@ -112,8 +113,8 @@ class FailurePolicy(enum.StrEnum):
 class NodeSpec:
     """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9.
 
-    `task` is the function that computes the task of a nested graph, `approval` the rule or policy by which
-    people approve each run of the node.
+    `task` is the function that computes the task of a nested graph, `approval` the rule or policy
+    by which people approve each run of the node.
     """
 
     id: str
@@ -132,13 +133,13 @@ class NodeSpec:
     approval: Rule | Policy | None = None
 
     def item(self) -> NodeSpec:
-        """The declaration of a map's items: its executor as a node of its own kind."""
+        """Return the declaration of a map's items: its executor as a node with its own kind."""
         return replace(self, kind=self.map.kind, map=None) if self.map else self
 
 
 @dataclass(frozen=True, slots=True)
 class EdgeSpec:
-    """One edge as it was declared; `back` overrides the search for loops, `on_expire` is for expiry."""
+    """One edge as it was declared; `back` overrides the loop search, `on_expire` is for expiry."""
 
     source: str
     target: str
@@ -149,10 +150,11 @@ class EdgeSpec:
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A whole graph as it was declared, already validated. Timeouts in seconds.
+    """A whole graph as it was declared, already validated. Timeouts are in seconds.
 
-    `queue` is that of the nodes that name none; where it is None, the graph's id. `name` is the one under
-    which the factory that made it is registered, also where it is a node of another graph.
+    `queue` is the queue of nodes that name none; if it is None, they use the graph's id. `name` is
+    the name under which the factory that made it is registered, even if it is a node of another
+    graph.
     """
 
     id: str
@@ -172,7 +174,7 @@ class Definition:
     fairness: Fairness | None = None
 
     def edges_by_source(self) -> dict[str, list[EdgeSpec]]:
-        """The edges by source, in the order of the bits of `NodeRecord.edges`."""
+        """Return the edges by source, in the order of the bits of `NodeRecord.edges`."""
         by_source: dict[str, list[EdgeSpec]] = {node: [] for node in self.nodes}
         for edge in self.edges:
             by_source[edge.source].append(edge)
@@ -181,7 +183,7 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class OutEdge:
-    """An edge seen from its source. `scope` is the innermost loop around both ends, `loop` the one
+    """An edge seen from its source. `scope` is the innermost loop around both ends, `loop` the loop
     that it leaves (exit) or repeats (back).
     """
 
@@ -204,7 +206,7 @@ class InEdge:
 
 @dataclass(frozen=True, slots=True)
 class NodeTopology:
-    """Topology of one node; its edges are stored separately, as they may be many."""
+    """Topology of one node; its edges are stored separately because there may be many."""
 
     needs: int
     join: Join

@@ -1,6 +1,6 @@
 """Retry policies.
 
-A retry is a timer in the store, never a countdown of the broker, so that it survives the broker.
+A retry is a timer in the store, not a countdown of the broker, so it survives the broker.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from runner.records.failures import ErrorRecord
 class RetryPolicy:
     """Rule for running a failed node again: how often, when and for which errors.
 
-    `max_attempts` counts the first one. The n-th retry waits `backoff * 2**(n-1)` seconds, at most
-    `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
-    classes; an error of another type fails the node at once, and so does data that does not fit a
-    function's types or is too large to store, unless DataMismatch or PayloadTooLarge itself is listed.
+    `max_attempts` includes the first attempt. The n-th retry waits `backoff * 2**(n-1)` seconds, at
+    most `max_backoff`, of which the share `jitter` (0 to 1) is random. `retry_on` lists exception
+    classes; an error of another type fails the node at once. So does data that doesn't fit a
+    function's types or is too large to store, unless DataMismatch or PayloadTooLarge itself is
+    listed.
     """
 
     max_attempts: int = 3
@@ -30,7 +31,7 @@ class RetryPolicy:
     max_backoff: float = 300.0
 
     def __post_init__(self) -> None:
-        """Refuse invalid values where they are written."""
+        """Refuse invalid values when the policy is created."""
         retry_on: object = self.retry_on
         classes = tuple(retry_on) if isinstance(retry_on, Iterable) else (retry_on,)
         if not (
@@ -63,9 +64,9 @@ class RetryPolicy:
         )
 
     def delay(self, attempt: int, error: ErrorRecord, random: float) -> float | None:
-        """Return the seconds to wait before the next attempt, or None when there is none.
+        """Return the seconds to wait before the next attempt, or None without one.
 
-        `attempt` is the one that failed, from 1; `random` is a number from 0 to 1.
+        `attempt` is the failed attempt, from 1; `random` is a number from 0 to 1.
         """
         if attempt >= self.max_attempts or not self.covers(error):
             return None
@@ -74,16 +75,16 @@ class RetryPolicy:
 
     @property
     def longest(self) -> float:
-        """The seconds that all retries wait together at most."""
+        """The most seconds that all retries wait together."""
         return (self.max_attempts - 1) * self.max_backoff
 
     def covers(self, error: ErrorRecord) -> bool:
-        """Return whether an error is of a type to retry; by names, as its class may not be imported here."""
+        """Return whether to retry an error, by type name, as its class may not be imported here."""
         names = {_name(cls) for cls in self.retry_on}
         lineage = [error.type, *error.bases]
         for final in map(_name, (DataMismatch, PayloadTooLarge)):
             if final in lineage:
-                # The next attempt fails in the same way, so a wide class such as Exception isn't enough.
+                # The next attempt would fail too, so a wide class such as Exception isn't enough.
                 lineage = lineage[: lineage.index(final) + 1]
         return not names.isdisjoint(lineage)
 

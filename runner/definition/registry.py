@@ -1,7 +1,7 @@
 """The graphs that this process knows, by name, each built once.
 
 A graph inside a graph is named by its path: `refund/review` is the graph at node `review` of
-`refund`. So any worker finds the code of a child run.
+`refund`. So any worker can find the code of a child run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class HasDefinition(Protocol):
 class CompiledGraph:
     """A graph ready to run: its declaration, its topology, and each node's edges.
 
-    `for_requester` is a node whose rule, or a tool's of it, excludes who asked for the run; "" for none.
+    `for_requester` is a node that has, or whose tool has, a rule that excludes the requester, or
+    "".
     """
 
     definition: Definition
@@ -52,7 +53,7 @@ class CompiledGraph:
         return nodes.get(node) or nodes[map_of(node)].item()
 
     def routes(self, node: str) -> list[str]:
-        """The nodes to which an expired question of a node may lead."""
+        """Return the nodes that a node's expired question may lead to."""
         return [edge.target for edge in self.edges.get(node, []) if edge.on_expire]
 
 
@@ -68,7 +69,7 @@ def compile_graph(definition: Definition) -> CompiledGraph:
 
 
 def _rules(spec: NodeSpec) -> Iterator[Rule]:
-    """List the rules by which a node or its tools are approved, and budgets are raised."""
+    """Yield the rules that approve a node or its tools, or raise its budgets."""
     gates = [
         spec.approval,
         *(getattr(tool, "approval", None) for tool in tools_of(spec.executor)),
@@ -83,7 +84,7 @@ def _budgets(spec: NodeSpec) -> Iterator[Any]:
 
 
 def check_sums(definition: Definition) -> None:
-    """Check that agents which ask to raise one sum ask by one rule: the raise holds for all of them.
+    """Check that agents that share a sum ask to raise it by the same rule: a raise is for them all.
 
     Raises:
         DefinitionError: they have different rules.
@@ -98,7 +99,7 @@ def check_sums(definition: Definition) -> None:
                 if rule != budget.rule:
                     raise DefinitionError(
                         f"nodes {first!r} and {node.id!r} have a budget of {counter} per {budget.per} with "
-                        "different rules, and what one is granted the other may spend. Give both the same."
+                        "different rules, but both may spend a raise. Give both the same rule."
                     )
 
 
@@ -112,10 +113,10 @@ def _nodes(definition: Definition) -> Iterator[NodeSpec]:
 def check_exclusions(
     rule: Rule, path: str, graphs: Iterable[Definition], *, is_outermost: bool = True
 ) -> None:
-    """Check the nodes whose answerers a rule excludes, in the graph at a path and in those around it.
+    """Check the nodes whose answerers a rule excludes, in the graph at a path and those around it.
 
     Raises:
-        DefinitionError: the graph that the rule names has no such node, or it asks nothing.
+        DefinitionError: the graph that the rule names lacks the node, or the node asks nothing.
     """
     own, *outer_graphs = graphs
     for name in excluded_answerers(rule):
@@ -123,26 +124,26 @@ def check_exclusions(
         named = [own] if bare == name else outer_graphs
         node = next((graph.nodes[bare] for graph in named if bare in graph.nodes), None)
         if node is None and bare == name:
-            problem = f"is no node of it; one of a graph around it would be {OUTER + name!r}"
+            problem = f"isn't a node of it; a node of an outer graph would be {OUTER + name!r}"
         elif node is None and is_outermost:
-            problem = "is no node of a graph around it"
+            problem = "isn't a node of a graph around it"
         elif node is not None and node.approval is None and (inner(node) or node.map):
-            problem = "asks nothing itself: its questions are of the nodes inside it"
+            problem = "asks nothing itself: the nodes inside it ask"
         else:
             continue
         raise DefinitionError(
-            f"a rule in graph {path!r} excludes who answered {name!r}, which {problem}: no one would be "
-            "excluded. Name the node that asks."
+            f"a rule in graph {path!r} excludes those who answered {name!r}, which {problem}: no one would "
+            "be excluded. Name the node that asks."
         )
 
 
 def check_rules(
     definition: Definition, path: str, outer_graphs: Sequence[Definition] = ()
 ) -> None:
-    """Check the rules of a graph and of those inside it; what is around them is not known yet.
+    """Check the rules of a graph and the graphs inside it; the graphs around it aren't known yet.
 
     Raises:
-        DefinitionError: a rule excludes who answered a node that is not there, or asks nothing.
+        DefinitionError: a rule excludes the answerers of a node that is missing or asks nothing.
     """
     graphs = (definition, *outer_graphs)
     for node in definition.nodes.values():
@@ -156,7 +157,7 @@ Factory = TypeVar("Factory", bound=Callable[[], HasDefinition])
 
 
 class Registry:
-    """Graphs by name; a factory is called the first time that its graph is needed."""
+    """Graphs by name; a factory is called when its graph is first needed."""
 
     def __init__(self) -> None:
         self._factories: dict[str, Callable[[], HasDefinition]] = {}
@@ -172,7 +173,7 @@ class Registry:
         admission: Admission | None = None,
         fairness: Fairness | None = None,
     ) -> None:
-        """Register a factory under a name, with what it declares about starts of runs and turns of nodes.
+        """Register a factory under a name, with its limits on starts and its fairness.
 
         Raises:
             DefinitionError: the name is empty, has a "/", or is taken by another factory.
@@ -196,11 +197,11 @@ class Registry:
             }
 
     def names(self) -> list[str]:
-        """The names of the registered graphs, sorted."""
+        """Return the names of the registered graphs, sorted."""
         return sorted(self._factories)
 
     def find(self, path: str) -> CompiledGraph | None:
-        """Return the graph at a path, or None where this process does not have it."""
+        """Return the graph at a path, or None if this process doesn't have it."""
         with self._lock:
             if path in self._plans:
                 return self._plans[path]
@@ -225,7 +226,7 @@ class Registry:
         """Check the nodes whose answerers a rule in the graph at a path excludes.
 
         Raises:
-            DefinitionError: neither the graph nor one around it has such a node, or it asks nothing.
+            DefinitionError: neither the graph nor one around it has the node, or it asks nothing.
         """
         if excluded_answerers(rule) and (plan := self.find(path)):
             self._check(rule, plan.definition, path)
@@ -234,7 +235,7 @@ class Registry:
         check_exclusions(rule, path, itertools.chain([definition], self._outer_graphs(path)))
 
     def _outer_graphs(self, path: str) -> Iterator[Definition]:
-        """List the graphs around the one at a path, the nearest first."""
+        """Yield the graphs around the graph at a path, the nearest first."""
         while path := path.rpartition(PATH)[0]:
             if outer_graph := self.find(path):
                 yield outer_graph.definition
@@ -243,7 +244,7 @@ class Registry:
         """Return the graph at a path.
 
         Raises:
-            NotFoundError: this process does not have it.
+            NotFoundError: this process doesn't have it.
         """
         compile_graph = self.find(path)
         if compile_graph is None:
@@ -263,26 +264,27 @@ class Registry:
         return plans
 
     def names_on(self, path: str) -> set[str]:
-        """Return the names of the graphs on a path, where this process has them: registered, or given."""
+        """Return the registered names and ids of the graphs on a path that this process has."""
         names: set[str] = set()
         while PATH in path:
-            with contextlib.suppress(Exception):  # one that can't be built has no further name
+            with contextlib.suppress(Exception):  # a graph that can't be built adds no name
                 if definition := self._define(path):
                     names |= {definition.name, definition.id}
             path = path.rpartition(PATH)[0]
         return names - {""}
 
     def everything(self) -> Iterator[CompiledGraph]:
-        """Return all graphs that can be built here, and all graphs inside them."""
+        """Yield all graphs that can be built here, and all graphs inside them."""
         for name in self.names():
-            with contextlib.suppress(Exception):  # who runs it hears why
+            with contextlib.suppress(Exception):  # the error is reported when the graph is run
                 yield from self.family(name)
 
     def _outer_queue(self, path: str) -> str | None:
-        """Return the queue of the node that a nested graph is; None for a graph that is nested nowhere.
+        """Return the queue of the node that is a nested graph; None for a graph that isn't nested.
 
-        Not a queue of its own name: a nested graph is found by its path, so a worker that can run it is one
-        that has the outermost graph, also where the same graph is registered under a name of its own.
+        It isn't a queue named after the nested graph, because that is found by its path: only a
+        worker with the outermost graph can run it, even if the same graph is also registered by
+        itself.
         """
         outer, _, node = path.rpartition(PATH)
         outer_graph = self.find(outer) if outer else None
@@ -314,7 +316,7 @@ class Registry:
 
 
 def tools_of(agent: object) -> Iterator[Any]:
-    """List the tools of an agent, and those of agents that are tools of it."""
+    """Yield the tools of an agent, including the tools of agents among them."""
     tools = getattr(getattr(agent, "config", None), "tools", None) or {}
     for tool in tools.values():
         yield tool
@@ -345,9 +347,10 @@ def graph(
 ) -> Callable[[Factory], Factory]:
     """Register the factory below under a name: `@graph("refund")` above `def refund() -> Graph`.
 
-    A start is refused while `max_open_runs` of its runs are open; `concurrency` says how many of them may be
-    for each value of a key, `debounce` that a run begins some time after the last of several starts.
-    With `fairness` its nodes, and those of graphs inside it, share the slots of their queues between keys.
+    A start is refused while `max_open_runs` of its runs are open. `concurrency` limits the open
+    runs for each value of a key; with `debounce` a run begins some time after the last of several
+    starts. With `fairness` its nodes, and the nodes of graphs inside it, share their queues' slots
+    between keys.
 
     Raises:
         DefinitionError: the name is taken or a value can't be used.
@@ -369,7 +372,7 @@ def graph(
                 built.definition = replace(built.definition, name=name)
             return built
 
-        return named  # type: ignore[return-value] # it is the factory, and names what that makes
+        return named  # type: ignore[return-value] # it is the factory, and names its graphs
 
     return register
 
@@ -389,7 +392,7 @@ def load(modules: Iterable[str]) -> None:
                 f"{error.name}."
             ):
                 advice = " Name importable modules, separated by commas."
-            # The last of the modules that were being imported has the fault, or calls what has it.
+            # The last of the modules being imported has the fault, or calls the faulty code.
             line = _line_of(error, lambda code: code.co_name == "<module>")
             raise DefinitionError(
                 f"the module {module!r} of RUNNER_GRAPHS can't be imported: {_summary(error)}{line}.{advice}"
@@ -420,7 +423,7 @@ def _summary(error: BaseException) -> str:
 
 
 def _line_of(error: BaseException, is_users: Callable[[CodeType], bool]) -> str:
-    """Return " (file, line n)": where the syntax is wrong, or in the innermost frame of the user's code."""
+    """Return " (file, line n)" of a syntax error, or of the innermost frame in the user's code."""
     if isinstance(error, SyntaxError) and error.filename:
         return f" ({_relative(error.filename)}, line {error.lineno})"
     frames = [

@@ -1,4 +1,4 @@
-"""Computes the topology that scheduling needs of a graph: each node's edges, loops and limits."""
+"""Computes the topology of a graph for scheduling: each node's edges, loops and limits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def topology(definition: Definition) -> Topology:
     """Compute the topology of a validated definition.
 
     Raises:
-        DefinitionError: two loops overlap without one holding the other.
+        DefinitionError: two loops overlap and neither contains the other, or an edge repeats
+            nothing.
     """
     names = list(definition.nodes)
     back = cycles.back_edges(names, definition.entries, definition.edges)
@@ -54,7 +55,7 @@ def topology(definition: Definition) -> Topology:
             definition, spec, incoming[node], around[node], node_signatures[node]
         )
         if spec.map:
-            # A map's limits are those of its items.
+            # A map's limits apply to its items.
             items[node + BRACKETS] = replace(nodes[node], map=None)
             nodes[node] = replace(nodes[node], limits=())
     no_edges = dict.fromkeys(items, ())
@@ -77,7 +78,7 @@ def topology(definition: Definition) -> Topology:
 
 
 def _around(node: str, loops: list[tuple[str, set[str]]]) -> tuple[int, ...]:
-    """Number the loops around a node, innermost first."""
+    """Return the numbers of the loops around a node, innermost first."""
     inside = [k for k, (_, body) in enumerate(loops) if node in body]
     return tuple(sorted(inside, key=lambda k: len(loops[k][1])))
 

@@ -182,7 +182,7 @@ def judged_value(
 
 
 def is_answered(question: Interrupt) -> bool:
-    """Return whether a question no longer waits; a hook may answer one that the store has open."""
+    """Return whether a question no longer waits; a hook may answer one still open in the store."""
     return question.response is not None or not question.is_open
 
 
@@ -244,7 +244,7 @@ def numbered_question(
 def _is_replaced(
     earlier: Interrupt, answers: Mapping[str, Interrupt], address: Address
 ) -> bool:
-    """Return whether a later question replaced this one, even if its answer would fit the code now."""
+    """Return whether a later question replaced this one, even if its answer fits the code now."""
     later_id = address.interrupt_id(
         earlier.scope, earlier.name, earlier.number, earlier.reasked + 1
     )

@@ -43,7 +43,7 @@ class Remembered:
 
 
 def session_key(graph: str, session_id: str) -> str:
-    """Return the stored name of an outermost graph's session; with "", of one that all graphs share.
+    """Return the stored name of an outermost graph's session; with "", of a session that all share.
 
     The name of a graph has no slash, so a shared id is never taken for a session of a graph.
     """
@@ -64,7 +64,7 @@ OPTIONAL_FIELDS = ("trace", "named")
 
 @dataclass(frozen=True, slots=True)
 class NodeDocument:
-    """A node's stored document between executions: its executor's document, and the visit behind it.
+    """A node's stored document between executions: its executor's document and the writing visit.
 
     `tentative` is the node's outcome while the hooks after it ask a person. If the node was renamed
     during a visit, `named` is the "node.visit" under which the visit began; the idempotency key

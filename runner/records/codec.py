@@ -197,7 +197,7 @@ def unpack(value: JSON) -> Any:
     """Turn packed JSON data back into the value.
 
     A pydantic model comes back as itself when its class is already imported, otherwise as plain data:
-    no module is ever imported because stored data names it.
+    stored data never causes an import.
 
     Raises:
         CorruptDocument: the model's class no longer takes the data.

@@ -395,7 +395,7 @@ def digest(interrupt: Interrupt) -> str:
 def title_of(interrupt: Interrupt) -> str:
     """Describe a question in one sentence: the title of its rule, or else its name.
 
-    The title is filled with the arguments asked about, or those of the edit that decided it.
+    The title is filled with the arguments asked about, or with the edit that decided it.
     """
     template: str = (interrupt.rule or {}).get("title", "")
     if not template:

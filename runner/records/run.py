@@ -279,7 +279,7 @@ class RunRecord:
 
 
 def status_of(run: RunRecord) -> Status:
-    """Compute a run's status from its counters: with no active, held or waiting nodes it has ended."""
+    """Compute a run's status from its counters: without active, held or waiting nodes it's over."""
     if run.active:
         return Status.EXECUTING
     if run.held:
@@ -308,7 +308,7 @@ def next_fence(fence: int, nonce: str) -> int:
 
 
 def claim_name(record: NodeRecord) -> str:
-    """Name a running node's claim, or a ready node's next one: its visit and the fence before it."""
+    """Name a running node's claim, or a ready node's next one: its visit and the previous fence."""
     raised = next_fence(0, record.nonce) if record.status is Status.RUNNING else 0
     return f"{record.visit}.{record.fence - raised}"
 

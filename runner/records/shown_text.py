@@ -47,7 +47,7 @@ IDEOGRAPHS = ((0x3400, 0xA000), (0xF900, 0xFB00), (0x20000, 0x40000))
 
 
 def shown(text: str) -> str:
-    """Return text with every invisible character, or one that reverses text, as an escape.
+    """Return text with escapes for all characters that are invisible or reverse text.
 
     Ordinary uses stay: one wide or unbreakable space, the joiners of scripts and emoji that need
     them, the variants of emoji and ideographs. In a word that looks Latin, letters of other scripts

@@ -1,8 +1,8 @@
 """Every transition of a run: the rules in prose, and the one entry point to this folder.
 
-Two rules hold it together. Everything that changes the status of a node, a loop or a run is written here, for
-every store. And a transition reads only the node, its direct neighbours and the run's counters: its cost does
-not grow with the graph.
+Two rules hold it together. All code that changes the status of a node, a loop or a run is here, for
+every store. And a transition reads only the node, its direct neighbours and the run's counters: its
+cost does not grow with the graph.
 
 The life of a node:
 
@@ -16,29 +16,31 @@ The life of a node:
     ready, waiting, retrying -> cancelled   its run stops
                              -> failed | completed   its question has expired with that effect
 
-A node becomes ready together with its doorbell: a queue message that holds ids only, so that a lost, doubled
-or late one costs nothing but time. A timer pushes it again while no worker has claimed the node. Where a node
-makes one other ready, its worker may claim that at once, without a doorbell (see `lifecycle.may_follow`).
+A node becomes ready together with its doorbell: a queue message that holds only ids, so that a
+lost, doubled or late doorbell costs only time. A timer pushes it again while no worker has claimed
+the node. If a node makes one other node ready, its worker may claim that node at once, without a
+doorbell (see `lifecycle.may_follow`).
 
-A node that settles sends an arrival, live or dead, along each of its edges. Join `all` is ready
-when every edge has arrived and one is live; `any` at the first live one; a node all of whose
-edges are dead is skipped, and its own edges die.
+A node that settles sends an arrival, live or dead, along each of its edges. A join `all` is ready
+when every edge has arrived and one is live, a join `any` at the first live arrival; a node whose
+edges are all dead is skipped, and its own edges die.
 
-Loops. A live back edge only notes that another round is requested. When every node of a loop has
-settled, the loop either starts its next round (requested, and none is requested of a loop around it) or
-ends. A round starts by increasing the loop's number: records with an older number no longer count, at
-no cost. An edge out of a loop arrives once per run of that loop: live when first taken, dead when
-the loop ends without it.
+Loops. A live back edge only records that another round is requested. When every node of a loop has
+settled, the loop either starts its next round (if one is requested, and none of a loop around it)
+or ends. A round starts by increasing the loop's number: records with an older number no longer
+count, at no cost. An edge out of a loop arrives once per run of that loop: live when first taken,
+dead when the loop ends without it.
 
-Maps. A map that has its list waits while its items, nodes `M[0]`, `M[1]` …, run. As one ends
-or waits for a person the next starts; when all have ended the map is ready again, for a worker to
-collect their results. Items have no edges and count in no loop, and a failed one stops at most its
+Maps. A map that has its list waits while its items, nodes `M[0]`, `M[1]` …, run. When an item ends
+or waits for a person, the next starts; when all have ended, the map is ready again for a worker to
+collect their results. Items have no edges and count in no loop, and a failed item stops at most its
 map.
 
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
-stops (a failure under fail_fast, a limit, a cancel) makes no node ready any more; waiting ones are
-cancelled at once, running ones are recorded, and the last one ends the run. A run with `on_end` then gets a
-doorbell for its callback, pushed again until a worker has confirmed the call.
+stops (a failure under fail_fast, a limit, a cancel) makes no node ready any more; waiting nodes are
+cancelled at once, running nodes are recorded when they return, and the last node ends the run. A
+run with `on_end` then gets a doorbell for its callback, pushed again until a worker has confirmed
+the call.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from runner.scheduler.changes import AddEvent, Arrival, Changes, dispatch, stop
 
 
 def spread(changes: Changes, origin: str) -> None:
-    """Send a settled node's arrivals; nodes that they skip settle, too, and send theirs."""
+    """Send a settled node's arrivals; nodes that are skipped settle too, and send their own."""
     todo = [origin]
     while todo:
         node = todo.pop(0)
@@ -39,7 +39,8 @@ def spread(changes: Changes, origin: str) -> None:
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[str]) -> None:
     """Count one arrival, which may make the node ready or skip it; a skipped node is added to `todo`.
 
-    The script `store/lua/apply.lua` counts by the same rule: test_redis_does_what_the_model_says.
+    The script `store/lua/apply.lua` counts by the same rule: see
+    test_redis_does_what_the_model_says.
     """
     stamp = changes.round(scope)
     if changes.uncounted is not None:
@@ -47,7 +48,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[st
         changes.uncounted.append(Arrival(node, scope, stamp, node_round, live))
         return
     record, shape = changes.node(node), changes.topology.nodes[node]
-    # Of a single arrival no count is kept: nothing comes that it would be added to.
+    # A node that needs a single arrival has no stored count: no other arrival would be added to it.
     arrivals, alive = 1, int(live)
     if shape.needs != 1:
         earlier = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
@@ -66,7 +67,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[st
 
 
 def _total(changes: Changes, node: str) -> tuple[int, int]:
-    """Sum a node's arrivals over its scopes, without those of older rounds."""
+    """Sum a node's arrivals over its scopes, without arrivals of older rounds."""
     arrivals = alive = 0
     for scope in (*changes.topology.nodes[node].loops, ROOT):
         counts = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
@@ -76,7 +77,7 @@ def _total(changes: Changes, node: str) -> tuple[int, int]:
 
 
 def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
-    """Follow an edge out of a loop; it arrives only the first time that it is taken."""
+    """Follow an edge out of a loop; only the first time it is taken counts as an arrival."""
     edge = changes.topology.outgoing[node][position]
     loop = changes.loop(edge.loop)
     if any(
@@ -89,7 +90,7 @@ def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
 
 
 def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
-    """Start the next round of a loop all of whose nodes have settled, or end the loop."""
+    """Start the next round of a loop whose nodes have all settled, or end the loop."""
     shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
     if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):
         _again(changes, loop_id)
@@ -123,7 +124,7 @@ def begin_visit(
     attempt: int,
     via: tuple[tuple[str, int], ...] = (),
 ) -> None:
-    """Make a node ready for a new visit, unless the run stops or has reached its maximum of executions."""
+    """Make a node ready for a new visit, unless the run stops or its executions are used up."""
     if changes.run.stopping:
         return
     limit = changes.topology.limit

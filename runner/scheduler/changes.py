@@ -1,8 +1,9 @@
 """Reads and changes of a transition: the view, the actions of the store, the result.
 
-`Changes` reads a record through the `View` only when a transition needs it, so the cost of a transition does
-not grow with the run, and it keeps the run's counters equal to the nodes that it writes. Below it is what
-transitions share; the decisions themselves are in the other modules of this folder.
+`Changes` reads a record through the `View` only when a transition needs it, so the cost of a
+transition does not grow with the run, and it keeps the run's counters in step with the nodes that
+it writes. Functions that transitions share follow it; the decisions are in the other modules of
+this folder.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ CALLBACK_NODE = "@end"
 """Node name in the doorbell of a run's `on_end` callback; its visit counts the ends of the run."""
 
 DRAIN_LIMIT = 500
-"""Nodes cancelled, or their questions withdrawn, in one transition; a timer continues with the rest, so that
-no script blocks Redis.
+"""The most nodes cancelled, or questions withdrawn, in one transition; a timer continues with the
+rest, so that no script blocks Redis.
 """
 
 IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
@@ -50,9 +51,9 @@ MAX_REDISPATCH_MS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Dispatch:
-    """Push the doorbell of a ready node: a queue message that holds ids only. `attempt` marks stale ones.
+    """Push a ready node's doorbell, a queue message with only ids. `attempt` marks stale ones.
 
-    With a `share` it is pushed when its key has its turn.
+    With a `share` it is pushed when the turn of its key comes.
     """
 
     node: str
@@ -66,12 +67,13 @@ class Dispatch:
 class TimerKind(enum.StrEnum):
     """The kinds of timer of runs; each has one entry per node, interrupt or run.
 
-    NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose lease has
-    expired. DRAIN continues to cancel the nodes of a run that stops after the one that is its key. DEADLINE
-    is a run's execution timeout; that of a node is no timer, its worker watches it. BEGIN is the end of a
-    run's debounce. MAP continues a map that has more items than one transition starts or cancels. CALLBACK
-    pushes the doorbell of `on_end` again until a worker has confirmed the callback. Beside runs there are
-    other kinds: `DUE` in store/redis/due_timers.py.
+    NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose
+    lease has expired. EXPIRE, REMIND and ESCALATE are a question's. DRAIN continues to cancel a
+    stopping run's nodes after the node in its key. DEADLINE is a run's execution timeout (a node's
+    timeout isn't a timer: its worker watches it). BEGIN is the end of a run's debounce. MAP
+    continues a map that has more items than one transition starts or cancels. CALLBACK pushes the
+    doorbell of `on_end` again until a worker has confirmed the callback. For timers outside runs
+    see `DUE` in store/redis/due_timers.py.
     """
 
     NODE = "node"
@@ -87,7 +89,7 @@ class TimerKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SetTimer:
-    """Set a timer to `due` (milliseconds of the store's clock); replaces the one of the same kind and key."""
+    """Set a timer to `due` (ms of the store's clock), replacing one of the same kind and key."""
 
     kind: TimerKind
     key: str
@@ -104,7 +106,7 @@ class DropTimer:
 
 @dataclass(frozen=True, slots=True)
 class AddEvent:
-    """Add an event to the run's stream, and to the notices where its kind is one of those."""
+    """Add an event to the run's stream, and to the notices if its kind is in `NOTICES`."""
 
     kind: EventKind
     node: str = ""
@@ -122,9 +124,9 @@ class CloseQuestion:
 
 @dataclass(frozen=True, slots=True)
 class EndExpired:
-    """A question has expired and its node ends with it: write the node's output and entry.
+    """Write the output and entry of a node that ends because its question expired.
 
-    `edges` are those that the node takes, "" when it fails; `records.interrupts` builds the values.
+    `edges` has a bit per outgoing edge, as in `settle`; `records.interrupts` builds the values.
     """
 
     node: str
@@ -142,7 +144,7 @@ class NotifyParent:
 
 @dataclass(frozen=True, slots=True)
 class StopChild:
-    """Cancel the child run of `node`, whose own run stops."""
+    """Cancel the child run of `node`."""
 
     run_id: str
     node: str
@@ -150,14 +152,14 @@ class StopChild:
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """Count the run among the open ones of its key."""
+    """Count the run among its key's open runs."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveKey:
-    """Count the run no more, and begin those that wait while fewer than `at_most` of the key are open."""
+    """Stop counting the run, and begin waiting runs while fewer than `at_most` are open."""
 
     key: str
     at_most: int
@@ -165,7 +167,7 @@ class LeaveKey:
 
 @dataclass(frozen=True, slots=True)
 class EnterKey:
-    """Begin the run, whose debounce is over; where there is a bound of its key, only within that."""
+    """Begin a run whose debounce is over, within its key's bound `at_most` unless that is 0."""
 
     key: str
     at_most: int
@@ -173,7 +175,7 @@ class EnterKey:
 
 @dataclass(frozen=True, slots=True)
 class WriteDeadLetter:
-    """Write the error and the dead letter of a node whose workers were lost, or released it, too often."""
+    """Write the error and dead letter of a node that was lost or released too often."""
 
     node: str
     visit: int
@@ -199,9 +201,9 @@ Action = (
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """One arrival that the store is to count: see `Changes.uncounted`.
+    """One arrival that the store must count: see `Changes.uncounted`.
 
-    `stamp` is the round of its scope, `own` that of the node's innermost loop.
+    `stamp` is the round of its scope, `own` the round of the node's innermost loop.
     """
 
     node: str
@@ -212,7 +214,7 @@ class Arrival:
 
 
 class View(LimitUsage, Protocol):
-    """View of one run for a transition: the records of one run, each only when it is needed."""
+    """View of one run for a transition: its records, each read only when it is needed."""
 
     def run(self) -> RunRecord:
         """Return the run's counters."""
@@ -227,19 +229,19 @@ class View(LimitUsage, Protocol):
         """Return a map's record, or the defaults."""
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
-        """Return what has arrived at a node over the edges of one scope."""
+        """Return the count of arrivals at a node over the edges of one scope."""
 
     def idle(self, after_node: str) -> Iterable[str]:
-        """List the ready, retrying and waiting nodes after one, in the order of `scheduler.drain_order`."""
+        """List the idle nodes after a node, in the order of `scheduler.drain_order`."""
 
     def question_status(self, interrupt_id: str) -> str:
-        """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
+        """Return "open", "answered", "expired" or "withdrawn", or "" for a question never asked."""
 
     def question(self, interrupt_id: str) -> Interrupt | None:
-        """Return a question as it was asked, with its count of reminders; None for one never asked."""
+        """Return a question as it was asked, with its count of reminders; None if never asked."""
 
     def reported(self, reference: str) -> bool:
-        """Return whether the external task of that name has reported its outcome."""
+        """Return whether the external task with this reference has reported its outcome."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +261,7 @@ class TransitionResult:
 
 
 class Changes:
-    """Changes of one transition so far, over the records that it has read."""
+    """Changes of one transition so far, on top of the records that it has read."""
 
     def __init__(self, view: View, topology: Topology, now: int, lease_ms: int) -> None:
         """Start from a view; `now` and `lease_ms` are milliseconds."""
@@ -271,13 +273,14 @@ class Changes:
         self.maps: dict[str, MapRecord] = {}
         self.arrived: dict[tuple[int, str], Arrivals] = {}
         self.uncounted: list[Arrival] | None = None
-        """The arrivals that are left to the store, where the view does not have earlier ones: see plan.py."""
+        """Arrivals that the store must count because the view lacks earlier ones: see plan.py."""
         self.actions: list[Action] = []
 
     def node(self, node: str) -> NodeRecord:
-        """Return a node's record in the present round: one that settled in an older round is pending again.
+        """Return a node's record in the present round; if it settled in an older one it is pending.
 
-        A migrated run may get a message of a node that its graph no longer has: that is pending, too.
+        A migrated run may get a message for a node that its graph no longer has: it is pending,
+        too.
         """
         record = self.nodes.get(node) or self.view.node(node)
         shape = self.topology.nodes.get(node) or self.topology.nodes.get(shape_name(node))
@@ -315,7 +318,7 @@ class Changes:
         self.nodes[node] = record
 
     def _leaving(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
-        """Return the slots of a node that is no longer running and no longer waits for a slot as ready."""
+        """Return the slots of a node that neither runs nor, still ready, waits for a slot."""
         stays = record.status is Status.RUNNING or (
             record.status is previous.status is Status.READY
         )
@@ -345,7 +348,7 @@ class Changes:
         self.actions.extend(actions)
 
     def result(self, reply: str) -> TransitionResult:
-        """Finish the transition: compute the run's status from its counters, and record a change of it."""
+        """Finish the transition: compute the run's status from its counters and record a change."""
         status = status_of(self.run)
         if status is not self.before:
             self.run = replace(self.run, status=status)
@@ -368,7 +371,7 @@ class Changes:
         )
 
     def _count_open(self, concurrency: Concurrency, status: Status) -> None:
-        """Take one of the places of the run's key, or give it back."""
+        """Take a place of the run's key, or give it back."""
         if concurrency.counts(self.before) != concurrency.counts(status):
             key = key_of(self.run.graph_id, concurrency.by, self.view.tag)
             takes = concurrency.counts(status)
@@ -380,7 +383,7 @@ class Changes:
 
 
 def _counted(record: NodeRecord) -> tuple[int, int, int]:
-    """Return what a node adds to its run's active, waiting and held nodes."""
+    """Return a node's contribution to its run's counts of active, waiting and held nodes."""
     waits = record.status is Status.WAITING
     is_active = record.status in ACTIVE or (waits and record.busy)
     return is_active, waits and not (record.busy or record.held), record.held
@@ -395,10 +398,10 @@ def owns(record: NodeRecord, visit: int, fence: int) -> bool:
 
 
 def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status, str]) -> str:
-    """Return the reply to a worker that doesn't own the node: "stale", or to a repeat the first reply.
+    """Return the reply to a worker that doesn't own the node: "stale", or a repeat's first reply.
 
-    While the fence is still this one, no other worker has claimed the node and no lease was lost, so the
-    status shows what the same request did the first time.
+    While the fence is unchanged, no other worker has claimed the node and no lease was lost, so the
+    status shows the result of the same request the first time.
     """
     return (
         replies.get(record.status, "stale")
@@ -416,7 +419,8 @@ def stops(changes: Changes, node: str) -> bool:
 def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
     """Return the doorbell of a node's visit, for its queue.
 
-    One that a limit keeps a slot for, or gave a start time, had its turn.
+    It has no share if a limit keeps a slot for the node or gave it a start time: then it had its
+    turn.
     """
     shape, fairness = changes.shape(node), changes.topology.fairness
     share = None
@@ -464,7 +468,7 @@ def drop_timers(interrupts: Iterable[str]) -> list[Action]:
 
 
 def stop(changes: Changes, status: Status, reason: str) -> None:
-    """Stop a run: no node becomes ready from now on, idle ones are cancelled. The first reason counts."""
+    """Stop a run: no more nodes become ready, idle nodes are cancelled. The first reason counts."""
     if changes.run.stopping:
         return
     if changes.run.is_queued:
@@ -478,17 +482,17 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
 
 
 def drain_order(node: str) -> tuple[str, int]:
-    """Where a node is in the order in which a stop looks at all: by name, each map before its items."""
+    """Return the sort key of nodes in a stop: by name, each map before its items."""
     index = index_of(node)
     return map_of(node) or node, -1 if index is None else index
 
 
 def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
-    """Cancel the idle nodes of a stopping run that come after one, `DRAIN_LIMIT` at a time.
+    """Cancel a stopping run's idle nodes after `after_node`, `DRAIN_LIMIT` at a time.
 
-    A timer continues after the last of them. Nodes before it become idle no more: a run that stops makes
-    none ready, and those that run are cancelled when they return. A node with more questions than that is
-    cancelled with the last of them.
+    A timer continues after the last of them. Nodes before it don't become idle again: a stopping
+    run makes no node ready, and running nodes are cancelled when they return. A node with more than
+    `DRAIN_LIMIT` questions is cancelled with the last of them.
     """
     last_node, budget = after_node, DRAIN_LIMIT
     for node in _idle(changes, after_node):
@@ -506,7 +510,7 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
 
 
 def _idle(changes: Changes, after_node: str) -> Iterator[str]:
-    """Name the idle nodes after one in order, also those that this transition has made ready."""
+    """Yield the idle nodes after a node in order, including nodes just made ready."""
     ready_now = sorted(
         (node for node in changes.nodes if drain_order(node) > drain_order(after_node)),
         key=drain_order,
@@ -519,7 +523,7 @@ def _idle(changes: Changes, after_node: str) -> Iterator[str]:
 
 
 def cancel_idle(changes: Changes, node: str) -> None:
-    """Cancel an idle node; one with an active child run is cancelled when the child has ended."""
+    """Cancel an idle node; with an active child run, it is cancelled when the child has ended."""
     record = changes.node(node)
     if record.child:
         changes.add(StopChild(record.child, node))

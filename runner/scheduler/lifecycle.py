@@ -1,4 +1,4 @@
-"""The life of a visit: claimed by a worker, settled, retried or returned; and what may end its run."""
+"""The life of a visit: claimed by a worker, settled, retried or returned; and its run's end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from runner.scheduler.maps import advance_map, count_failure, rewind
 
 
 def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:
-    """Record how a visit ended and send its arrivals; a failure may stop the run."""
+    """Record the end of a visit and send its arrivals; a failure may stop the run."""
     taken_edges = edges if status is Status.COMPLETED else ""
     changes.put(
         node,
@@ -73,7 +73,7 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
 
 
 def close(changes: Changes, reply: str) -> TransitionResult:
-    """Finish a transition: advance maps first, then start the end event or callback of a run that ends."""
+    """Finish a transition: advance maps, then start an ending run's end event or callback."""
     for name in sorted(changes.maps):
         advance_map(changes, name)
     status = status_of(changes.run)
@@ -89,7 +89,7 @@ def close(changes: Changes, reply: str) -> TransitionResult:
 
 
 def dispatch_callback(changes: Changes) -> None:
-    """Push the doorbell of the `on_end` callback to the entry node's queue; a timer repeats it."""
+    """Push the `on_end` callback's doorbell to the first entry node's queue; a timer repeats it."""
     run, shape = changes.run, changes.shape(changes.topology.entries[0])
     wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(run.unreported, 16))
     changes.run = replace(run, unreported=run.unreported + 1)
@@ -105,10 +105,11 @@ def dispatch_callback(changes: Changes) -> None:
 def claim(
     changes: Changes, node: str, visit: int, attempt: int, nonce: str
 ) -> TransitionResult:
-    """Assign a ready node to one worker: "claimed", "stale", or "cancelled" when the run stops.
+    """Assign a ready node to one worker: "claimed", "stale", or "cancelled" if the run stops.
 
-    "limited" means that it waits for a slot of a limit, "limited <ms>" that a rate delays it. "revoked
-    <reference>" means that its run stopped while its external task was running: the worker revokes it.
+    "limited" means that it waits for a slot of a limit, "limited <ms>" that a rate delays it.
+    "revoked <reference>" means that its run stopped during its external task: the worker revokes
+    the task.
     """
     record = changes.node(node)
     if (
@@ -149,9 +150,9 @@ def claim(
 def may_follow(topology: Topology, node: str, target: str) -> bool:
     """Return whether the worker that settles a node may claim its target at once, without a doorbell.
 
-    The target is of the same queue and priority, so that the worker serves it and nothing more urgent waits,
-    and has no limits, nor a key that others have turns before. A store that may claim it does so if nothing
-    else becomes ready.
+    The target must have the same queue and priority, so that the worker serves it and nothing more
+    urgent waits. It must have no limits, and its graph no fairness, whose turns it would skip. A
+    store that may claim it does so if nothing else becomes ready.
     """
     settling, shape = topology.nodes[shape_name(node)], topology.nodes[target]
     same = (settling.queue, settling.priority) == (shape.queue, shape.priority)
@@ -165,10 +166,11 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
     event = AddEvent(EventKind.NODE_LIMITED, node, record.visit)
     paused_until = max((limit.paused_until for limit in node_limits), default=0)
     if paused_until > changes.now:
-        # It stays ready: the end of a pause rings for it, or its timer does. Its start time is past by then:
-        # it gets another, so that no crowd exceeds the rate.
+        # It stays ready: the end of the pause or its timer pushes the doorbell. Its start time has
+        # passed by then, so it gets another: otherwise all paused nodes would start together and
+        # exceed the rate.
         until = int(min(paused_until, changes.now + MAX_REDISPATCH_MS))
-        if record.since:  # which it keeps: afterwards it has its position in the queues again
+        if record.since:  # it keeps `since`, so it gets its position in the queues again
             changes.return_slots(node, record)
         changes.put(node, replace(record, rings=record.rings or 1, granted=False))
         changes.add(SetTimer(TimerKind.NODE, node, until), *([] if record.rings else [event]))
@@ -198,7 +200,7 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
 
 
 def offer_slot(changes: Changes, node: str) -> TransitionResult:
-    """Push the doorbell of a node for which a slot of its limit is now reserved."""
+    """Push the doorbell of a node whose limit now reserves a slot for it."""
     record = changes.node(node)
     if record.status is not Status.READY:
         return changes.refuse("stale")
@@ -207,7 +209,7 @@ def offer_slot(changes: Changes, node: str) -> TransitionResult:
 
 
 def live_inputs(changes: Changes, node: str) -> list[tuple[str, int]]:
-    """List the (node, visit) whose outputs reach this visit, in edge order, each once."""
+    """List the (node, visit) pairs whose outputs reach this visit, in edge order, each once."""
     record = changes.node(node)
     sources: dict[tuple[str, int], None] = {}
     for edge in changes.topology.incoming.get(node, ()):
@@ -231,16 +233,16 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
     return [(edge.source, source.visit)] if live else []
 
 
-# A worker returns a node: it has ended, is to be retried, or the worker shuts down.
+# A worker returns a node, because it ended, must be retried, or the worker shuts down.
 
 
 LOCK_MS = 1_000
-"""Time in which other nodes of the run may not settle, while one evaluates its conditions again."""
+"""Time in which a run's other nodes may not settle while a node evaluates its conditions again."""
 
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
 
 RELEASE_BUDGET = 10
-"""Releases in a row, each in the middle of its code, before a node fails with a dead letter."""
+"""Releases in a row in the middle of a node's code, before the node fails with a dead letter."""
 
 LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
 
@@ -260,10 +262,11 @@ def settle(
 ) -> TransitionResult:
     """End a visit: record the status, send the arrivals. "settled", "stale", "changed" or "locked".
 
-    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that the
-    conditions read, (node, 0, "") where there was none. "changed" means that one has changed since, so the
-    conditions must be evaluated again; with `insist` other nodes wait ("locked") meanwhile. `effects` are
-    the questions that had approved what has ended with the visit.
+    `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that
+    the conditions read, (node, 0, "") for a missing result. "changed" means that a result has
+    changed since, so the conditions must be evaluated again; with `insist` other nodes wait
+    ("locked") meanwhile. `effects` are the questions that approved effects which ended with the
+    visit.
     """
     record = changes.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
@@ -316,10 +319,10 @@ def retry(
 def leave(
     changes: Changes, node: str, visit: int, fence: int, *, stalled: bool | None = None
 ) -> TransitionResult:
-    """Return a node whose worker shuts down to the queue: "left", or "cancelled" when its run stops.
+    """Return a node whose worker shuts down to the queue: "left", or "cancelled" if its run stops.
 
-    `stalled` says of code that ran whether it was cut off before it had stored anything new: "dead" when that
-    has used up the budget of releases.
+    If the node's code had started, `stalled` says whether it was cut off before it stored anything
+    new; once that has used up the budget of releases, the reply is "dead".
     """
     record = changes.node(node)
     if not owns(record, visit, fence):
@@ -340,7 +343,7 @@ def leave(
 def fail_with_letter(
     changes: Changes, node: str, record: NodeRecord, *, released: bool = False
 ) -> TransitionResult:
-    """Fail a node that has used up its budget of lost leases or releases, with a dead letter: "dead"."""
+    """Fail a node with a dead letter after too many lost leases or releases: "dead"."""
     changes.add(
         WriteDeadLetter(node, record.visit, released=released),
         *withdrawals(node, record.visit, record.questions),

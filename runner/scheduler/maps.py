@@ -1,4 +1,4 @@
-"""The items of a map: they start while its concurrency allows, and the end of the last makes it ready."""
+"""The items of a map: they start while its concurrency allows, and the last end makes it ready."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from runner.scheduler.changes import (
 )
 
 MAP_LIMIT = 500
-"""Items started or cancelled in one transition; a timer continues with the rest."""
+"""The most items started or cancelled in one transition; a timer continues with the rest."""
 
 AFTER_ITEM = 2
-"""Items started where an item has ended or waits: cheap, and soon more are ready than workers have slots."""
+"""The most items started after one ends or waits: cheap, and soon more are ready than slots."""
 
 
 def advance_map(changes: Changes, name: str) -> None:
-    """Start the next items of a map, or cancel those of a stopped one; make it ready when all have ended."""
+    """Start a map's next items, or cancel a stopped map's; make it ready when all have ended."""
     record = changes.node(name)
     if changes.run.stopping or not record.items:
         return
@@ -37,12 +37,13 @@ def advance_map(changes: Changes, name: str) -> None:
         return
     if has_more:
         changes.add(SetTimer(TimerKind.MAP, name, changes.now))
-    # Between two transitions no item may be active although the map is not done: it counts itself as active.
+    # Between two transitions no item may be active although the map isn't done, so it counts as
+    # active.
     changes.put(name, replace(record, busy=items.stopped or items.next < items.total))
 
 
 def _begin_items(changes: Changes, name: str) -> bool:
-    """Make items ready while concurrency allows; True when more are left than one transition starts."""
+    """Make items ready while concurrency allows; True if one transition can't start them all."""
     window = changes.shape(name).map
     limit = AFTER_ITEM if any(map_of(node) == name for node in changes.nodes) else MAP_LIMIT
     before = changes.map(name).active
@@ -78,7 +79,7 @@ def begin_item(changes: Changes, item: str, visit: int) -> None:
 
 
 def _drop_items(changes: Changes, name: str) -> bool:
-    """Cancel the idle items of a stopped map; True when more are left than one transition cancels."""
+    """Cancel a stopped map's idle items; True if more are left than one transition cancels."""
     for _ in range(MAP_LIMIT):
         items = changes.map(name)
         if items.swept >= items.next:
@@ -99,7 +100,7 @@ def count_failure(changes: Changes, owner: str, status: Status) -> None:
 
 
 def rewind(changes: Changes, node: str) -> None:
-    """Prepare the retry of a map that an item stopped: items that have not completed start again."""
+    """Prepare the retry of a map that an item stopped: items that did not complete start again."""
     items = changes.map(node)
     if items.stopped:
         changes.maps[node] = MapRecord(items.visit, items.total)

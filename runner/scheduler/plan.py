@@ -1,10 +1,11 @@
 """Transitions planned by the worker that has read the node, for a store that only checks and applies them.
 
 This folder runs unchanged on `PartialView`, which has a few records and assumes a run in progress.
-What other nodes change at the same time is left to the store, in a form that commutes: counters and the
-numbers of a map are added by difference; arrivals are counted, and the last of them, or the first live one of
-a join `any`, makes its node ready with the record and doorbell that `beginning` returns. All else that a
-plan depends on is in `TransitionPlan.guards`: it is applied only where those records are unchanged.
+Values that other nodes change at the same time are left to the store, in a form that commutes: a
+run's counters and a map's numbers are changed by differences; arrivals are counted, and the last of
+them, or the first live arrival at a join `any`, makes its node ready with the record and doorbell
+that `beginning` returns. Everything else that a plan depends on is in `TransitionPlan.guards`: the
+plan is applied only if those records are unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from runner.scheduler.changes import Action, Arrival, Changes, Dispatch, Transit
 from runner.scheduler.maps import begin_item
 
 MANY = 1 << 40
-"""Active nodes, and items of a map, that a plan assumes: so many that it ends neither."""
+"""Active nodes and map items that a plan assumes: so many that it ends neither run nor map."""
 
 
 Name = TypeVar("Name", str, int)
@@ -33,13 +34,13 @@ Record = TypeVar("Record", NodeRecord, LoopRecord)
 
 
 class Unread(Exception):
-    """A transition needs what its view does not have."""
+    """A transition needs a record that its view does not have."""
 
 
 class PartialView(View):
-    """The records that were read of a run; `used` are those on which a transition has come to depend.
+    """The records of a run that were read; `used` are the records that a transition depends on.
 
-    `asked` are all questions that the node has asked in this visit; `unasked` are those that it asks now.
+    `asked_ids` are all questions that the node asked in this visit; `unasked` are the new ones.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class PartialView(View):
         self.used[name] = None
         return records[name]
 
-    def map(self, node: str) -> MapRecord:  # noqa: ARG002 - all maps are alike
+    def map(self, node: str) -> MapRecord:  # noqa: ARG002 - all maps have the same assumed record
         return MapRecord(total=MANY, active=MANY)
 
     def arrivals(self, scope: int, node: str) -> Arrivals:
@@ -108,11 +109,11 @@ class PartialView(View):
 
 @dataclass(frozen=True, slots=True)
 class TransitionPlan:
-    """All changes by one transition to one run. Timers are set for so many ms from when it is applied.
+    """All changes by one transition to one run. Timers are in ms from the time it is applied.
 
-    `guards` are the nodes and loops that must still have the records of the view, `unasked` the questions
-    that must not have been asked. `active`, `waiting` and `started` are added to the run's counters;
-    `item_of` is the map of which an item has ended, "" where none has.
+    `guards` are the nodes and loops that must still have the records of the view, `unasked` the
+    questions that must not have been asked. `active`, `waiting` and `started` are added to the
+    run's counters; `item_of` is the map whose item has ended, or "".
     """
 
     word: str
@@ -134,7 +135,7 @@ def plan_transition(
     lease_ms: int,
     transition: Callable[[Changes], TransitionResult],
 ) -> TransitionPlan | None:
-    """Plan a transition; None where it is refused, or needs or changes more than a plan has."""
+    """Plan a transition; None if it is refused, or needs or changes more than a plan can hold."""
     changes = Changes(view, topology, 0, lease_ms)
     changes.uncounted = []
     try:
@@ -181,7 +182,7 @@ def beginning(topology: Topology, node: str, node_round: int) -> tuple[NodeRecor
 def beginning_item(
     topology: Topology, item: str, visit: int, node_round: int
 ) -> tuple[NodeRecord, Dispatch]:
-    """Return the record and the doorbell of an item of a map that never ran in this visit of its map."""
+    """Return the record and the doorbell of a map's item that hasn't run in this visit."""
     loops = dict.fromkeys(topology.nodes[shape_name(item)].loops, LoopRecord(node_round))
     changes = Changes(PartialView({item: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
     begin_item(changes, item, visit)

@@ -1,4 +1,4 @@
-"""Questions of a node: asked, answered, withdrawn or expired, and when the node continues."""
+"""Questions of a node: they are asked, answered, withdrawn or expire, and the node continues."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARKED = {Status.WAITING: "waiting", Status.READY: "ready", Status.CANCELLED: "c
 def ask(
     changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]
 ) -> TransitionResult:
-    """Publish questions of a running node, each once; "stopping" when the run stops and withdraws them."""
+    """Publish a running node's questions, each once; "stopping" if the run withdraws them."""
     if not owns(changes.node(node), visit, fence):
         return changes.refuse("stale")
     if _publish(changes, node, interrupts):
@@ -44,10 +44,10 @@ def ask(
 
 
 def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
-    """Open the questions that are new; False when the run stops and they were withdrawn at once.
+    """Open the new questions; False if the run stops and they were withdrawn at once.
 
-    An id that was withdrawn is not opened again: who asks once more asks under another (see
-    `records/asking.py`), so that no answer is taken for a question that was not judged.
+    A withdrawn id is not opened again: a question that is asked once more gets another id (see
+    `records/asking.py`), so that no answer counts for a question that was not judged.
     """
     record = changes.node(node)
     new_ids = [
@@ -71,11 +71,12 @@ def park(
     *,
     awaits: str = "",
 ) -> TransitionResult:
-    """Make a running node wait for people: "waiting", or "ready" when answers that it has not seen suffice.
+    """Make a running node wait for people: "waiting", or "ready" if unseen answers suffice.
 
-    `interrupts` are all that the node has open: new ones are asked in the same transition, other ones of
-    this visit are withdrawn. "nothing_open" refuses a node that has nothing to wait for. One that `awaits`
-    the answer to a question of that visit goes on by `wake`, and now and then looks if that node has ended.
+    `interrupts` are all of the node's open questions: new ones are asked in the same transition,
+    other questions of this visit are withdrawn. "nothing_open" refuses a node that has nothing to
+    wait for. A node that `awaits` the answer to another visit's question continues by `wake`; a
+    timer also makes it check now and then whether that visit's node has ended.
     """
     if not owns(changes.node(node), visit, fence):
         return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
@@ -113,12 +114,13 @@ def park(
 
 
 def wake(changes: Changes, node: str, visit: int) -> TransitionResult:
-    """Have a node go on that awaits the answer to another node's question: "woken", or "stale"."""
+    """Continue a node that awaits the answer to another node's question: "woken", or "stale"."""
     record = changes.node(node)
     if record.visit != visit or not (record.awaits or record.status is Status.RUNNING):
         return changes.refuse("stale")
     if record.held or record.status is Status.RUNNING:
-        changes.put(node, replace(record, unseen=record.unseen + 1))  # it looks before it waits
+        # A node checks `unseen` before it waits.
+        changes.put(node, replace(record, unseen=record.unseen + 1))
     else:
         changes.add(AddEvent(EventKind.NODE_RESUMED, node, visit))
         dispatch(changes, node, record)
@@ -139,7 +141,7 @@ def answer(
 
 
 def note(changes: Changes, kind: EventKind, interrupt: str) -> TransitionResult:
-    """Record what a person did to a question that stays open."""
+    """Record a person's action on a question that stays open."""
     address = address_of(interrupt)
     if address is None:
         return changes.refuse("unknown")
@@ -150,14 +152,14 @@ def note(changes: Changes, kind: EventKind, interrupt: str) -> TransitionResult:
 def granted(
     changes: Changes, node: str, visit: int, fence: int, grant: str
 ) -> TransitionResult:
-    """Record that a call of a visit begins by a grant; its worker owns the visit."""
+    """Record that a grant allowed a call of a visit; the caller's worker owns the visit."""
     del fence
     changes.add(AddEvent(EventKind.GRANT_USED, node, visit, grant))
     return changes.result("noted")
 
 
 def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResult:
-    """Withdraw an open question on request; its node gets that as the outcome, with `reask` at once."""
+    """Withdraw an open question on request; with `reask` its node continues at once."""
     address = address_of(interrupt)
     if address is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("closed")
@@ -185,7 +187,7 @@ def _resolve(
         dispatch(changes, node, updated_record)
     else:
         changes.put(node, updated_record)
-    # It ends neither a run nor an item of a map, in whose place others could begin.
+    # No `close`: an answer ends neither a run nor a map's item, so nothing can begin in its place.
     return changes.result("accepted")
 
 
@@ -202,12 +204,12 @@ def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> Transitio
 
 
 def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
-    """Expire a question: its node continues and gets the error or default answer, or ends with it."""
+    """Expire a question: its node continues with the error or the default answer, or it ends."""
     interrupt = question.id
     node, visit, record = question.node_id, question.visit, changes.node(question.node_id)
     ends = ends_node(question)
     if ends and _at_work(record):
-        # A running node is allowed to finish. No answer is accepted meanwhile; the timer comes again.
+        # A running node may finish. No answer is accepted meanwhile; the timer is set again.
         changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
         return changes.result("later")
     changes.add(
@@ -238,7 +240,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         changes.put(node, without_questions)
         cancel_node(changes, node)
         return close(changes, "cancelled")
-    # Its doorbell is stale for the worker that gets it, and shows monitors how the node ended.
+    # A worker ignores this doorbell as stale, but it shows monitors how the node ended.
     changes.add(doorbell(changes, node, record))
     target, leaving = route(question), changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
@@ -250,7 +252,7 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
 
 
 def _escalate(changes: Changes, question: Interrupt) -> TransitionResult:
-    """Publish that more people may vote from now on, and set the timer of the next step."""
+    """Publish that more people may vote from now on, and set the timer of the next escalation."""
     if question.is_over(changes.now):
         return changes.refuse("stale")
     changes.add(
@@ -263,7 +265,7 @@ def _escalate(changes: Changes, question: Interrupt) -> TransitionResult:
 
 
 def _remind(changes: Changes, question: Interrupt) -> TransitionResult:
-    """Publish a reminder of an open question, and set the timer of the next one."""
+    """Publish a reminder of an open question, and set the timer of the next reminder."""
     if question.is_over(changes.now):
         return changes.refuse("stale")
     changes.add(

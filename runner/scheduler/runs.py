@@ -42,7 +42,7 @@ def queue(changes: Changes, reason: str) -> TransitionResult:
 
 
 def begin(changes: Changes) -> TransitionResult:
-    """Begin a run that was queued: "started", or "stale" when it is not queued any more."""
+    """Begin a run that was queued: "started", or "stale" if it is no longer queued."""
     if not changes.run.is_queued:
         return changes.refuse("stale")
     changes.run = replace(changes.run, active=0, reason="")
@@ -57,7 +57,7 @@ def delay(changes: Changes, reason: str, due: int) -> TransitionResult:
 
 
 def put_off(changes: Changes, due: int) -> TransitionResult:
-    """Let a run that is delayed begin at another time (ms): "put_off", or "stale" when it is not."""
+    """Let a delayed run begin at another time (ms): "put_off", or "stale" if it isn't delayed."""
     if not changes.run.is_queued:
         return changes.refuse("stale")
     changes.add(SetTimer(TimerKind.BEGIN, "", due))
@@ -75,14 +75,14 @@ def end_delay(changes: Changes) -> TransitionResult:
 
 
 def requeue(changes: Changes, reason: str) -> TransitionResult:
-    """Let a queued run wait for something else."""
+    """Change the reason for which a queued run waits."""
     changes.run = replace(changes.run, reason=reason)
     changes.add(AddEvent(EventKind.RUN_QUEUED, detail=reason))
     return changes.result("queued")
 
 
 def leave_key(changes: Changes, key: str, at_most: int) -> TransitionResult:
-    """Give the run's place in a key back; it has another one."""
+    """Give back the run's place in a key; the run has another place."""
     changes.add(LeaveKey(key, at_most))
     return changes.result("left")
 
@@ -101,9 +101,9 @@ def _set_deadline(changes: Changes) -> None:
 
 
 def reopen(changes: Changes, records: Records, by: str = "") -> TransitionResult:
-    """Continue an ended run with other records: "reopened", or "moved" when it is not final any more.
+    """Continue an ended run with other records: "reopened", or "moved" if it is no longer final.
 
-    `by` is the principal who asked for it, "" where no one is known.
+    `by` is the principal who asked for it, "" if unknown.
     """
     if not changes.run.is_final:
         return changes.refuse("moved")
@@ -116,10 +116,10 @@ def reopen(changes: Changes, records: Records, by: str = "") -> TransitionResult
 
 
 def migrate(changes: Changes, move: Migration) -> TransitionResult:
-    """Continue a waiting run with another shape of its graph: "migrated", or "moved" when it does not wait.
+    """Continue a waiting run with its graph's new shape: "migrated", or "moved" if not waiting.
 
-    Decided questions already have their new names; open ones are withdrawn and asked again. The execution
-    timeout of the new shape starts now.
+    Decided questions already have their new names; open questions are withdrawn and asked again.
+    The execution timeout of the new shape starts now.
     """
     if changes.before not in {Status.INTERRUPTED, Status.NEEDS_MIGRATION}:
         return changes.refuse("moved")
@@ -158,7 +158,7 @@ def fork(changes: Changes, records: Records, source: str) -> TransitionResult:
 
 
 def _fill(changes: Changes, records: Records) -> None:
-    """Write the records of a run that has none yet, and dispatch the nodes that are ready."""
+    """Write all records of a run, and dispatch the nodes that are ready."""
     changes.loops, changes.arrived, changes.maps = (
         dict(records.loops),
         dict(records.arrivals),
@@ -172,7 +172,7 @@ def _fill(changes: Changes, records: Records) -> None:
 
 
 def cancel(changes: Changes, reason: str) -> TransitionResult:
-    """Stop a run on request; "already" when it is final or stopping."""
+    """Stop a run on request; "already" if it is final or stopping."""
     if changes.run.is_final or changes.run.stopping:
         return changes.refuse("already")
     stop(changes, Status.CANCELLED, reason)
@@ -180,7 +180,7 @@ def cancel(changes: Changes, reason: str) -> TransitionResult:
 
 
 def drain(changes: Changes, after_node: str) -> TransitionResult:
-    """Continue to cancel the idle nodes of a stopping run, after a node."""
+    """Continue to cancel a stopping run's idle nodes, after `after_node`."""
     if changes.run.stopping and not changes.run.is_final:
         cancel_all_idle(changes, after_node)
     return close(changes, "drained")

@@ -27,7 +27,7 @@ CRASH_BUDGET = 5
 
 
 def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
-    """Apply a due timer; one that no longer applies changes nothing."""
+    """Apply a due timer; a timer that no longer applies changes nothing."""
     if kind is TimerKind.CALLBACK and changes.run.unreported:
         dispatch_callback(changes)
         return changes.result("rung")

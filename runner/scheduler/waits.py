@@ -1,4 +1,4 @@
-"""Waits of a node besides those for people: for its items, a child run, an external task, a migration."""
+"""Waits of a node for its items, a child run, an external task or a migration."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def expand(
 ) -> TransitionResult:
     """Make a running map wait for its items: "expanded", "cancelled", "no_items" or "stale".
 
-    `total` is the number of items; without it, or when this visit already has items, the map continues
-    with those.
+    `total` is the number of items; without it, or if this visit already has items, the map
+    continues with the existing items.
     """
     record = changes.node(node)
     if not owns(record, visit, fence):
@@ -63,7 +63,7 @@ def expand(
 def delegate(
     changes: Changes, node: str, visit: int, fence: int, child: str
 ) -> TransitionResult:
-    """Make a running node wait for its child run, and for nothing else.
+    """Make a running node wait only for its child run.
 
     A question that it left open is withdrawn: an answer would start the node beside its child.
     """
@@ -106,7 +106,7 @@ def hand_over(
     *,
     description: str = "",
 ) -> TransitionResult:
-    """Make a running node wait for an external task, which is sent next: "handed", or "ready" once reported.
+    """Make a running node wait for an external task, sent next: "handed", or "ready" once reported.
 
     Until `confirm_hand_over` is called, the doorbell is pushed after each lease to send the task again.
     """
@@ -140,7 +140,7 @@ def hand_over(
 def confirm_hand_over(
     changes: Changes, node: str, visit: int, fence: int, reference: str, *, timeout_ms: int
 ) -> TransitionResult:
-    """Note that an external task was sent; with a `timeout_ms` above 0 it must report within that time."""
+    """Record that an external task was sent; it must report within a `timeout_ms` above 0."""
     record = changes.node(node)
     if not record.is_out or (record.visit, record.fence, record.handed) != (
         visit,
@@ -157,7 +157,7 @@ def confirm_hand_over(
 
 
 def report(changes: Changes, node: str, visit: int, reference: str) -> TransitionResult:
-    """Accept the report of an external task: "reported" (also for a repeat), or "stale" and not stored."""
+    """Accept an external task's report: "reported" (also a repeat's), or "stale" if not stored."""
     if shape_name(node) not in changes.topology.nodes:
         return changes.refuse("stale")
     record = changes.node(node)
@@ -185,7 +185,7 @@ def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResul
 
 
 def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
-    """Make held nodes ready again: "released", or "stale" when none of them is held."""
+    """Make held nodes ready again: "released", or "stale" if none of them is held."""
     held_nodes = [node for node in dict.fromkeys(nodes) if changes.node(node).held]
     for node in held_nodes:
         record = changes.node(node)

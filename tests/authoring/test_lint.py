@@ -68,7 +68,7 @@ def test_a_problem_says_what_and_what_to_do():
         "default_graph",
         "a",
     )
-    assert "reads the result of 'x', which is no node of this graph" in one.message
+    assert "reads the result of 'x', which isn't a node of this graph" in one.message
     assert one.advice == "Use one of its nodes: a, b."
 
 

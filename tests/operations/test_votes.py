@@ -446,7 +446,7 @@ def test_who_asked_for_a_run_does_not_decide_it():
     ("name", "words"),
     [
         ("lookup", "is no node of it; .* '../lookup'"),
-        ("../look_up", "is no node of a graph around it"),
+        ("../look_up", "isn't a node of a graph around it"),
         ("inner", "asks nothing"),
     ],
 )

@@ -1,6 +1,6 @@
 """Drawings of graphs as Mermaid, SVG or plain text, with the states of a run if they are given.
 
-Pure, and without Graphviz or another program: a definition in, a text out.
+Pure functions from a definition to a text; they need no Graphviz or other program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def draw(
     """Draw a graph; `states` maps node paths to states, such as "review/approve" to "waiting".
 
     Raises:
-        UsageError: there is no such format.
+        UsageError: the format is unknown.
     """
     if form not in FORMATS:
         raise UsageError(f"a graph is drawn as {', '.join(FORMATS)}, not as {form!r}.")
@@ -31,14 +31,14 @@ def draw(
 
 
 def outline(graph: Definition | Topology) -> str:
-    """Draw a graph as SVG; where its code is not at hand, without its conditions."""
+    """Draw a graph as SVG, without conditions if only its topology is known."""
     return svg.draw(shape(graph) if isinstance(graph, Topology) else diagram(graph))
 
 
 def draw_run(graph: Definition | Topology, run: RunShown, links: Links) -> str:
     """Draw a run as SVG whose nodes are links, a large graph in groups.
 
-    Where the code is not at hand, it is drawn from its `Topology`.
+    If the code isn't available, the `Topology` is drawn.
     """
     whole = shape(graph, run) if isinstance(graph, Topology) else diagram(graph, run)
     return svg.draw(grouped(whole, run.opened), links)

@@ -25,12 +25,12 @@ from runner.definition.registry import inner
 from runner.records.run import PATH
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
-"""First words of conditions' docstrings; a label has "if" in their place."""
+"""First words of conditions' docstrings; a label has "if" instead."""
 
 OUTPUT = re.compile(r"\bstate\.results\['([^']+)'\]\.(?:output|result)\b")
-"""A node's output, in the code of a condition; a label has the node in its place."""
+"""A node's output in the code of a condition; a label has the node's id instead."""
 
-LONGEST = 60  # characters of a condition's words
+LONGEST = 60  # characters of a condition's label
 
 SIGNS = {
     "completed": "✓",
@@ -42,14 +42,14 @@ SIGNS = {
     "cancelled": "-",
     "held": "!",
 }
-"""A sign for each state, so that none is shown by colour alone; the word is shown, too."""
+"""A sign for each state, so that no state is shown only by colour; its word is shown too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
     """Progress of a node of a run: its visit, and how many of a map's items have completed.
 
-    `taken` says of the target of each edge whether it was taken, once that is decided.
+    `taken` says by target whether each edge was taken, once that is decided.
     """
 
     visit: int = 0
@@ -60,9 +60,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """One node: `words` are its kind and when it starts, `state` is "" where no run is drawn.
+    """One node: `words` are its kind and when it starts, `state` is "" if no run is drawn.
 
-    A box that `holds` others has them in `inner` where it is open.
+    A box that `holds` others has them in `inner` if it is open.
     """
 
     id: str
@@ -75,12 +75,12 @@ class Box:
 
     @property
     def sign(self) -> str:
-        """The sign of the state; a dot where no run is drawn."""
+        """The sign of the state; a dot if no run is drawn."""
         return SIGNS.get(self.state, "○") if self.state else "●"
 
     @property
     def lines(self) -> list[str]:
-        """Id, words, and the state with its sign where a run is drawn."""
+        """Id, words, and the state with its sign if a run is drawn."""
         if not self.state:
             return [self.id, self.words]
         progress = self.progress
@@ -91,9 +91,9 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Arrow:
-    """One edge; `label` is its condition, `back` is true where it repeats a loop.
+    """One edge; `label` is its condition, `back` is true if it repeats a loop.
 
-    `taken` says whether the run took it, None where that is not decided or no run is drawn.
+    `taken` says whether the run took it, None if that isn't decided or no run is drawn.
     """
 
     source: str
@@ -104,13 +104,13 @@ class Arrow:
 
     @property
     def words(self) -> str:
-        """When the edge is taken, as "again if the draft is bad"; "" where it always is."""
+        """The text for when the edge is taken, as "again if the draft is bad"; "" for always."""
         return " ".join(("again",) * self.back + (f"if {self.label}",) * bool(self.label))
 
 
 @dataclass(frozen=True, slots=True)
 class Diagram:
-    """A graph to be drawn, boxes and arrows in the order of the builder."""
+    """A graph to draw, with boxes and arrows in the builder's order."""
 
     name: str
     boxes: tuple[Box, ...]
@@ -118,7 +118,7 @@ class Diagram:
 
     @property
     def forward(self) -> list[tuple[str, str]]:
-        """The pairs of boxes that arrows join, each once and without back edges."""
+        """The pairs of boxes that arrows join, each once, without back edges."""
         return list(
             dict.fromkeys(
                 (arrow.source, arrow.target) for arrow in self.arrows if not arrow.back
@@ -130,7 +130,7 @@ class Diagram:
 class RunShown:
     """State of a run for a drawing, by the path of each node: "review/approve".
 
-    `opened` are the nodes whose inside is drawn; None for all.
+    `opened` are the nodes whose inner graph is drawn; None means all.
     """
 
     states: Mapping[str, str]
@@ -139,7 +139,7 @@ class RunShown:
 
 
 def diagram(definition: Definition, run: RunShown | None = None, path: str = "") -> Diagram:
-    """Collect a graph and the graphs inside it; the hidden nodes for the graph's own events are left out."""
+    """Collect a graph and the graphs inside it, without the hidden nodes of graph events."""
     names = [name for name in definition.nodes if not name.startswith(HIDDEN)]
     edges = [
         edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}
@@ -167,7 +167,7 @@ def diagram(definition: Definition, run: RunShown | None = None, path: str = "")
 
 
 def _taken(run: RunShown | None, source: str, target: str) -> bool | None:
-    """Say whether an edge was taken; none leads on from a node that ended otherwise."""
+    """Return whether an edge was taken; False if its source was skipped, cancelled or failed."""
     if run is None:
         return None
     if run.states.get(source) in {"skipped", "cancelled", "failed"}:
@@ -176,7 +176,7 @@ def _taken(run: RunShown | None, source: str, target: str) -> bool | None:
 
 
 def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
-    """Collect what the stored shape of a graph shows: no conditions, and nothing of the graphs inside it."""
+    """Collect a graph from its stored shape, which has neither conditions nor inner graphs."""
     names = [
         name
         for name in topology.nodes
@@ -208,7 +208,7 @@ def shape(topology: Topology, run: RunShown | None = None) -> Diagram:
 
 
 def entries(definition: Definition) -> list[str]:
-    """Name the nodes that a run starts with, without those of the graph's own events."""
+    """Return the nodes that a run starts with, without the hidden nodes of graph events."""
     first_nodes = [edge.target for edge in definition.edges if edge.source == BEFORE_GRAPH]
     return first_nodes or [name for name in definition.entries if not name.startswith(HIDDEN)]
 
@@ -226,7 +226,7 @@ def _start(spec: NodeSpec, incoming: int, *, is_entry: bool) -> str:
 
 def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
     name = path + spec.id
-    # The items of a map of graphs are runs of their own, so the map of a run is one box.
+    # The items of a map of graphs are separate runs, so a run's map is one box.
     child = inner(spec) if run is None or spec.map is None else None
     is_open = child is not None and (run is None or run.opened is None or name in run.opened)
     bound = (
@@ -270,7 +270,7 @@ def _label(condition: Callable[..., Any] | None) -> str:
 
 
 def _code(code: ast.Lambda, function: Any) -> str:
-    """Write a lambda's body; the values of its closure and nodes stand in the place of what leads to them."""
+    """Return a lambda's body as text, with values for closure names and ids for node outputs."""
     cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
     body = deepcopy(code.body)
     for node in ast.walk(body):

@@ -1,8 +1,8 @@
-"""Layered layout: boxes by their longest path from the start, each layer ordered to cross few lines.
+"""Layered layout: boxes by their longest path from the start, in layers ordered to cross few lines.
 
 Neighbouring layers of a large graph become one box, a group, which opens in place.
 
-Plain text uses the layers as the order of its lines; SVG uses the positions as well.
+Plain text uses the layers as the order of its lines; SVG also uses the positions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SWEEPS = 6
 
 GAP = 24.0  # between two boxes of a layer
 
-LONGEST = 8_000  # layers that all lines together may pass; beyond it they are drawn straight
+LONGEST = 8_000  # layers that all lines together may pass; beyond this they are drawn straight
 
 
 def layers(names: Sequence[str], pairs: Sequence[Pair]) -> list[list[str]]:
@@ -74,7 +74,7 @@ def with_bends(
 ) -> tuple[list[list[str]], dict[Pair, list[str]]]:
     """Add a point to every layer that a line passes, so that lines go around boxes.
 
-    Returns the layers with those points, and each line's boxes and points from its source to its target.
+    Returns the layers with these points, and each line's boxes and points from source to target.
     """
     level = {name: number for number, row in enumerate(rows) for name in row}
     if sum(level[target] - level[source] for source, target in pairs) > LONGEST:
@@ -82,7 +82,7 @@ def with_bends(
     bent_rows = [list(row) for row in rows]
     paths: dict[Pair, list[str]] = {}
     for source, target in pairs:
-        # Ids have no line ends, so these names are free.
+        # Ids contain no line ends, so these names are unused.
         points = [
             f"{source}\n{target}\n{number}"
             for number in range(level[source] + 1, level[target])
@@ -97,7 +97,7 @@ def with_bends(
 def centres(
     rows: list[list[str]], widths: Mapping[str, float], pairs: Sequence[Pair]
 ) -> dict[str, float]:
-    """Return the horizontal middle of each box, so that none overlaps another."""
+    """Return the middle of each box across its layer, so that no two boxes overlap."""
     above, below = _neighbours(pairs)
     middles: dict[str, float] = {}
     for row in rows:
@@ -118,9 +118,9 @@ def _spread(
     widths: Mapping[str, float],
     middles: dict[str, float],
 ) -> None:
-    """Put a layer's boxes as near to the wished positions as their widths allow.
+    """Put a layer's boxes as near to their target positions as their widths allow.
 
-    Each goes halfway between the position packed from the left and the one packed from the right.
+    Each goes halfway between its positions when packed from the left and from the right.
     """
     from_left: list[float] = []
     for index, name in enumerate(row):
@@ -145,10 +145,10 @@ def _apart(left_box: str, right_box: str, widths: Mapping[str, float]) -> float:
 # Large graphs in groups.
 
 MOST = 400
-"""Boxes that are drawn one by one; more are drawn in groups."""
+"""The most boxes that are drawn one by one; more are drawn in groups."""
 
 EACH = 60
-"""Boxes of a group, unless one layer has more."""
+"""The most boxes of a group, unless one layer has more."""
 
 URGENT = (
     "failed",
@@ -161,11 +161,11 @@ URGENT = (
     "completed",
     "cancelled",
 )
-"""The state of a group is the first of these that one of its nodes has."""
+"""States in order of urgency; a group has the most urgent state of its nodes."""
 
 
 def grouped(diagram: Diagram, open_groups: Container[str] | None) -> Diagram:
-    """Return the diagram, of a large one its groups; those whose number is in `open_groups` are open."""
+    """Return the diagram, or a large one's groups; groups whose id is in `open_groups` are open."""
     if len(diagram.boxes) <= MOST:
         return diagram
     boxes = {box.id: box for box in diagram.boxes}

@@ -36,7 +36,7 @@ def _all(diagram: Diagram) -> Iterator[Box]:
 
 
 def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
-    """Ids are numbered, since a user's id could be a keyword of Mermaid."""
+    """Yield a diagram's lines; ids are numbered, as a user's id could be a Mermaid keyword."""
     ids = {box.id: f"{prefix}{number}" for number, box in enumerate(diagram.boxes)}
     for box in diagram.boxes:
         yield from _box(box, ids[box.id], indent)
@@ -45,7 +45,7 @@ def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
 
 
 def _box(box: Box, name: str, indent: str) -> Iterator[str]:
-    # The title of a subgraph has one line; more would cover what is inside.
+    # The title of a subgraph has one line; more would cover the nodes inside.
     between = "<br/>" if box.inner is None else ", "
     label = f'"{between.join([escaped(box.id), escaped(box.words), *box.lines[2:]])}"'
     if box.inner is None:
@@ -66,5 +66,5 @@ def _arrow(arrow: Arrow) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape all but plain characters as Mermaid's entities, so that no text is read as syntax."""
+    """Escape all but plain characters as Mermaid entities, so that no text is read as syntax."""
     return UNSAFE.sub(lambda match: f"#{ord(match.group())};", text)

@@ -18,29 +18,29 @@ CHARACTER, SMALL, LINE, PAD = (
     6.9,
     17.0,
     12.0,
-)  # of the text: widths, height, and space around it
+)  # the text's character widths, line height and padding
 
-BETWEEN = 34.0  # two layers
+BETWEEN = 34.0  # space between two layers
 
 MARGIN = 16.0
 
 LANE, ASIDE = (
     26.0,
     18.0,
-)  # of the lines along the bottom: between two, and beside the first and last box
+)  # spacing of the lines along the bottom, and their distance beside the first and last box
 
-LABEL, LABELS = 24, 3  # characters of a label's line, and its lines at most
+LABEL, LABELS = 24, 3  # the most characters of a label's line, and the most lines
 
 
 class LabelWrapper(textwrap.TextWrapper):
-    """Breaks the words of a condition, which may be code, between its names and never within one."""
+    """Breaks a condition's label, which may be code, between names and never within a name."""
 
     wordsep_re = re.compile(r"(\s+)|(?=[.\[(]\D)")
 
 
 WRAPPER = LabelWrapper(LABEL, max_lines=LABELS, placeholder=" …", break_long_words=False)
 
-ALIKE = 280.0  # boxes of a layer are equally wide up to here
+ALIKE = 280.0  # boxes of a layer up to this width are made equally wide
 
 TOGGLE = 24.0
 
@@ -74,14 +74,14 @@ EDGES = {
     True: ("edge taken", ' stroke-width="2"', ", taken"),
     False: ("edge dead", ' stroke-dasharray="2 4"', ", not taken"),
 }
-"""Class, stroke and words of an edge, by whether it was taken."""
+"""Class, stroke and title suffix of an edge, by whether it was taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The addresses that a node and the sign that opens it lead to, by the node's path.
+    """The addresses of the links on a node and on the sign that opens it, by the node's path.
 
-    `marked` is the path of the node that is looked at.
+    `marked` is the path of the selected node.
     """
 
     node: Callable[[str], str]
@@ -91,7 +91,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """SVG elements with the size of what they draw, so that a graph can be placed inside a box."""
+    """SVG elements with their total size, so that a graph can be placed inside a box."""
 
     parts: list[str]
     width: float
@@ -100,7 +100,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """The position of a box: `x` is its left, `y` its middle, `column` the left and right of its layer."""
+    """Position of a box: `x` is its left, `y` its middle, `column` its layer's left and right."""
 
     x: float
     y: float
@@ -110,15 +110,15 @@ class Frame:
 
 
 def fragment(path: str) -> str:
-    """Return the fragment of an address that leads to a node within a drawing with links."""
+    """Return the URL fragment of a node in a drawing with links."""
     return f"at-{path}"
 
 
 def draw(diagram: Diagram, links: Links | None = None) -> str:
-    """Draw a graph as SVG; with `links` its nodes lead to what is known of them."""
+    """Draw a graph as SVG; with `links` its nodes link to their details."""
     drawing = _drawing(diagram, "", links)
     width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
-    # On a page it grows with the reader's text.
+    # On a page the drawing scales with the reader's text size.
     size = [f"{length / 16:.2f}rem" if links else f"{length:.0f}" for length in (width, height)]
     role = "group" if links else "img"
     head = HEAD.format(w=width, h=height, size=size, name=_xml(diagram.name), role=role)
@@ -164,7 +164,7 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
         else:
             course = [frames[point] for point in paths[arrow.source, arrow.target]]
             elements.append(_line(arrow, course))
-            # On the side from which the line comes, so that it is plain whose words they are.
+            # The label goes on the side the line comes from, to show which line it belongs to.
             end, is_below = course[-1], course[-2].y > course[-1].y + LINE
             arrow_count = into.get((arrow.target, is_below), 0)
             into[arrow.target, is_below] = arrow_count + len(lines)
@@ -180,7 +180,7 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
 
 
 def _lines(box: Box, links: Links | None) -> list[tuple[str, str]]:
-    """Return the lines of a box and how they look; on a page most nodes are functions, and do not say so."""
+    """Return a box's lines and their attributes; a page leaves out the common kind "function"."""
     name, words, *states = box.lines
     if links is not None:
         words = words.removeprefix("function").removeprefix(", ")
@@ -223,7 +223,7 @@ def _frames(
 
 
 def _room(name: str, height: float, labels: Mapping[Arrow, Sequence[str]]) -> float:
-    """Return the height of a box with the labels of the lines to it, above and below its middle."""
+    """Return a box's height with the labels of lines to it, above and below its middle."""
     count = sum(
         len(lines) for arrow, lines in labels.items() if arrow.target == name and not arrow.back
     )
@@ -231,7 +231,7 @@ def _room(name: str, height: float, labels: Mapping[Arrow, Sequence[str]]) -> fl
 
 
 def _gap(row: Iterable[str], labels: Mapping[Arrow, Sequence[str]]) -> float:
-    """Return the room before a row: more where an edge that leads to it has a label."""
+    """Return the space before a row: more if an edge that leads to it has a label."""
     lengths = [
         len(line)
         for arrow, lines in labels.items()
@@ -244,7 +244,7 @@ def _gap(row: Iterable[str], labels: Mapping[Arrow, Sequence[str]]) -> float:
 def _widths(
     row: Iterable[str], sizes: Mapping[str, tuple[float, float]]
 ) -> tuple[dict[str, float], float]:
-    """Return how wide the boxes of a row are, those of about the same width alike, and the widest."""
+    """Return the widths of a row's boxes, similar ones made equal, and the widest."""
     widths = {name: sizes[name][0] for name in row if name in sizes}
     widest = max(widths.values(), default=0.0)
     alike = max((width for width in widths.values() if width <= ALIKE), default=0.0)
@@ -257,7 +257,7 @@ def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
     start = course[0]
     path = f"M{start.x + start.width:.1f} {start.y:.1f}"
     for source, target in itertools.pairwise(course):
-        # Straight to the end of the layer, past wider boxes; and straight again below the words on the line.
+        # Straight to the end of the layer, past wider boxes; and straight again below the label.
         x, y = source.column[1], target.y
         there = min(x + BETWEEN, target.x)
         bend = (x + there) / 2
@@ -292,7 +292,7 @@ def _back(
 
 
 def _words(x: float, y: float, lines: Sequence[str], whole: str, anchor: str) -> Iterator[str]:
-    """Write a label's lines, the last one at `y`; a white outline keeps them readable where a line passes."""
+    """Write a label's lines, the last at `y`, with a white outline for readability over lines."""
     for number, line in enumerate(reversed(lines)):
         title = f"<title>{_xml(whole)}</title>" if line.endswith("…") else ""
         yield (

@@ -1,7 +1,7 @@
-"""A graph as lines of text: one line for each node, and beside them rails that lead from node to node.
+"""A graph as lines of text: one line for each node, beside rails that lead from node to node.
 
 A rail carries either all edges out of one node or all edges into one node, so that many edges share
-few columns. A rail that a line only crosses stays a plain `│`; where a line joins a rail that others
+few columns. A rail that a line only crosses stays a plain `│`; if a line joins a rail that others
 use, an arrowhead shows its direction.
 """
 
@@ -35,16 +35,16 @@ LINES = {
 
 @dataclass(slots=True, eq=False)
 class Rail:
-    """A column that leads from one node, or to one; `ends` are its targets that are not yet drawn."""
+    """A column that leads from one node, or to one; `ends` are its targets not yet drawn."""
 
     ends: set[str]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line: it joins the columns `links` to `column`; `above` are those that reach it from above.
+    """One line: it joins the columns `links` to `column`; `above` are columns that come from above.
 
-    `heads` are arrowheads by the column to their left. They show in which direction a joint is read.
+    `heads` are arrowheads by the column to their left. They show the direction of a joint.
     """
 
     column: int = -1
@@ -62,7 +62,7 @@ class Sheet:
     columns: list[Rail | None] = field(default_factory=list)
 
     def free(self, near: int) -> int:
-        """Return a free column: `near` if it is free, otherwise the first one, added if need be."""
+        """Return a free column: `near` if it is free, otherwise the first one, added if needed."""
         if near < len(self.columns) and self.columns[near] is None:
             return near
         for index, rail in enumerate(self.columns):
@@ -87,7 +87,7 @@ class Sheet:
         return drawn.rstrip()
 
     def add(self, row: Row, label: str) -> None:
-        """Draw a line with the columns as they are now; its words are aligned when all lines are drawn."""
+        """Draw a line with the present columns; its label is aligned when all lines are drawn."""
         self.lines.append((self.rails(row), label))
 
     def carried(self) -> list[int]:
@@ -141,7 +141,7 @@ def _rails(pairs: Sequence[tuple[str, str]]) -> tuple[dict[str, Rail], dict[str,
 def _node(
     sheet: Sheet, box: Box, into: Sequence[Rail], outward: Sequence[Rail], words: list[str]
 ) -> None:
-    """Draw a node's line, the lines that join it to its targets, and lines for the words left over."""
+    """Draw a node's line, the lines that join it to its targets, and lines for other words."""
     for rail in into:
         rail.ends.discard(box.id)
     arrivals = _taps(sheet, [index for index in sheet.carried() if _rail(sheet, index) in into])
@@ -171,9 +171,9 @@ def _rail(sheet: Sheet, index: int) -> Rail:
 
 
 def _taps(sheet: Sheet, arrivals: list[int]) -> list[int]:
-    """Branch rails that continue below a node off before its line, where others end at it.
+    """Branch off rails that continue below a node before its line, if other rails end at the node.
 
-    In one line, the joint would read as if those others continued as well.
+    In one line, the joint would look as if the ending rails continued as well.
     """
     free_columns = _ended(sheet, arrivals)
     going_on = [index for index in arrivals if index not in free_columns]
@@ -189,7 +189,7 @@ def _taps(sheet: Sheet, arrivals: list[int]) -> list[int]:
 
 
 def _leaving(sheet: Sheet, outward: Sequence[Rail], column: int) -> Iterator[Row]:
-    """Yield a line for all rails that begin at this node, then one for each that began at another."""
+    """Yield a line for all rails that begin at this node, then one for each older rail it joins."""
     above = sheet.carried()
     joint_columns = [index for index in above if _rail(sheet, index) in outward]
     begun = [_rail(sheet, index) for index in joint_columns]
