@@ -1,20 +1,21 @@
--- Apply a plan that a worker has made for one node of a run, from what its claim has read: check what it relies
--- on, count arrivals, write. Anything else is left to a transaction (commit.lua).
+-- Apply a plan that a worker has made for one node of a run, from its claim's reads: validate them, count
+-- arrivals, write. Anything else is left to a transaction (commit.lua).
 --
 -- Keys touched: r:<run> (nodes, loops, maps, arrivals, counters, results), r:<run>:e, timers, queues; r:<root>
 --   (size) and its :e.
--- Arguments: 6 run, 7 graph, 8 task that ends with this ("": none), 9 bytes by which the run grows, 10 numbers (see
---   `_HEAD` in store/redis/fast/plan_arguments.py), 11 "" or the maximum of executions, 12 "" or, to claim the node that follows:
---   by how much its fence grows, the nonce, and priority and queue whose next doorbell may be taken where none
---   follows (see `fetch`); then: fields that must have a value; for each arrival the fields of its count and of its node; the values of the former; the arrivals
---   (numbers, see `_ARRIVAL`; node or map; record with which a node begins; count where there is none yet);
+-- Arguments: 6 run, 7 graph, 8 Celery task that ends here ("": none), 9 bytes by which the run grows, 10 numbers (see
+--   `_HEAD` in store/redis/fast/plan_arguments.py), 11 "" or the maximum of executions, 12 "" or, to claim the next node:
+--   its fence's increment, the nonce, and the priority and queue whose next doorbell may be taken if no node
+--   follows (see `fetch`); then: fields that must have a value; for each arrival the fields of its count and of its node;
+--   the values of the former; the arrivals
+--   (numbers, see `_ARRIVAL`; node or map; first record of a node; its count if none is stored yet);
 --   queues, with priority; fields to write, with value; results, which begin with the number of the
 --   first event; timers to drop; timers to set, with ms from now; events (kind, visit, node, detail, data);
 --   doorbells (queue by number, node, visit, attempt).
--- Words: "applied"; "outdated" when it was applied, but another template of a doorbell is stored; "follows" with node,
---   record and number of active nodes, where the only node that begins is claimed for the worker that calls this;
---   "fetched" with the same of a node whose doorbell was taken, the task that rang it and, of an item, the item;
---   "other" when nothing was written: something has changed, or more follows than a plan has.
+-- Words: "applied"; "outdated" if it was applied, but another template of a doorbell is stored; "follows" with node,
+--   record and number of active nodes, if the only node that begins is claimed for the calling worker;
+--   "fetched" with the same for a node whose doorbell was taken, the task that rang it and, for an item, the item;
+--   "other" if nothing was written: something has changed, or more follows than a plan has.
 -- include: doorbells
 -- include: echo
 local ANY, ITEM, FOLLOWS = 1, 2, 4
@@ -38,7 +39,8 @@ local size = (root and root.size or tonumber(own[2])) + bytes
 if bytes > 0 and size > most then return {'other'} end
 
 -- Arrivals are counted here, from all sources: the last one, or the first live one of "any", begins a node's
--- visit. The rule is `arrive` of scheduler/arrivals.py: test_redis_does_what_the_model_says. The end of an item is counted at its map, whose next item begins.
+-- visit. The rule is `arrive` of scheduler/arrivals.py: see test_redis_does_what_the_model_says. The end of an item is
+-- counted at its map, whose next item begins.
 local fields, due, last, first_queue, follows = {}, {}, 0, at + 4 * arrivals, nil
 local function begin(name, record, visit, queue)
   fields[last + 1], fields[last + 2], last = 'n:' .. name, record, last + 2
@@ -55,7 +57,7 @@ for place = 1, arrivals do
   if may_follow then kind = kind - FOLLOWS end
   local count, old = own[guards + 2 + 2 * place], own[guards + 3 + 2 * place]
   if kind == ITEM then
-    -- `needs` is how many items may run at once, 0 for any number. At most so many begin as in AFTER_ITEM of scheduler/maps.py.
+    -- `needs` is the most items that may run at once, 0 for any number. At most AFTER_ITEM (see scheduler/maps.py) begin.
     local visit, total, begun, busy, rest, failed, swept =
       (count or ''):match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+)$')
     if tonumber(visit) ~= current then return {'other'} end
@@ -89,7 +91,7 @@ for place = 1, arrivals do
     local visit, pending = 1, true
     if old then
       local was, number_, fence, round, nonce = old:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
-      -- After visits that were undone (`last` of a record) the next number is another.
+      -- After undone visits (`last` of a record) the next number differs.
       if was == 'pending' or old:find('"last":', 1, true) then return {'other'} end
       visit, pending = number_ + 1, tonumber(round) ~= current
       record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. record:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
@@ -100,7 +102,7 @@ for place = 1, arrivals do
       if may_follow then follows = {name = name, visit = visit, record = record, place = last, ran = old} end
     end
   end
-  -- Of a single arrival no count is kept: nothing comes that it would be added to.
+  -- A single arrival's count isn't stored: no other arrival comes to be added.
   if kind == ITEM or needs ~= 1 then
     fields[last + 1], fields[last + 2], last = ARGV[11 + guards + 2 * place], counted, last + 2
   end
@@ -111,7 +113,7 @@ started = started + more_started - 128 + #bells
 if ARGV[11] ~= '' and started > tonumber(ARGV[11]) then return {'other'} end
 if active < 1 or status ~= 'executing' then return {'other'} end
 if ARGV[12] == '' or #bells ~= 1 or b1 + b2 > 0 then follows = nil end
--- What a node has kept or asked in an earlier visit, its claim must read.
+-- A claim must read its node's document and questions from earlier visits.
 if follows and follows.ran then
   local kept = redis.call('HMGET', key, 'k:' .. follows.name, 'q:' .. follows.name)
   if kept[1] or kept[2] then follows = nil end
@@ -126,8 +128,8 @@ if follows then
   fields[follows.place] = follows.record
 end
 
--- Where none follows, the oldest doorbell of the queue is taken as Celery would fetch it, if it rings for a
--- node of this run to which nothing unusual has happened; the worker has said that none there has limits.
+-- If no node follows, the oldest doorbell of the queue is taken as Celery would fetch it, if it rings for a
+-- node of this run without unusual state; the worker has said that no node there has limits.
 local function fetch()
   local list = QUEUES_BEGIN .. queue .. (QUEUES_END[tonumber(priority)] or '')
   local bell = redis.call('RPOP', list)
@@ -137,7 +139,7 @@ local function fetch()
   local owner, index = (name or ''):match('^(.*)%[(%d+)%]$')
   local found = name and name:byte() ~= 64 and bell:find('"task":"runner.node"', 1, true)
     and redis.call('HMGET', key, 'n:' .. name, 'q:' .. name, 'k:' .. name, 'm:' .. (owner or ''))
-  -- A record that ends here has no questions, lost leases or anything else that only the script of claims reads.
+  -- A record that ends here has no questions or lost leases, or anything else that only the script of claims reads.
   local fresh = found and found[1] and not (found[2] or found[3])
     and found[1]:find('^ready ' .. visit .. ' ' .. attempt .. ' %d+ %d+ %S+ %S+ $')
   if not fresh or (owner and not (found[4] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ')) then
@@ -180,10 +182,10 @@ for _ = 1, b1 * 256 + b2 do
   at = at + 4
 end
 if ARGV[8] ~= '' and #bells > 0 then rung_by_task(ARGV[8]) end
--- The template is a constant in front of this text (see redis/doorbell_template.py), unless a worker has stored another.
+-- The template is a constant before this text (see redis/doorbell_template.py), unless a worker has stored another.
 local shares = graph:find('\1', 1, true)
 local is_known = push and #bells > 0 and not (follows or shares) and redis.call('HGET', prefix .. 'doorbell:1', 'digest') == DOORBELL
--- As `push_all` of parts/doorbells.lua: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
+-- Like `push_all` of parts/doorbells.lua: see test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function ring()
   local queues = {}
   for _, bell in ipairs(bells) do

@@ -1,8 +1,8 @@
--- Find the open questions of a run's own nodes, but for those of items of maps: the listing of its family has them.
+-- Find the open questions of a run's own nodes, except items of maps, which are in the listing of its family.
 --
 -- Keys touched: r:<run> (read).
 -- Arguments: 6 run.
--- Words: "asked", then for each question its id and when it was asked (ms).
+-- Words: "asked", then for each question its id and the time at which it was asked (ms).
 -- include: settings
 local key, asked, decided, fields, words = prefix .. 'r:' .. ARGV[6], {}, {}, {}, {'asked'}
 for _, field in ipairs(redis.call('HKEYS', key)) do

@@ -1,33 +1,34 @@
--- Write what was planned from what `look` had read: all of it, or nothing where that has changed since.
+-- Write the write set of a transaction: all of it, or nothing if a validated value has changed since `look` read it.
 --
--- Counters of runs and arrivals are added, and only what follows from them is checked: so steps of different
--- nodes of a run don't disturb each other. Nothing here knows a rule. redis/transaction/__init__.py explains it;
+-- Counters of runs and arrivals are added to, and only their consequences are validated: so steps of different
+-- nodes of a run don't disturb each other. This script knows no rule. redis/transaction/__init__.py explains it;
 -- `WriteSet.arguments` in redis/transaction/sets.py writes the arguments, and its names are in brackets.
--- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), key:w:<graph>, and all
+-- Keys touched: r:<run> and its parts, timers, early, queues, limits (parts/offers.lua), key:w:<graph>, and all keys
 --   that the arguments name.
--- Arguments: from 6, each list after how many there are:
---   [expected] key, fields (a list, then their values: "" is none, or an empty one; after \2 is only how it begins); [patterns] key, field, pattern of its value (without a field: of
---   "1", where there is such a key);
---   [scores] key, member, its score, or key, "<" or ">=", how many members it has, or keys with \0 between, "+<", how
---     many they have together;
---   [deadline] the time (ms) before which it must be, or 0;
---   [runs] key, pattern of what the field `run` was ("": only its events are written, if it is there; "^$": the run
+-- Arguments: from 6, each list after its length:
+--   [expected] key, fields (a list, then their values: "" for absent or empty; after \2 only the beginning);
+--   [patterns] key, field, pattern of its value (without a field: of "1", if the key exists);
+--   [scores] key, member, its score; or key, "<" or ">=", a number of members; or keys with \0 between, "+<", a number
+--     of members in all of them;
+--   [deadline] the time (ms) before which the commit must happen, or 0;
+--   [runs] key, pattern of the field `run` ("": only its events are written, if the run exists; "^$": the run
 --     is new), the
---     counters expected (a letter for each that decides: small above 0, large 0), how many executions it may have
---     begun or 0, what is added to active, waiting, held, failed and started, its status, what it stops for,
---     how many events;
---   [arrivals] key, field, round, how many, how many of them live, below how many they stay or 0;
---   [limit_positions] slots of limits that are taken or waited for: limit, run|node, since (ms), how many there are, "1" if one must be
---     free for it, "0" if none;
---   [sizes] key, bytes more, "1" if there must be room for them;
---   then what is written: [marked] which of all that follows begin with \1, from 0 (one text); "1" to make room (parts/room.lua);
---     the runs' events; hashes: key, fields
+--     counters expected (a letter for each that decides: small above 0, large 0), the most executions that may have
+--     begun or 0, the changes of active, waiting, held, failed and started, its status, its reason to stop,
+--     the number of events;
+--   [arrivals] key, field, round, count, live count, the bound below which they stay or 0;
+--   [limit_positions] slots of limits that are taken or waited for: limit, run|node, since (ms), number of slots, "1" if
+--     one must be free for it, "0" if none;
+--   [sizes] key, additional bytes, "1" if there must be room for them;
+--   then the writes: [marked] the numbers, from 0, of the following texts that begin with \1 (one text); "1" to make room
+--     (parts/room.lua); the runs' events; hashes: key, fields
 --     (a list: field, value); hashes: key, fields to delete (a list); timers to set: ms, member; timers to drop;
---     commands (what XTRIM deletes is counted in metrics): how many arguments, name, key, arguments; shapes that one run fewer uses: graph, fingerprint;
+--     commands (XTRIM's deletions are counted in metrics): number of arguments, name, key, arguments; shapes that
+--     one run fewer uses: graph, fingerprint;
 --     the task that rings or "";
 --     doorbells: run, node, visit, attempt, queue, priority, graph; [slots] that are returned or offered (parts/offers.lua).
 --   Keys have no prefix. In a value, event or time that begins with \1, "\1<run>:<n>\1" is the number of that
---   run's n-th event, and "\1 0:<ms>\1" without the blank the time so many ms from now.
+--   run's n-th event, and "\1 0:<ms>\1" without the blank is the time in that many ms.
 -- Words: "done" and the time, then in lines the nodes that are offered a slot; "changed", then each of limit_positions
 --   (taken, ahead, own) as it is; "full" and two sizes (parts/size.lua).
 -- include: settings
@@ -67,7 +68,7 @@ for _ = 1, number() do
   local keys, member, score = take(), take(), number()
   if member == '<' or member == '>=' or member == '+<' then
     local count = 0
-    -- The key of runs has the value of a tag, in which there may be a \0.
+    -- A key of runs contains the value of a tag, which may contain \0.
     for key in keys:gmatch(member == '+<' and '%Z+' or '.+') do count = count + redis.call('ZCARD', prefix .. key) end
     if (count < score) ~= (member ~= '>=') then changed = true end
   elseif tonumber(redis.call('ZSCORE', prefix .. keys, member) or 0) ~= score then
@@ -97,7 +98,7 @@ for nth = 1, number() do
     started = started + more[5]
     if run.most > 0 and started > run.most then changed = true end
     run.first = tonumber(events)
-    -- It executes no more: those who wait for that are woken.
+    -- It stopped executing: readers that wait for that are woken.
     run.rests = old == 'executing' and status ~= '' and status ~= old
     run.text = table.concat({status ~= '' and status or old, a, w, h, f, started, events + run.events,
       stopping ~= '' and stopping or stops}, ' ')
@@ -142,7 +143,7 @@ for offset in take():gmatch('%d+') do
 end
 if take() == '1' then make_room() end
 
--- Call a command with the next arguments, so many.
+-- Call a command with a number of the next arguments.
 local function write(command, key, count)
   many(command, key, ARGV, place, place + count - 1)
   place = place + count
@@ -161,7 +162,7 @@ end
 for _, arrival in ipairs(arrivals) do redis.call('HSET', unpack(arrival)) end
 for _ = 1, number() do write('HSET', prefix .. take(), 2 * number()) end
 for _ = 1, number() do write('HDEL', prefix .. take(), number()) end
--- Last, since each call moves a bucket of a table that new fields made larger: a run that waits has no second table.
+-- Last, since each call moves a bucket of a table that new fields enlarged: so a waiting run doesn't keep two tables.
 for _, run in ipairs(runs) do
   if run.text then redis.call('HSET', run.key, 'run', run.text) end
 end
@@ -170,7 +171,7 @@ for _, size in ipairs(sizes) do
 end
 write('ZADD', prefix .. 'timers', 2 * number())
 write('ZREM', prefix .. 'timers', number())
--- List the key of a queue by the time of its first run; no key for which none waits.
+-- List the key of a queue by the time of its first run, or remove it if no run waits.
 local function list_key(queue)
   local graph, key = queue:match('^key:q:([^:]*):(.*)$')
   local first = redis.call('ZRANGE', prefix .. queue, 0, 0, 'WITHSCORES')
@@ -180,7 +181,7 @@ end
 
 for _ = 1, number() do
   local count, command, key = number(), take(), take()
-  -- A damaged metric is left as it is, and stops nothing.
+  -- A damaged metric is left alone, and doesn't stop the commit.
   local call = key == 'metrics' and redis.pcall or redis.call
   local reply = call(command, prefix .. key, unpack(ARGV, place, place + count - 1))
   place = place + count

@@ -1,12 +1,12 @@
--- Take the timers that are due. Each is moved by a lease, within which the caller does what it says: so another
--- does it where the caller dies.
+-- Take the due timers. Each is moved by a lease, within which the caller handles it: if the caller dies, another
+-- process does it.
 --
 -- Keys touched: timers; failing, retiring, retired (read).
--- Arguments: 6 how many at most.
--- Words: "due", then the time (ms) to which they were moved, "1" if some had failed before, "1" if runs that ended are
---   to be looked at, and the timers.
+-- Arguments: 6 the most timers to take.
+-- Words: "due", then the time (ms) to which they were moved, "1" if some had failed before, "1" if ended runs must be
+--   examined, and the timers.
 -- include: room
--- Half a millisecond, which no other timer has: so it shows whether one is still as it was taken.
+-- Half a millisecond, which no other timer has: so it shows whether a timer is unchanged since it was taken.
 local moved = ('%.1f'):format(now + lease + 0.5)
 local due = redis.call('ZRANGEBYSCORE', prefix .. 'timers', '-inf', now, 'LIMIT', 0, tonumber(ARGV[6]))
 if #due > 0 then make_room() end

@@ -1,12 +1,12 @@
--- Add an event to those of a run, and to its root's. It knows no rule.
+-- Add an event to a run's events, and to its root's. It knows no rule.
 --
 -- Keys touched: r:<run> and its root's (count their events), r:<run>:e and its root's.
 -- Arguments: 6 run, 7 kind, 8 node, 9 visit, 10 data (JSON).
--- Words: "emitted", "unknown"; "packed" of a run that must be unpacked first.
+-- Words: "emitted", "unknown"; "packed" if the run must be unpacked first.
 -- include: echo
 local LONG, LEFT = 1000, 1000
 
--- Events that tell much push the older ones out before half of what a run may have lies in its events.
+-- Long events push older ones out before events take half of a run's permitted size.
 local function thin(key)
   if redis.call('HINCRBY', key, 'chatter', #ARGV[10]) * 2 <= most then return end
   redis.call('LTRIM', key .. ':e', -LEFT, -1)

@@ -1,9 +1,9 @@
--- Read a run's events after a position; where there are none, note that a reader waits for the next one.
+-- Read a run's events after a position; if none follow, note that a reader waits for the next one.
 --
 -- Keys touched: r:<run>, r:<run>:e (read); r:<run>:w.
--- Arguments: 6 run, 7 number of the last event that is known, 8 how many, 9 ms for which the reader waits, or 0.
--- Words: "events", then the number of the first of these, these, and field and value of each question whose event
---   does not say what it asks; "none", then the entry of r:<run>:w after which the reader waits; "packed", then
+-- Arguments: 6 run, 7 number of the last known event, 8 how many, 9 ms for which the reader waits, or 0.
+-- Words: "events", then the number of the first event, the events, and field and value of each question whose event
+--   lacks its data; "none", then the entry of r:<run>:w after which the reader waits; "packed", then
 --   the number of the run's last event, and its packed text; "unknown".
 -- include: settings
 -- include: waiter
@@ -13,7 +13,7 @@ local line, of = unpack(redis.call('HMGET', key, 'run', 'of'))
 local last = (line or ''):match('(%d+) %S+$')
 if not last then return {'unknown'} end
 if of:find('^%S+ = ') and after < tonumber(last) then return {'packed', last, redis.call('LINDEX', events, 0)} end
--- The last of the list has the run's number of events, so the others' follow from their places.
+-- The last event of the list has the run's number of events, so the other numbers follow from their places.
 local gone = last - redis.call('LLEN', events)
 local first = math.max(after, gone)
 local list = redis.call('LRANGE', events, first - gone, first - gone + ARGV[8] - 1)

@@ -1,10 +1,10 @@
--- Read what follows a place in several listings, as if they were one.
+-- Read the entries after a place in several listings, as if they were one.
 --
 -- Keys touched (read): runs:*, open:*.
 -- Arguments: 6 "1" for the newest first, 7 lowest and 8 highest time, 9 the time of that place or "", 10 how many,
 --   then the listings.
--- Words: "listing", then, with times behind each, the entries of that time, and after "" at least as many of those
---   that come first as asked for, where there are so many.
+-- Words: "listing", then the entries of that time, each followed by its time, and after "" the next entries, at least
+--   as many as asked for, if so many exist.
 -- include: settings
 local newest, low, high, place, count = ARGV[6] == '1', ARGV[7], ARGV[8], ARGV[9], tonumber(ARGV[10])
 local words, rest, times = {'listing'}, {}, {}
@@ -25,7 +25,7 @@ for number = 11, #ARGV do
     rest[#rest + 1], rest[#rest + 2] = entries[each], entries[each + 1]
     times[#times + 1] = tonumber(entries[each + 1])
   end
-  -- What comes after the last of so many is not looked at in the listings that follow.
+  -- The following listings are read only up to the last of these entries.
   if #entries > 0 and #times >= count then
     if newest then table.sort(times, function(one, other) return one > other end) else table.sort(times) end
     for each = count + 1, #times do times[each] = nil end

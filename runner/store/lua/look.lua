@@ -1,7 +1,7 @@
--- Read what a transaction is planned from, all at one moment: see redis/transaction/__init__.py.
+-- Read the read set of a transaction, all at one moment: see redis/transaction/__init__.py.
 --
--- Keys touched (read only): those that the arguments name.
--- Arguments: 6 ... commands that only read, each after how many arguments it has: name, key without prefix,
+-- Keys touched (read only): the keys that the arguments name.
+-- Arguments: 6 ... commands that only read, each after its number of arguments: name, key without prefix,
 --   arguments.
 -- Words: the time in ms, then the reply of each.
 -- include: settings

@@ -1,9 +1,9 @@
--- Put the packed form of ended runs in place of their fields and events, of each that has not changed since it was read.
+-- Replace the fields and events of ended runs by their packed form, unless a run has changed since it was read.
 --
 -- Keys touched: r:<run>, r:<run>:e.
--- Arguments: from 6 for each run: its key without prefix, how many fields it has, their names, the SHA-1 of their values and
---   of its events (lines), how many fields stay, these with values, the packed text.
--- Words: "packed", how many were.
+-- Arguments: from 6 for each run: its key without prefix, its number of fields, their names, the SHA-1 of their values and
+--   of its events (lines), the number of fields that stay, these with values, the packed text.
+-- Words: "packed", then the number of packed runs.
 -- include: settings
 local place, done = 6, 0
 

@@ -1,9 +1,9 @@
 -- Take the next ended runs that may be packed: each is taken once, so that workers share them. See
--- redis/packed_runs.py. A run that is large is not taken: it would hold up other clients.
+-- redis/packed_runs.py. A large run is not taken, because it would hold up other clients.
 --
 -- Keys touched: packed; read: retired, r:<run>, r:<run>:c, r:<run>:e.
--- Arguments: 6 how many are looked at, 7 how many ms ago they must have ended.
--- Words: "packable", how many were looked at, then for each run its key without prefix, its fields with values, its events.
+-- Arguments: 6 number of runs to examine, 7 ms since which they must have ended.
+-- Words: "packable", the number of examined runs, then for each run its key without prefix, its fields with values, its events.
 -- include: room
 local FIELDS, EVENTS, BYTES, BATCH = 1000, 2000, 262144, 1048576
 local retired, done = prefix .. 'retired', prefix .. 'packed'

@@ -1,11 +1,11 @@
 -- Make a stored graph shape the current one under its name.
 --
--- Keys touched: layout (set once), graphs (name -> fingerprint), g:<fingerprint> (the shape; that of the
---   current one loses its expiry, the other one gets it when no run uses it).
---   timers (one for each of the first 10,000 keys for which runs wait, of a new shape).
+-- Keys touched: layout (set once), graphs (name -> fingerprint), g:<fingerprint> (the current shape loses
+--   its expiry, the previous one gets an expiry if no run uses it);
+--   timers (for a new shape, one for each of the first 10,000 keys for which runs wait).
 -- Arguments: 6 name, 7 fingerprint, 8 "1" to replace the current shape of that name, 9 number of the layout,
---   10 how many runs of a key may be open, "" for any number.
--- Words: "published", then the fingerprint of the current one; "missing" when the shape must be written first.
+--   10 the most open runs of a key, "" for any number.
+-- Words: "published", then the current fingerprint; "missing" if the shape must be written first.
 -- include: settings
 local name, fingerprint = ARGV[6], ARGV[7]
 if redis.call('EXISTS', prefix .. 'g:' .. fingerprint) == 0 then return {'missing'} end

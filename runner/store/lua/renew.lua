@@ -2,7 +2,7 @@
 --
 -- Keys touched: r:<run> (read), timers.
 -- Arguments: from 6 for each lease: run, node, visit, fence.
--- Words: for each "ok", "stale", or "cancelled" when the run was cancelled.
+-- Words: for each "ok", "stale", or "cancelled" if the run was cancelled.
 -- include: settings
 -- include: fence
 local words = {}

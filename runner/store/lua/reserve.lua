@@ -1,5 +1,5 @@
 -- Reserve the next times at which executions may begin under rates. A claim that is given up leaves its times
--- unused: the rates are kept all the same.
+-- unused, which doesn't violate the rates.
 --
 -- Keys touched: rates:<limit>, metrics.
 -- Arguments: 6 ... for each rate: limit, ms between two executions.

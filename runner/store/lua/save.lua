@@ -1,8 +1,8 @@
--- Checkpoint what a running visit keeps. It knows one rule, the fence, and writes as `keep` of
--- store/redis/transaction/checkpoints.py does: test_a_checkpoint_is_the_same_by_script_and_transaction.
+-- Write the checkpoint of a running visit. It knows one rule, the fence, and writes like `keep` of
+-- store/redis/transaction/checkpoints.py: see test_a_checkpoint_is_the_same_by_script_and_transaction.
 --
 -- Keys touched: r:<run> (document), r:<run>:m (messages), r:<root> (size).
--- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 document (JSON), 11 how many stored messages stay, 12 ... the
+-- Arguments: 6 run, 7 node, 8 visit, 9 fence, 10 document (JSON), 11 number of stored messages that stay, 12 ... the
 --   messages after those (JSON).
 -- Words: "saved", "stale"; "full" and two sizes (parts/size.lua).
 -- include: fence
@@ -16,7 +16,7 @@ local list, count_field = key .. ':m', '#' .. name
 local had, stay = tonumber(redis.call('HGET', list, count_field) or 0), tonumber(ARGV[11])
 had = math.min(had, MOST_MESSAGES)
 local kept = redis.call('HSTRLEN', key, 'k:' .. name)
--- Of one byte it is no document, but says that the node has a task of its own.
+-- A single byte isn't a document: it marks a node with a task of its own.
 local bytes = #ARGV[10] - (kept > 1 and kept or 0)
 for place = stay + 1, had do
   bytes = bytes - MESSAGE_BYTES - redis.call('HSTRLEN', list, place .. '.' .. name)
@@ -36,7 +36,7 @@ if own[2] then
 else
   redis.call('HSET', key, 'k:' .. name, ARGV[10], 'size', (size or 0) + bytes)
 end
--- Most nodes keep no messages: no key is made to say so.
+-- Most nodes keep no messages, and need no key to say so.
 if count + had > 0 then messages[#messages + 1], messages[#messages + 2] = count_field, count end
 many('HSET', list, messages)
 for place = count + 1, had do redis.call('HDEL', list, place .. '.' .. name) end

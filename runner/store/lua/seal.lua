@@ -1,9 +1,9 @@
--- Change the head of the audit's tree, or nothing where another worker has changed it meanwhile.
+-- Change the head of the audit's tree, or nothing if another worker has changed it meanwhile.
 --
 -- Keys touched: audit:head, audit:leaves, audit (trimmed).
--- Arguments: 6 size, first, number signed and epoch as the caller has read them; 10 how many fields of the head are set, then each with
---   its value; how many leaves are added, then these; how many entries go that are archived, and the id of the
---   first that stays.
+-- Arguments: 6 size, first, number signed and epoch as the caller has read them; 10 number of the head's fields to set,
+--   then each with its value; number of leaves to add, then these; number of archived entries to remove, and the id
+--   of the first step that stays.
 -- Words: "sealed", "moved".
 -- include: settings
 local key, place = prefix .. 'audit:head', 11

@@ -1,8 +1,8 @@
--- Add to a session what a visit in another partition has left for it, once.
+-- Add a part to a session, once, which a visit in another partition has left for it.
 --
 -- Keys touched: session:m:<session>, session:s:<session>, moved:<session>.
--- Arguments: 6 session, 7 partition that it comes from, 8 number of the part, 9 how many messages, then those, then
---   for each value of its state: name, value (JSON) or "" when it is deleted.
+-- Arguments: 6 session, 7 partition that it comes from, 8 number of the part, 9 number of messages, then those, then
+--   for each value of its state: name, value (JSON) or "" if it is deleted.
 -- Words: "added", also for a repeat.
 -- include: settings
 local id, from, number, count = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])

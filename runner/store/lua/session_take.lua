@@ -1,4 +1,4 @@
--- Put what this partition has of another one's session aside, so that it can be moved there.
+-- Put this partition's part of another partition's session aside, so that it can be moved there.
 --
 -- Keys touched: session:m:<session>, session:s:<session>, moving:m:<session>, moving:s:<session>,
 --   moving:n:<session>.

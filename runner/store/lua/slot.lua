@@ -1,13 +1,14 @@
 -- Hold or return a slot of a limit for a node whose run lives in another partition: see docs/decisions/0030.
 --
--- A slot that is held has no end. When its lease is over a sweep asks the run's partition whether the node runs,
+-- A held slot has no end. When its lease is over, a sweep asks the run's partition whether the node runs,
 -- and drops the slot if not, unless its version has changed.
 -- Keys touched: limit:h:<limit>, limit:q:<limit>, limit:waiting, timers; limits (read).
--- Arguments: 6 "hold" a slot or join the queue; "keep" a slot that is held for some time; "drop" it; "leave" the
---   queue, and drop a slot that is only kept; 7 limit, 8 its slots by the code (0: as many as are taken),
---   9 @<claim>|<run>|<node>, 10 since (ms) of a hold, else the version that it must have ("" for any),
+-- Arguments: 6 "hold" a slot or join the queue; "keep" a held slot for some time; "drop" it; "leave" the
+--   queue, and drop a slot that is only kept; 7 limit, 8 its slots in the code (0: as many as are taken),
+--   9 @<claim>|<run>|<node>, 10 since (ms) of a hold, otherwise the required version ("" for any),
 --   11 ms of a keep.
--- Words: "held <version>", "shared <version>" where a claim of the same visit has it, "queued", "done" or "changed", then the nodes that are offered a slot.
+-- Words: "held <version>", "shared <version>" if a claim of the same visit has it, "queued", "done" or "changed", then
+--   the nodes that are offered a slot.
 -- include: settings
 -- include: offers
 local how, key, slots, member = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9]
@@ -33,7 +34,7 @@ if how == 'keep' then
   redis.call('ZADD', HOLDERS .. key, 'XX', KEPT, member)
   look_later(key, member, tonumber(ARGV[11]))
 elseif how == 'leave' and had == 'inf' then
-  -- A claim holds it, and comes, or was refused: then the lease ends.
+  -- A claim holds it and follows, or was refused: then the lease ends.
   if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
 else
   if slots == 0 then slots = redis.call('ZCOUNT', HOLDERS .. key, '(' .. now, 'inf') end

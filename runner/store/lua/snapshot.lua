@@ -1,9 +1,9 @@
--- Read hashes and lists as they are at one moment. Redis refuses a transaction, also one that only reads, while its
--- memory is full; a script that only reads it runs.
+-- Read hashes and lists as of one moment. While its memory is full, Redis refuses even transactions that only read;
+-- it runs scripts that only read.
 --
 -- Keys touched, all read: r:<run>, r:<run>:m; session:m:<session>, session:s:<session>.
 -- Arguments: from 6 the keys.
--- Words: "read", then what each key holds: the entries of a list, the names and values of a hash; {} where there is none.
+-- Words: "read", then the contents of each key: the entries of a list, the names and values of a hash; {} if it is absent.
 local contents = {'read'}
 for number = 6, #ARGV do
   local key = ARGV[number]

@@ -1,11 +1,11 @@
--- Add what an agent spends to the sum of its outermost run, or of a tag, unless that goes over a bound: the rule
--- of records/budgets.py `add`.
+-- Add an agent's spending to the sum of its outermost run, or of a tag, unless that exceeds a bound: the rule
+-- is `add` in records/budgets.py.
 --
 -- Keys touched: r:<run> and its root's; or budget:<tag>=<value>:<window>:<number>.
--- Arguments: 6 run, 7 <tag>=<value> ("": the run's own sum), 8 window in ms, 9 who spends, 10 nonce, 11 number of
+-- Arguments: 6 run, 7 <tag>=<value> ("": the run's own sum), 8 window in ms, 9 the spender, 10 nonce, 11 number of
 --   raises and for each question, counter and amount; then number of bounds and for each counter and bound;
 --   then number of amounts and for each counter and amount.
--- Words: "spent", "over", "unknown" (there is no such run), then the counter that is over ("" for none).
+-- Words: "spent", "over", "unknown" (the run doesn't exist), then the counter that is over ("" for none).
 -- include: settings
 local key, mark = prefix .. 'r:' .. ARGV[6]:gsub(':', '%%'), 'b:'
 if ARGV[7] == '' then
@@ -26,7 +26,7 @@ local nonce, over = last:match('^(%S+) (.*)$')
 if nonce == ARGV[10] then return {over == '' and 'spent' or 'over', over} end
 
 local place = 11
--- Call f with each group of so many arguments.
+-- Call f with each group of a number of arguments.
 local function each(size, f)
   local count = tonumber(ARGV[place])
   for first = place + 1, place + count * size, size do f(unpack(ARGV, first, first + size - 1)) end

@@ -1,24 +1,24 @@
--- Give a ready visit to one worker that knows its graph: it names the fields of the run that the node needs.
--- It knows the fence; anything unusual is left to a transaction (store/redis/requests.py).
+-- Give a ready visit to one worker, which knows its graph and names the fields of the run that the node needs.
+-- The script knows the fence; anything unusual is left to a transaction (store/redis/requests.py).
 --
 -- Keys touched: r:<run> (the node, counters), timers, r:<run>:e; r:<root> and its :e; read: r:<run> (inputs,
 --   answers), r:<run>:f (an item) and :m (messages that the node kept).
--- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce, 11 by how much the fence grows, 12 fingerprint that
---   the worker takes for the graph's, 13 field of an item in :f or "", 14 ... fields of r:<run>: for an item
+-- Arguments: 6 run, 7 node, 8 visit, 9 attempt, 10 nonce, 11 the fence's increment, 12 the graph's presumed
+--   fingerprint, 13 field of an item in :f or "", 14 ... fields of r:<run>: for an item
 --   the record of its map first.
--- Words: "claimed" (a repeat with the same nonce too), followed by: node's record, parent or "-", counters of
---   the run, values of those fields; then where there is any of it: item or nil, ids of the visit's questions or nil, those
---   questions, their decisions, what the node kept: document, task of its own, messages; and the votes on each
---   question and field `audit`, where one was decided by votes. Or "graph" and field `of`, when the run's graph is another one;
---   "stale"; "other" where a transaction must decide.
+-- Words: "claimed" (also for a repeat with the same nonce), followed by: node's record, parent or "-", counters of
+--   the run, values of those fields; then if any exists: item or nil, ids of the visit's questions or nil, those
+--   questions, their decisions, the node's checkpoint: document, task of its own, messages; and the votes on each
+--   question and field `audit`, if one was decided by votes. Or "graph" and field `of`, if the run has another graph;
+--   "stale"; "other" if a transaction must decide.
 -- include: settings
 -- include: echo
 
--- A question's id without its run's, by which the fields of the run name it.
+-- A question's id without its run's id, as used in the names of the run's fields.
 local function short_id(id) return id:match('^[^.]*%.(.*)$') or id end
 
-local MOST_VOTES = 1000  -- others are read by the worker
-local MOST_MESSAGES = 100000  -- no agent has more: a damaged count would hold up the whole server
+local MOST_VOTES = 1000  -- the worker reads more
+local MOST_MESSAGES = 100000  -- no agent has more, and a damaged count would hold up the whole server
 local ENDED = {completed = true, failed = true, skipped = true, waiting = true}
 local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run

@@ -1,10 +1,10 @@
--- Make the doorbells of ready nodes due at once that a freeze or a limit has kept waiting, some timers at each call.
+-- Make the doorbells of ready nodes that a freeze or a limit has delayed due at once, some timers at each call.
 --
 -- Keys touched: timers; r:<run> (read).
--- Arguments: 6 place of the first timer to look at, 7 how many.
--- Words: "woken", then how many timers there were.
+-- Arguments: 6 place of the first timer to examine, 7 how many.
+-- Words: "woken", then the number of timers found.
 -- include: settings
--- Those that are set to now come before this place, so that the place of those behind it stays.
+-- Timers that are set to now come before this place, so later timers keep their places.
 local first, count = tonumber(ARGV[6]), tonumber(ARGV[7])
 local members = redis.call('ZRANGE', prefix .. 'timers', first, first + count - 1)
 for _, member in ipairs(members) do

@@ -1,8 +1,8 @@
 """A store of several partitions, each a RedisStore, on one server or on several.
 
-A run lives in one partition, with everything that belongs to it and all runs inside it; its id names it. What
-concerns one run is asked of that partition, and costs what it costs there. Lists are merged, sweeps and
-renewals go to all. Where partitions are on several servers, the task queue is beside the first one.
+A run lives in one partition, with all its data and all runs inside it; its id names the partition. Requests
+for one run go to that partition only, at no extra cost. Lists are merged; sweeps and renewals go to all
+partitions. If partitions are on several servers, the task queue is on the first one.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ Result = TypeVar("Result")
 def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -> SharedStore:
     """Open the store of the settings; nothing is connected yet. `push` and `retry_for` as for RedisStore.
 
-    With `push` doorbells are pushed where the task queue is.
+    With `push`, doorbells are pushed onto the task queue, wherever it is.
     """
     places, first = settings.partition_addresses, settings.first_url
     together = all(place.url == first for place in places) and not cluster(first)
@@ -110,7 +110,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
 
     if len(places) == 1:
         return open_partition(0, pushes=push)
-    # A partition that pushes, and has no queue, makes its timers due at once: for a broker elsewhere.
+    # A partition that pushes without a queue makes its timers due at once, for a broker elsewhere.
     others = push and (together or not settings.broker_is_store)
     partitions = [
         open_partition(number, pushes=others if number else push)
@@ -122,7 +122,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
 
 
 def wake_keys(settings: Settings) -> list[str]:
-    """Return the lists on the first server on which programs that can't ring ask for a sweep."""
+    """Return the lists on the first server through which programs that can't ring ask for a sweep."""
     first = settings.first_url
     own = [place for place in settings.partition_addresses if place.url == first]
     if cluster(first):
@@ -133,7 +133,7 @@ def wake_keys(settings: Settings) -> list[str]:
 def _where_it_is(
     method: Callable[Concatenate[RedisStore, Arguments], Result],
 ) -> Callable[Concatenate[PartitionedStore, Arguments], Result]:
-    """Make a method that asks the partition of a run, or of a question: its id is the first argument."""
+    """Make a method that asks the partition of a run or question, whose id is the first argument."""
 
     @functools.wraps(method)
     def call(
@@ -150,7 +150,7 @@ class PartitionedStore:
     def __init__(
         self, partitions: Sequence[RedisStore], layout: Layout, *, relays: bool
     ) -> None:
-        """With `relays` the doorbells of all but the first partition are pushed by its server."""
+        """Take the partitions; with `relays` the first one's server pushes the doorbells of the others."""
         first = self._first = partitions[0]
         self._partitions, self._layout, self._relays = tuple(partitions), layout, relays
         self.lease_ms, self.max_bytes = first.lease_ms, first.max_bytes
@@ -176,7 +176,7 @@ class PartitionedStore:
 
     @property
     def connection(self) -> RedisConnection:
-        """The connections to the first server, for threads of this process that need no others."""
+        """The connection to the first server, for threads of this process that need no other."""
         return self._first.connection
 
     @property
@@ -194,7 +194,7 @@ class PartitionedStore:
         return [audit for partition in self._partitions for audit in partition.audit_logs]
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
-        """Store the message that scripts ring the task queue with, wherever they push it."""
+        """Store the message with which scripts ring the task queue, wherever they push it."""
         for partition in self._that_push:
             partition.install_doorbell(template)
 
@@ -221,7 +221,7 @@ class PartitionedStore:
         return self._partitions[number] if number < len(self._partitions) else self._first
 
     def _rung(self, partition: RedisStore, reply: Rung) -> Rung:
-        """Have the first server ring for a partition on another one; return what is still to be rung."""
+        """Let the first server ring for a partition on another; return the reply with unrung doorbells."""
         if not (self._relays and reply.doorbells) or partition is self._first:
             return reply
         try:
@@ -233,7 +233,7 @@ class PartitionedStore:
     # Graphs
 
     def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
-        # First where it may run, last where it is listed: what is known can be started everywhere.
+        # The first partition, which lists graphs, comes last: a listed graph can be started everywhere.
         self._copy_limits()
         for partition in reversed(self._partitions):
             partition.publish(topologies, replace=replace)
@@ -243,7 +243,7 @@ class PartitionedStore:
         self._layout.allow({outermost(topology.graph_id): None for topology in topologies})
 
     def lacking(self, names: Sequence[str]) -> list[str]:
-        """Return the graphs of these names that some partition does not have."""
+        """Return the names of graphs that some partition lacks."""
         lost = {name for partition in self._partitions for name in partition.lacking(names)}
         return sorted(lost)
 
@@ -251,7 +251,7 @@ class PartitionedStore:
         return self._first.graphs()
 
     def remove_graph(self, name: str) -> int:
-        """Delete a graph as `RedisStore`, last where it is listed; with a run in one of them from none."""
+        """Delete a graph as in `RedisStore`, from the first partition last; from none if any has a run."""
         shapes = [
             self.topology(graph, fingerprint)
             for graph, fingerprint in self.graphs().items()
@@ -259,7 +259,7 @@ class PartitionedStore:
         ]
         for partition in reversed(self._partitions):
             if runs := partition.remove_graph(name):
-                # A run may have begun in one while it was deleted from another.
+                # A run may have begun in one partition while the graph was deleted from another.
                 self.publish([shape for shape in shapes if shape], replace=False)
                 return runs
         return 0
@@ -271,7 +271,7 @@ class PartitionedStore:
     # One visit on a worker
 
     def do(self, request: Request[R]) -> R:
-        """Do a request in the partition of its run."""
+        """Apply a request in the partition of its run."""
         handler = self._handlers.get(type(request))
         reply: R = (
             handler(request)
@@ -288,7 +288,7 @@ class PartitionedStore:
         return result
 
     def _start(self, request: StartRun) -> Reply:
-        """Start a run; where its partition has no room, and no key names that, in another one."""
+        """Start a run; if its partition has no room, and no key requires that partition, use another."""
         start, first = request.start, self.partition_of(request.run_id)
         reply = self._do(first, request)
         spread = self._layout.spread(start.graph_id) if reply.word == "full" else None
@@ -311,11 +311,11 @@ class PartitionedStore:
             try:
                 self._move(session.session_id, partition, home)
             except StoreError as error:
-                log.warning("session.later: %s Who reads the session next moves it.", error)
+                log.warning("session.later: %s The next reader of the session moves it.", error)
         return reply
 
     def _answer(self, request: AnswerQuestions) -> Reply:
-        """Apply a set of answers. Those to questions of several partitions can't be applied as one.
+        """Apply a set of answers, which can't be applied as one if their questions are in several partitions.
 
         Raises:
             ConflictError: they are; nothing was applied.
@@ -341,20 +341,20 @@ class PartitionedStore:
         (partition,) = partitions
         return self._do(partition, request)
 
-    # Limits. The hash of a key names the partition that counts it; what is set of limits is in each.
+    # Limits. The hash of a key names the partition that counts it; every partition has all settings.
 
     def _limit_home(self, partition: RedisStore, key: str) -> Call | None:
-        """Return the calls of the partition that counts a key for another one; None for its own."""
+        """Return the script call of the partition that counts a key; None if it is this one."""
         home = self._partitions[self._layout.limit_home(key)]
         return None if home is partition else home.limits.call
 
     def _offer(self, run_id: str, node: str) -> Sequence[Doorbell]:
-        """Ring for a node that a limit offers a slot, in the partition of its run."""
+        """Ring for a node to which a limit offers a slot, in the partition of its run."""
         partition = self.partition_of(run_id)
         return self._rung(partition, partition.limits.ring(run_id, node)).doorbells
 
     def _check_slot(self, home: RedisStore, name: str) -> Sequence[Doorbell]:
-        """Return a slot whose lease is over, unless its node may run; ring for one that is ready."""
+        """Return a slot whose lease is over, unless its node may run; ring if the node is ready."""
         version, run_id, text = name.split("|", 2)
         claim, _, text = text.partition("|")
         node, _, key = text.partition("\n")
@@ -374,13 +374,13 @@ class PartitionedStore:
         return [bell for member in members for bell in self._offer(*member)]
 
     def _change_limit(self, request: ChangeLimit) -> Reply:
-        """Change what is set of a limit in every partition, in the first one last: there it is listed."""
+        """Change a limit's setting in every partition, last in the first one, which lists settings."""
         for partition in self._partitions[1:]:
             partition.do(replace(request, event=""))
         return self._first.do(request)
 
     def _copy_limits(self) -> None:
-        """Copy what is set of limits to partitions that came later."""
+        """Copy the settings of limits to partitions that were added later."""
         settings = self._first.limits.settings()
         for partition in self._partitions[1:] if settings else ():
             for name in settings.keys() - partition.limits.settings().keys():
@@ -389,7 +389,7 @@ class PartitionedStore:
                 )
 
     def _retry(self, request: RetryVisit) -> Reply:
-        """Retry a visit; where that has paused a key of a limit, pause it in every partition."""
+        """Retry a visit; if that paused a limit's key, pause it in every partition."""
         partition, name = self.partition_of(request.run_id), request.limit
         reply = self._do(partition, request)
         if not name or (paused := partition.limits.settings().get(name)) is None:
@@ -406,7 +406,9 @@ class PartitionedStore:
                 if other is not partition:
                     other.do(ChangeLimit(name, change, "", ""))
             except StoreError as error:
-                log.warning("limit.pause.failed: %s There the limit %r goes on.", error, name)
+                log.warning(
+                    "limit.pause.failed: %s The limit %r isn't paused there.", error, name
+                )
         return reply
 
     def _do_with_sum(self, request: Any) -> Any:
@@ -449,7 +451,7 @@ class PartitionedStore:
     def _of_each(
         self, ids: Sequence[str], read: Callable[[RedisStore, list[str]], list[Item]]
     ) -> list[Item]:
-        """Read what questions have by their ids, at once from each partition."""
+        """Read items by the ids of questions, at once from each partition."""
         by_partition: dict[RedisStore, list[str]] = defaultdict(list)
         for name in dict.fromkeys(ids):
             by_partition[self.partition_of(name)].append(name)
@@ -498,12 +500,12 @@ class PartitionedStore:
         hold: float,
         problem: str = "",
     ) -> list[str]:
-        """Take ended runs to archive, as `RedisStore.archivable`; first of another partition each time."""
+        """Take ended runs to archive, as `RedisStore.archivable`; each time another partition is first."""
         self._rotation += 1
         runs: list[str] = []
         for number in range(len(self._partitions)):
             partition = self._partitions[(number + self._rotation) % len(self._partitions)]
-            # Also with a limit of 0: that there is an archive is said to each.
+            # Each partition is called, even with a limit of 0, to learn that an archive exists.
             left = limit - len(runs)
             runs += partition.archivable(
                 place, left, pause=pause, mine=mine, hold=hold, problem=problem
@@ -531,7 +533,7 @@ class PartitionedStore:
     # Time
 
     def sweep(self, limit: int = 100) -> Reply:
-        """Sweep every partition; one that can't be reached does not keep the others waiting."""
+        """Sweep every partition; an unreachable partition doesn't block the others."""
         count, doorbells, failed = 0, list[Doorbell](), list[StoreError]()
         fired: list[tuple[str, str]] = []
         for partition in self._partitions:
@@ -573,12 +575,12 @@ class PartitionedStore:
         pages = [functools.partial(partition.runs, query) for partition in self._partitions]
         return merged(pages, limit, cursor, lambda run: run.position, newest=True)
 
-    # Measured times: those of all partitions are with the first
+    # Measured times: the first partition has them for all partitions
 
     def measure(self, increments: Increments) -> None:
         self._first.measure(increments)
 
-    # Budgets. That of a tag is in one partition.
+    # Budgets. A tag's budget is in one partition.
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         return self._of_sum(run_id, tagged).spent(run_id, tagged)
@@ -590,8 +592,9 @@ class PartitionedStore:
             zlib.crc32(f"{tagged.tag}={tagged.value}".encode()) % len(self._partitions)
         ]
 
-    # Sessions. Each has a home. A settle elsewhere leaves its part of a session in its own partition, in the
-    # same script; then that is moved to the home. Who reads a session first moves what was left.
+    # Sessions. Each has a home partition. A settle elsewhere leaves its part of a session in the run's
+    # partition, in the same script; then the part is moved to the home. A reader of the session first moves
+    # remaining parts.
 
     def session(self, session_id: str) -> Session:
         home = self._home(session_id)
@@ -625,7 +628,7 @@ SharedStore = RedisStore | PartitionedStore
 
 
 def connections(store: SharedStore) -> Sequence[RedisConnection]:
-    """Return those of each partition: a thread that uses the store has one already."""
+    """Return the connection of each partition: a thread that uses the store already has them."""
     return [store.connection] if isinstance(store, RedisStore) else store.connections
 
 
@@ -634,13 +637,13 @@ def _same(setting: LimitSetting, _: LimitSetting) -> LimitSetting:
 
 
 def _as_part(session: Remembered) -> Remembered:
-    """Wrap what a visit leaves for a session elsewhere: a deletion must be moved, too."""
+    """Wrap a visit's part of a session whose home is elsewhere, so that deletions are moved, too."""
     state: dict[str, JSON] = {name: [value] for name, value in session.state.items()}
     return replace(session, state=state | {name: [] for name in session.gone}, gone=[])
 
 
 Fetch = Callable[[int, str], Page[Item]]
-"""Reads a page of one partition: at most so many items after a cursor."""
+"""A function that reads a page of one partition: at most a number of items after a cursor."""
 
 
 def merged(
@@ -654,14 +657,14 @@ def merged(
     """Merge the pages of several listings; the cursor has a position in each, or one for all.
 
     Raises:
-        UsageError: it is no cursor of such a listing.
+        UsageError: it isn't the cursor of a listing with this number of partitions.
     """
     positions = cursor.split(SEPARATOR)
     positions *= len(pages) if len(positions) == 1 else 1
     if len(positions) != len(pages):
         raise UsageError(
-            f"{cursor!r} is no cursor of a listing of {len(pages)} partitions; give `next` of the page "
-            "before, or none to begin."
+            f"{cursor!r} is no cursor of a listing of {len(pages)} partitions; pass the `next` of the "
+            "previous page, or none to begin."
         )
     read = [
         Page(()) if position == ENDED else fetch(limit, position)
@@ -676,7 +679,7 @@ def merged(
         key=lambda entry: entry[0],
         reverse=newest,
     )
-    # Behind the end of a page that is not the last of its listing, others must not go ahead.
+    # No listing may go past the end of another's page while that listing has more.
     ends = [position_in(page.next) for page in read if page.next]
     if ends:
         last = max(ends) if newest else min(ends)
@@ -688,7 +691,7 @@ def merged(
         if count == len(page):
             following.append(page.next or ENDED)
         else:
-            # Also where a listing gave nothing: its beginning would give what is newer than this page.
+            # Also for a listing that gave nothing: its beginning would return newer items than this page.
             following.append(cursor_of(position_of(taken[-1][2])) if taken else position)
     more = left or any(position != ENDED for position in following)
     return Page(tuple(item for *_, item in taken), SEPARATOR.join(following) if more else None)

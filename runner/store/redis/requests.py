@@ -1,7 +1,7 @@
-"""Requests in Redis: which script or transaction does each, and what that reads first.
+"""Requests in Redis: the script or transaction for each, and its read set.
 
-Most are planned in a transaction, as `runner.store.requests` says. A claim, a checkpoint and a settle have
-scripts of their own, which decline what is unusual; so have an event and what is spent.
+Most are planned in a transaction, as `runner.store.requests` says. Claims, checkpoints and settles have
+separate scripts, which decline unusual cases; events and spending have separate scripts, too.
 """
 
 from __future__ import annotations
@@ -102,11 +102,11 @@ Fields = list[tuple[str, str]]
 """Fields of hashes: (key, field)."""
 
 WOKEN_AT_ONCE = 500
-"""Timers that one request looks at after a thaw, or when a limit is relaxed."""
+"""Timers that one request examines after a thaw, or when a limit is relaxed."""
 
 
 class Requests:
-    """Does the requests of a RedisStore."""
+    """Applies the requests of a RedisStore."""
 
     def __init__(
         self,
@@ -115,7 +115,7 @@ class Requests:
         fast: FastPath,
         settings: StoreSettings,
     ) -> None:
-        """`call` runs a script."""
+        """Take the parts of the store; `call` runs a script."""
         self._call, self._transactions, self._fast = call, transactions, fast
         self._settings = settings
         self._has_archive, self._has_template = False, True
@@ -147,7 +147,7 @@ class Requests:
         }
 
     def do(self, request: Request[R]) -> R:
-        """Do a request in the way of its type; one without any is planned in a transaction."""
+        """Apply a request with the handler for its type, or else in a transaction by its plan."""
         reply: R = self._handlers.get(type(request), self._plan)(request)
         return reply
 
@@ -188,7 +188,7 @@ class Requests:
         return self._transactions.run("start", request.plan, wants, asks)
 
     def _claim(self, request: ClaimVisit) -> Claim | Reply:
-        """Claim a visit, then take its doorbell from the window of its queue, if that is shared by keys."""
+        """Claim a visit, and remove its doorbell from the window of its queue, if keys share the queue."""
         reply, topology = self._claim_visit(request)
         rung = self._arrive(request, topology)
         return replace(reply, doorbells=[*reply.doorbells, *rung]) if rung else reply
@@ -212,7 +212,7 @@ class Requests:
             return ()
 
     def _share_slots(self, request: ShareSlots) -> Reply:
-        """Write the sizes of windows, and ring for what has room: also after arrivals that failed."""
+        """Write the sizes of windows, and ring while they have room, also after failed arrivals."""
         reply, rung = self._plan(request), list[Doorbell]()
         for queue in request.slots:
             word = b"more"
@@ -283,7 +283,7 @@ class Requests:
         fields += [f"q:{token.node}", *map(votes_field, ruled)]
         wants, asks = _of_visit_saving(token, request.saved, *fields)
         wants += [("early", f"?{question.id}") for question in interrupts]
-        # The digest of a question with a rule covers when it expires, which only a look can tell.
+        # The digest of a question with a rule covers its expiry, which needs the time of a look.
         speculation = self._fast.speculate(token, interrupts) if parks and not ruled else None
         _forget_kept(token)
         return self._transactions.run(
@@ -343,7 +343,8 @@ class Requests:
         return reply
 
     def _expand(self, request: ExpandMap) -> Reply:
-        # A long list comes in several requests, so that it blocks no other client; the last begins the map.
+        # A long list is written in several requests, so that it doesn't block other clients; the last one
+        # begins the map.
         token = request.token
         rows = self._encode(token, *map(dump, request.items or ()))
         for start in range(0, len(rows) - CHUNK, CHUNK):
@@ -367,7 +368,7 @@ class Requests:
     def _put_chunk(
         self, token: Token, rows: Sequence[bytes], start: int, transaction: Transaction
     ) -> Reply:
-        """Write some items of a map that its worker still owns and that has none yet."""
+        """Write some items of a map, if its worker still owns it and the map hasn't begun."""
         run = owned(transaction, token)
         if run is not None and run.map(token.node).visit != token.visit:
             run.put_rows(token.node, token.visit, start, rows[start : start + CHUNK])
@@ -375,7 +376,7 @@ class Requests:
         return Reply("more")
 
     def _encode(self, token: Token, *values: bytes | LazyValue) -> list[bytes]:
-        """Store large values of a run, and return references to them; return the others as they are."""
+        """Store large values of a run and return references to them; return other values unchanged."""
         return [
             data
             if isinstance(data, bytes) and len(data) <= LARGE
@@ -383,7 +384,7 @@ class Requests:
             for data in values
         ]
 
-    # What people do
+    # Operations of people
 
     def _answer(self, request: AnswerQuestions) -> Reply:
         wants = [
@@ -404,7 +405,7 @@ class Requests:
         return self._on_question(request.plan, request.operation.kind, request.operation)
 
     def _on_question(self, plan: Plan, verb: str, operation: Ballot | Operation) -> Reply:
-        """Do what one person wants with a question with a rule."""
+        """Apply a person's vote or operation on a question with a rule."""
         name, voter = operation.interrupt_id, operation.voter.principal.key
         voters = (
             [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
@@ -479,7 +480,7 @@ class Requests:
         def plan(transaction: Transaction) -> Reply:
             nonlocal thawed
             reply = freezes.thaw(transaction.write_set, scope, reason, by)
-            # A repeat, after a lost reply, finds nothing to thaw.
+            # A repeat after a lost reply finds nothing to thaw.
             thawed = reply if reply.word == "thawed" else thawed
             return thawed
 
@@ -489,7 +490,7 @@ class Requests:
         return reply
 
     def wake_ready_nodes(self) -> None:
-        """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
+        """Make the doorbells of ready nodes that a freeze or a limit has delayed due now."""
         start, count = 0, WOKEN_AT_ONCE
         while count == WOKEN_AT_ONCE:
             _, count = self._call("wake_ready", start, WOKEN_AT_ONCE)
@@ -542,7 +543,7 @@ class Requests:
 
 
 def _sum_fields(write_set: WriteSet, run_id: str, tagged: Tagged | None) -> budgets.RaiseFields:
-    """Open the sum of a tag, or of an outermost run; one that is gone has none."""
+    """Open the sum of a tag, or of an outermost run; empty if the run is gone."""
     if tagged is not None:
         key = f"budget:{tagged.key(write_set.read_set.now)}"
         write_set.command("PEXPIRE", key, 2 * tagged.window)
@@ -573,7 +574,7 @@ class _SumFields:
 
 
 def _reads(request: Request[Any]) -> tuple[Fields, list[Command]]:
-    """Name what the plan of a request reads: fields and commands."""
+    """Return the read set of a request's plan: fields and commands."""
     match request:
         case RetryVisit(token, _, _, saved):
             return _of_visit_saving(token, saved)
@@ -609,7 +610,7 @@ def _of_visit(token: Token, *names: str) -> Fields:
 def _of_visit_saving(
     token: Token, saved: Saved | None, *names: str
 ) -> tuple[Fields, list[Command]]:
-    """Name what a request reads that may write a checkpoint: fields and commands."""
+    """Return the read set of a request that may write a checkpoint: fields and commands."""
     fields = _of_visit(token, *names)
     if saved is None:
         return fields, []
@@ -618,7 +619,7 @@ def _of_visit_saving(
 
 
 def _of_question(interrupt_id: str, *names: str) -> Fields:
-    """Name the fields that a request for a question reads; none where the id can't be one."""
+    """Name the fields that a request for a question reads; none if the id can't be a question's."""
     address = address_of(interrupt_id)
     if address is None:
         return []
@@ -629,9 +630,9 @@ def _of_question(interrupt_id: str, *names: str) -> Fields:
 def _speculate(
     start: Start, fingerprint: str, asks: Sequence[Command], *, has_template: bool
 ) -> ReadSet:
-    """Presume that a run is new, and its graph as this process knows it: so it starts in one request.
+    """Presume that a run is new, and its graph as this process knows it, so that it starts in one request.
 
-    A doorbell's template is there or not as it was at the last start.
+    The doorbells' template is presumed to exist if it did at the last start.
     """
     fields: dict[str, dict[str, bytes | None]] = {
         run_key(start.run_id): dict.fromkeys(HEAD),
@@ -644,11 +645,11 @@ def _speculate(
 
 
 def _forget_kept(token: Token) -> None:
-    """Note that a visit writes a checkpoint or questions: what its claim has read is not all any more."""
+    """Note that a visit writes a checkpoint or questions, so that its claim's reads are outdated."""
     if isinstance(token.seen, ClaimRead):
         token.seen.kept = None
 
 
 def token_arguments(token: Token) -> tuple[Argument, ...]:
-    """Return a token as a script takes it."""
+    """Return a token as script arguments."""
     return (token.run_id, token.node, token.visit, token.fence)

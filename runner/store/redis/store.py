@@ -1,6 +1,6 @@
 """The store in Redis: atomic transitions, at a cost that does not grow with the graph.
 
-It behaves as `memory.MemoryStore` does; a contract and a property test hold the two equal. Every
+It behaves like `memory.MemoryStore`; a contract and a property test keep the two equal. Every
 method raises StoreError when Redis can't be reached; the transition can then be repeated safely.
 """
 
@@ -95,7 +95,7 @@ log = logging.getLogger(__name__)
 WEEK = 7 * 86_400.0
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
-"""Seconds between two tries while the store is away or full: at first, and in the end."""
+"""The first and the longest pause, in seconds, between tries while the store is unreachable or full."""
 
 
 LONGEST_BLOCK = TIMEOUT / 2
@@ -103,14 +103,14 @@ LONGEST_BLOCK = TIMEOUT / 2
 
 
 EXPIRIES = 20
-"""Batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay short; and of
-ended runs that one packs."""
+"""The most batches of expired runs that one sweep takes off the lists, so that a busy fleet's lists stay
+short, and of ended runs that it packs."""
 
 MOST_VOTES = 100_000
-"""Votes of a question that are read: a damaged count would fill the memory of who reads them."""
+"""The most votes of a question that are read: a damaged count would fill the reader's memory."""
 
 TRIM_EVERY = 60.0
-"""Seconds after which a sweep deletes notices that were read, and packs ended runs."""
+"""Seconds after which a sweep again deletes read notices and packs ended runs."""
 
 
 class RedisStore:
@@ -138,21 +138,22 @@ class RedisStore:
         """Open a database; nothing is connected yet.
 
         Args:
-            url: as redis-py reads it.
-            namespace: how all keys begin.
-            partition: which part of the keys to use; a run stays in its own.
-            places: where all partitions are set to be; servers that have others are refused.
+            url: a URL that redis-py can read.
+            namespace: the beginning of all keys.
+            partition: the partition to use; a run stays in its partition.
+            places: the addresses of all partitions; a server that has other partitions is refused.
             lease: seconds a worker may be silent before its node runs again.
             retention: seconds that a finished run is kept; None keeps it for ever.
-            push: ring the task queue from the scripts, once a template is installed. Only right where
-                the queue is in the same database, and not a cluster.
-            max_bytes: how large one value may be; larger ones are refused before they get here.
-            max_state: the same for a node's checkpoint.
-            max_run: how many bytes a run may have with all runs inside it.
-            retry_for: seconds for which a worker's requests are repeated while the store is away or full.
+            push: ring the task queue from the scripts, once a template is installed. This needs the queue
+                in the same database, which can't be a cluster.
+            max_bytes: the most bytes of one value; callers refuse larger ones.
+            max_state: the most bytes of a node's checkpoint.
+            max_run: the most bytes of a run, with all runs inside it.
+            retry_for: seconds for which a worker's requests are repeated while the store is unreachable or
+                full.
             durability: how safe a write is before it is acknowledged: "fast", "fsync" or "replica".
-            audit: what is audited: "off", "approvals" (runs with questions that have a rule) or "all".
-            max_open_runs: how many runs all partitions together may have open; 0 for any number.
+            audit: the runs to audit: "off", "approvals" (runs with questions that have a rule) or "all".
+            max_open_runs: the most open runs in all partitions together; 0 for any number.
             clock: milliseconds, for tests; without it the time is the server's.
         """
         self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
@@ -214,7 +215,7 @@ class RedisStore:
 
     @property
     def connection(self) -> RedisConnection:
-        """Its connections: a thread that uses the store has one already."""
+        """The store's connection: a thread that uses the store already has it."""
         return self._redis
 
     def close(self) -> None:
@@ -222,17 +223,17 @@ class RedisStore:
 
     @property
     def audit_logs(self) -> Sequence[AuditLog]:
-        """The audit, of each partition."""
+        """The audit log of each partition."""
         name = self._keys.prefix.replace("{", "").replace("}", "").rstrip(":").replace(":", "/")
         return [AuditLog(self._redis, self._keys, self._call, name, self._audit)]
 
     def install_doorbell(self, template: DoorbellTemplate) -> None:
-        """Store the message that scripts ring the task queue with; every process uses it from now on."""
+        """Store the message with which scripts ring the task queue; every process uses it from now on."""
         fields = [part for pair in template.fields().items() for part in pair]
         self._redis.call("HSET", self._keys.doorbell, *fields)
 
     def has_doorbell(self) -> bool:
-        """Return whether there is a message that scripts ring the task queue with."""
+        """Return whether a message is stored with which scripts ring the task queue."""
         return bool(self._redis.call("EXISTS", self._keys.doorbell))
 
     # Graphs
@@ -263,7 +264,7 @@ class RedisStore:
             self._shapes.latest[topology.graph_id] = current[0].decode()
 
     def lacking(self, names: Sequence[str]) -> list[str]:
-        """Return the graphs of these names that are not published, or not any more."""
+        """Return the names of graphs that aren't published, or no longer are."""
         if not names:
             return []
         known = self._redis.call("HMGET", self._keys.graphs, *names)
@@ -275,7 +276,7 @@ class RedisStore:
         return self._redis.texts(self._keys.graphs)
 
     def remove_graph(self, name: str) -> int:
-        """Delete a graph and those inside it, unless there are runs of them; return how many there are."""
+        """Delete a graph and the graphs inside it, unless runs use them; return the number of those runs."""
         family = [graph for graph in self.graphs() if outermost(graph) == name]
         keys = self._keys.runs(RunQuery(), family)[0]
         indexes = [key.removeprefix(self._keys.prefix) for key in keys]
@@ -318,10 +319,10 @@ class RedisStore:
     # Questions
 
     def keep_early(self, interrupt_id: str, door: str, message: JSON, seconds: float) -> str:
-        """Store an early answer: one whose question its run may still ask.
+        """Store an early answer, to a question that its run may still ask.
 
         It returns to the stream of its door when the question is asked, or after `seconds`. The word is
-        "kept"; "asked" where the question is there by now; or "crowded" where no more are stored.
+        "kept", "asked" if the question was asked by now, or "crowded" if no more fit.
         """
         address = address_of(interrupt_id)
         if address is None:
@@ -347,9 +348,9 @@ class RedisStore:
             pipe.execute()
 
     def waited(self, run_id: str, node: str) -> float | None:
-        """Return how many seconds ago a ready node's doorbell was first rung; None where it is not ready.
+        """Return how many seconds ago a ready node's doorbell was first rung; None if it isn't ready.
 
-        It is computed from the timer that rings again: each time it waits twice as long.
+        It is computed from the timer that rings again, which waits twice as long each time.
         """
         (seconds, micros), due, stored = self._redis.call_all(
             ("TIME",),
@@ -411,7 +412,7 @@ class RedisStore:
         return self._listings.counts(queries)
 
     def wake_ready_nodes(self) -> None:
-        """Make the doorbells of ready nodes due now, which a freeze or a limit has delayed."""
+        """Make the doorbells of ready nodes that a freeze or a limit has delayed due now."""
         self._requests.wake_ready_nodes()
 
     def frozen(self) -> dict[str, Freeze]:
@@ -432,7 +433,7 @@ class RedisStore:
     def limit_settings(self) -> dict[str, LimitSetting]:
         return self.limits.settings()
 
-    # The archive: what has ended stays until it is there
+    # The archive: ended runs stay until they are archived
 
     def archivable(
         self,
@@ -444,11 +445,11 @@ class RedisStore:
         hold: float,
         problem: str = "",
     ) -> list[str]:
-        """Take ended runs to archive, the oldest ends first; for `mine` seconds no other caller gets them.
+        """Take ended runs to archive, oldest ends first; for `mine` seconds no other caller gets them.
 
-        Fewer than `limit` wait `pause` seconds for others, each at most `hold` seconds after its end: then it
-        expires unarchived, with a dead letter. As long, runs that end are kept for the archive at `place`.
-        `problem` is why the caller's last ones could not be archived.
+        Fewer than `limit` runs wait `pause` seconds for others. `hold` seconds after its end, a run expires
+        unarchived, with a dead letter. For `hold` seconds after this call, ended runs are kept for the
+        archive at `place`. `problem` says why the caller's last runs could not be archived.
         """
         search = archive_queue.Search(
             place, limit, round(pause * 1000), round(mine * 1000), round(hold * 1000), problem
@@ -462,7 +463,7 @@ class RedisStore:
         return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
-        """Let runs expire that are archived: run -> when it had ended (ms), 0 for one that has not."""
+        """Let archived runs expire: run -> its end (ms) when archived, 0 if it had none."""
         self._transactions.run(
             "archived",
             lambda transaction: archive_queue.let_expire(transaction, runs),
@@ -503,7 +504,7 @@ class RedisStore:
     def read(
         self, run_id: str, *, messages: bool = False, lazy: bool = False
     ) -> RunSnapshot | None:
-        """Read a whole run as it is at one moment; its large task and outputs may stay lazy."""
+        """Read a whole run as of one moment; its large task and outputs may stay lazy."""
         keys = [self._keys.run(run_id, part) for part in ("", ":m")[: 1 + messages]]
         _, pairs, *conversations = self._call("snapshot", *keys)
         if not pairs:
@@ -547,7 +548,7 @@ class RedisStore:
         return encoding.run_record(run_id, fields) if fields else None
 
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
-        """Read nodes, in one command those that are in no loop and had one visit."""
+        """Read nodes; one command reads all nodes outside of loops with one visit."""
 
         def read_fields(*names: str) -> dict[str, bytes | None]:
             (values,) = self._fields([(run_id, names)])
@@ -611,7 +612,7 @@ class RedisStore:
     def events(
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
-        """Read events after a position. A wait is cut into short blocking reads."""
+        """Read events after a position. A wait consists of short blocking reads."""
         known, deadline = int(after or 0), time.monotonic() + wait
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
@@ -631,7 +632,7 @@ class RedisStore:
             self._next_entry(run_id, ":w", rest[0], left)
 
     def is_executing(self, run_id: str, wait: float = 0) -> bool:
-        """Return whether a run executes. A wait is cut into short blocking reads."""
+        """Return whether a run is executing. A wait consists of short blocking reads."""
         deadline = time.monotonic() + wait
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
@@ -678,7 +679,7 @@ class RedisStore:
     # For a store of several partitions
 
     def push(self, doorbells: Sequence[interface.Doorbell]) -> list[interface.Doorbell]:
-        """Push doorbells of other servers' runs onto the task queue here; return them where none can be."""
+        """Push doorbells of other servers' runs onto the task queue here; return any that can't be pushed."""
         return doorbells_of(
             self._call("push", *(part for bell in doorbells for part in astuple(bell)[:-1]))
         )
@@ -686,7 +687,7 @@ class RedisStore:
     # Fields of runs, packed or not
 
     def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
-        """Read fields of runs, each also where its run is packed."""
+        """Read fields of runs, also of packed runs."""
         with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
             for run_id, names in rows:
                 pipe.hmget(self._keys.run(run_id), [*names, "of"])
@@ -707,7 +708,7 @@ class RedisStore:
         return values
 
     def _packed(self, runs: Sequence[str]) -> list[dict[bytes, bytes]]:
-        """Read what is packed of runs; nothing of one that was unpacked meanwhile."""
+        """Read the packed fields of runs; none for a run that was unpacked meanwhile."""
         with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
             for run_id in runs:
                 pipe.lindex(self._keys.run(run_id, ":e"), 0)
@@ -721,16 +722,16 @@ class RedisStore:
     def _call(
         self, name: str, *arguments: Argument, verb: str = "", constants: str = ""
     ) -> list[Any]:
-        """Run a script and return its reply: a word, then what the script's header says.
+        """Run a script and return its reply: a word, then values as in the script's header.
 
-        `verb` is the request that it belongs to, where that has another name; `constants` is Lua that comes
+        `verb` is the request that it belongs to, if that has another name; `constants` is Lua code to put
         first.
 
-        What a worker asks for its node is repeated for `retry_for` seconds while the store is away or
-        full: the node's work is done and must not be lost. Each such request has a nonce or a fence.
+        A worker's requests for its node are repeated for `retry_for` seconds while the store is unreachable
+        or full: the node's work is done and must not be lost. Each of these requests has a nonce or a fence.
 
         Raises:
-            StoreError: the store did not take it. PayloadTooLarge: the run has no room for it.
+            StoreError: the store did not accept it. PayloadTooLarge: the run has no room for it.
         """
         now: Argument = self.clock() if self.clock else ""
         settings = (self.lease_ms, "1" if self._push else "0", self._retention_ms, self.max_run)
@@ -748,7 +749,7 @@ class RedisStore:
                 if reply and reply[0] == b"full":
                     raise no_room(reply[1], reply[2], self.max_run)
                 return reply
-            # Many nodes wait for the same store: they must not all come back at one moment.
+            # Many nodes wait for the same store, and must not all come back at the same moment.
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
             pause = min(LONGEST_PAUSE, 2 * pause)
 
@@ -784,13 +785,13 @@ def _messages(fields: Mapping[bytes, bytes]) -> dict[str, list[JSON]]:
 
 
 def _event(run_id: str, number: int, text: bytes, fields: Mapping[bytes, bytes]) -> Event:
-    """Read an event; what one that a question was asked lacks is in the question, one of the fields."""
+    """Read an event; the event of an asked question takes its data from the question in `fields`."""
     event = encoding.event(run_id, number, text)
     if event.kind != EventKind.INTERRUPT_ASKED or not isinstance(event.data, int):
         return event
     asked = fields.get(question_fields(event.detail)[0].encode())
     data: JSON = None
-    with suppress(CorruptDocument):  # then its readers say so
+    with suppress(CorruptDocument):  # readers of the question report it
         question = encoding.question(event.detail, asked or b"", None)
         people = question.assignees[: event.data]
         data = question_payload(replace(question, assignees=people))

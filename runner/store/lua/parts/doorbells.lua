@@ -1,16 +1,16 @@
 -- Doorbells: (run, node, visit, attempt, queue, priority, graph). They are pushed onto the task queue,
--- or returned after the word where there is no template or the queue is elsewhere.
+-- or returned after the word if no template is stored or the queue is elsewhere.
 -- include: settings
 -- include: fairness
 -- `rung_by` is the task whose end makes this script ring, as JSON: monitors link a run's tasks by it.
 local bells, rung_by = {}, 'null'
 
--- Text as the inside of a JSON string.
+-- A text as the inside of a JSON string.
 local function plain(text)
   return text:find('[%c"\\]') and cjson.encode(text):sub(2, -2) or text
 end
 
--- What a message of the task queue has in the places of its template.
+-- The values for the places in the template of a task queue's message.
 local function values_of(bell)
   local id = plain(table.concat({bell[1], bell[2], bell[3], bell[4]}, '.'))
   return {id = id, correlation_id = id, root_id = bell[1],
@@ -19,7 +19,7 @@ local function values_of(bell)
     argsrepr = 'visit=' .. bell[3] .. ' attempt=' .. bell[4]}
 end
 
--- A message, by filling in the template that the workers left (see redis/doorbell_template.py). The number in its key
+-- A message, made by filling in the template that workers left (see redis/doorbell_template.py). The number in its key
 -- is the version of `values_of`.
 local function message(template, places, bell)
   local values, texts = values_of(bell), {}
@@ -29,7 +29,7 @@ end
 
 local function rung_by_task(...) rung_by = '"' .. plain(table.concat({...}, '.')) .. '"' end
 
--- `ring` of apply.lua does the same with a template that is a constant: test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
+-- `ring` of apply.lua does the same with a constant template: see test_a_doorbell_is_the_same_from_a_settle_and_from_the_part.
 local function push_all()
   local first, queues, suffixes = bells[1][6], {}, {}
   local fields = redis.call('HMGET', prefix .. 'doorbell:1', 'template', 'places', first, 'prefix')
@@ -46,7 +46,7 @@ local function push_all()
   return true
 end
 
--- Where no worker has left a template to ring with, one that sweeps is woken: see runner/celery/threads.py.
+-- If no worker has left a template for doorbells, a sweeping worker is woken: see runner/celery/threads.py.
 local function ring_all(word)
   local words = {word}
   bells = in_turn(bells)

@@ -1,10 +1,10 @@
--- Writing an event: lines with kind, at, visit, node, data (JSON) and detail, the last of which may have more. The
--- kinds that most runs have are written as letters: see EVENT_LETTERS in runner/store/encoding.py.
+-- Writing an event: lines with kind, at, visit, node, data (JSON) and detail; the detail may have several lines. The
+-- most frequent kinds are written as letters: see EVENT_LETTERS in runner/store/encoding.py.
 -- include: settings
--- The newest so many stay; older ones go some hundred at a time.
+-- The newest EVENTS stay; older ones are removed some hundred at a time.
 local EVENTS, SPARE, woken = 10000, 500, {}
 
--- Readers that wait have made r:<run>:w (see events.lua); where there is none, no reader waits.
+-- Waiting readers have made r:<run>:w (see events.lua); without it, no reader waits.
 local function push_event(key, number, ...)
   local length = redis.call('RPUSH', key .. ':e', ...)
   if length > EVENTS + SPARE then redis.call('LTRIM', key .. ':e', -EVENTS, -1) end
@@ -18,7 +18,7 @@ local function write_event(key, number, event, name)
   push_event(key, number, table.concat({event.letter or event.kind, now, event.visit, name, data, event.detail}, '\n'))
 end
 
--- The root of a child run as it stands, and the way from there.
+-- The root of a child run, and the path from there.
 local function root_of(key)
   local fields = redis.call('HMGET', key, 'root', 'path')
   local root = prefix .. 'r:' .. fields[1]
@@ -26,8 +26,8 @@ local function root_of(key)
   return {key = root, path = fields[2], run = run or '', size = tonumber(size or 0)}
 end
 
--- What happens in a child run is written to its root's stream, too: numbered there, with the way to its node.
--- `bytes` are those that the root's size grows by.
+-- The events of a child run are also written to its root's events, numbered there, with the path to the node.
+-- `bytes` is the growth of the root's size.
 local function echo(root, event, bytes)
   if event.kind:find('^run%.') then return end
   local head, number, stopping = root.run:match('^(.* )(%d+) (%S+)$')

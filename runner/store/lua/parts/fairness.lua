@@ -1,25 +1,25 @@
--- Doorbells of nodes that share a queue between keys: a window of them is rung at a time, the others wait by key. The rule is
--- `StrideQueue` of limits/fairness.py: test_both_stores_ring_in_the_order_of_the_rule.
+-- Doorbells on a queue that keys share: a window of them is rung at a time, the others wait by key. The rule is
+-- `StrideQueue` of limits/fairness.py: see test_both_stores_ring_in_the_order_of_the_rule.
 -- include: settings
-local STAYS = 330000  -- ms after which the window counts a doorbell no more that was not claimed: a timer has rung again
-local MOST_PASSED = 1000  -- doorbells of runs that are gone and keys without any, in one script; the next one goes on
+local STAYS = 330000  -- ms after which the window stops counting an unclaimed doorbell: a timer has rung again
+local MOST_PASSED = 1000  -- doorbells of gone runs, and keys without any, that one script passes; the next script continues
 local FAIR = prefix .. 'fair:'
 
 local function task_of(bell) return table.concat({bell[1], bell[2], bell[3], bell[4]}, '.') end
 
--- Whether the visit of a doorbell still waits for a worker.
+-- Return whether the visit of a doorbell still waits for a worker.
 local function is_ready(run, node, visit, attempt)
   local record = redis.call('HGET', prefix .. 'r:' .. run, 'n:' .. node)
   return record and record:sub(1, 6) == 'ready ' and record:match('^ready (%d+ %d+) ') == visit .. ' ' .. attempt
 end
 
--- Take the doorbells that are to be rung now; return whether there is more to pass.
+-- Take the doorbells to ring now; return whether there are more to pass.
 local function refill(queue, priority, rung)
   local lane = queue .. '|' .. priority
   local window, passes, state = FAIR .. 'w:' .. lane, FAIR .. 'p:' .. lane, FAIR .. 's:' .. lane
   redis.call('ZREMRANGEBYSCORE', window, '-inf', now)
   local room = tonumber(redis.call('HGET', FAIR .. 'windows', queue) or 16) - redis.call('ZCARD', window)
-  -- A claim whose arrival failed has left its doorbell: sooner or later that is the oldest.
+  -- A claim whose arrival failed has left its doorbell, which eventually is the oldest.
   while room <= 0 do
     local oldest = redis.call('ZRANGE', window, 0, 0)[1]
     if is_ready(oldest:match('^([^.]*)%.(.*)%.(%d+)%.(%d+)$')) then return end
@@ -50,7 +50,7 @@ local function refill(queue, priority, rung)
   end
 end
 
--- Keep those whose graph has a share behind its name; return what is to be rung now.
+-- Keep the doorbells whose graph has a share after its name; return the doorbells to ring now.
 local function in_turn(bells)
   local rung, lanes = {}, {}
   for _, bell in ipairs(bells) do
@@ -60,7 +60,7 @@ local function in_turn(bells)
     if not graph then
       rung[#rung + 1] = bell
     elseif redis.call('ZSCORE', FAIR .. 'w:' .. lane, task_of(bell)) then
-      -- One that is rung already, and may be lost, is rung again.
+      -- A doorbell that was already rung, and may be lost, is rung again.
       redis.call('ZADD', FAIR .. 'w:' .. lane, now + STAYS, task_of(bell))
       rung[#rung + 1] = bell
     else

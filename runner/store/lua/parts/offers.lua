@@ -1,8 +1,8 @@
--- Places of limits that are given back, and kept for the first of those that wait.
+-- Places of limits that are given back, and kept for the first waiting members.
 -- include: settings
 local HOLDERS, QUEUE = prefix .. 'limit:h:', prefix .. 'limit:q:'
 
--- Where a member is that waits since a time: places that others have, others ahead of it in the queue, and 1
+-- The position of a member that waits since a time: places that others have, others ahead of it in the queue, and 1
 -- if it has a place.
 local function queue_position(key, member, since)
   local mine = tonumber(redis.call('ZSCORE', HOLDERS .. key, member) or 0) > now and 1 or 0
@@ -17,13 +17,13 @@ local function queue_position(key, member, since)
   return taken, ahead, mine
 end
 
--- List no key any more for which nothing waits; some queues are known to be empty.
+-- Remove a key from the list if no member waits for it; some queues are known to be empty.
 local function forget_idle(key, empty)
   if empty or redis.call('EXISTS', QUEUE .. key) == 0 then redis.call('ZREM', prefix .. 'limit:waiting', key) end
 end
 
--- The slots of a limit: as many as operators have set, else as the code says, also where what is set can't be read.
--- Where graphs declare it differently, the first declaration holds.
+-- The slots of a limit: the operators' setting, or the number in the code if there is no readable setting.
+-- If graphs declare it differently, the first declaration holds.
 local function slots_of(key, concurrency)
   local setting = redis.call('HGET', prefix .. 'limits', key:match('^[^:]*'))
   if not setting then return concurrency end
@@ -38,16 +38,16 @@ local function slots_of(key, concurrency)
   return type(slots) == 'number' and slots > 0 and slots or concurrency
 end
 
--- The score of a place that is kept for a node of another partition: until a sweep drops it. One that lapsed before
--- could be free twice, since who drops it does not know how many there are.
+-- The score of a place that is kept for a node of another partition, until a sweep drops it. If it lapsed before that,
+-- it could be given away twice, since the sweep that drops it doesn't know the number of places.
 local KEPT = 9e15
 
--- Have the node of another partition looked at when its lease is over; return the version of its slot, which is new.
+-- Set the timer that checks another partition's node when its lease is over; return the new version of its slot.
 local function look_later(key, member, after)
   local claim, run, node = member:match('^@([^|]*)|([^|]*)|(.*)$')
   local timer = 'slot|' .. run .. '|' .. claim .. '|' .. node .. '\n' .. key
-  -- Thousandths of a ms tell it from those before it. A time that is later than theirs would not: a kept slot is
-  -- looked at after minutes, and the node that takes it may die at once.
+  -- Thousandths of a ms tell it from earlier versions. A later time alone would not do: a kept slot is
+  -- checked after minutes, and the node that takes it may die at once.
   local before = tonumber(redis.call('ZSCORE', prefix .. 'timers', timer) or 0)
   local nth = math.floor((1 - before % 1) * 1000 + 1.5) % 400  -- never 500: see due.lua
   local version = ('%.3f'):format(now + after - nth / 1000)
@@ -55,8 +55,8 @@ local function look_later(key, member, after)
   return version
 end
 
--- Take a member ("<run>|<node>", "" for none) out of a limit, and where a place is free then keep it for the first in
--- the queue, for the length of a lease. Those are added to `offered`, and their timers are due.
+-- Remove a member ("<run>|<node>", "" for none) from a limit, and keep places that are then free for the first in
+-- the queue, for the length of a lease. These members are added to `offered`, and their timers are due.
 local function offer(key, concurrency, member, offered)
   if redis.call('ZREM', QUEUE .. key, member) == 1 then forget_idle(key) end
   if member ~= '' and redis.call('ZREM', HOLDERS .. key, member) == 0 then return end

@@ -1,7 +1,7 @@
--- The settings that every writing script is given first, and the time.
+-- The settings that every writing script takes first, and the time.
 --
--- Arguments: 1 the time in ms of a test's clock ("" for the server's own), 2 lease in ms,
---   3 "1" to ring doorbells from here, 4 retention in ms (0: for ever), 5 bytes that a run may have,
+-- Arguments: 1 the time in ms of a test's clock ("" for the server's time), 2 lease in ms,
+--   3 "1" to ring doorbells from here, 4 retention in ms (0: for ever), 5 the most bytes of a run,
 --   then the script's own from 6.
 -- `prefix` names the partition; every key is built from it, so all share its slot (see redis/keys.py).
 local prefix = KEYS[1]

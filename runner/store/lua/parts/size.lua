@@ -2,8 +2,8 @@
 -- the field `size`.
 -- include: settings
 
--- The refusal of so many bytes more than a size where they are more than `most` allows; nil where they are not. A
--- run that stops takes all that its nodes still leave; `line` is its field `run`.
+-- The refusal of bytes that would make a size exceed `most`, or nil if they fit. A stopping run accepts all bytes
+-- of its nodes; `line` is its field `run`.
 local function full(size, line, bytes)
   if bytes <= 0 or not line:find(' %-$') then return end
   if (size or 0) + bytes > most then return {'full', tonumber(size or 0), bytes} end

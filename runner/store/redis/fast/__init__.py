@@ -1,1 +1,1 @@
-"""The fast path: claims and settles of most nodes, one script each, planned on what the claim has read."""
+"""The fast path: claims and settles of most nodes, one script each, planned on the claim's reads."""

@@ -1,14 +1,14 @@
-"""The claim of a node, and its settle where nothing unusual follows: the fewest commands.
+"""The claim of a node, and its settle if nothing unusual follows, with the fewest commands.
 
 The worker knows its node's graph, and its claim has read the node's records. So the claim says which fields
-it needs, and the scheduler plans the end from them; the scripts `take` and `apply` check and write. A method
-returns None where that does not do: nothing was written, and a transaction decides. Those are
+it needs, and the scheduler plans the end from them; the scripts `take` and `apply` validate and write. A
+method returns None if that isn't enough: nothing was written, and a transaction decides. This happens for
 
-- claims of nodes with limits, and what `take` declines, such as a node of a run that stops;
+- claims of nodes with limits, and claims that `take` declines, such as a node of a run that stops;
 - settles of nodes that have not completed, that keep state, a session or an effect, or whose conditions have
   read results;
-- settles after which nothing of the run is active, and those that need a record which the claim has not
-  read, such as that of a dead path.
+- settles after which no node of the run is active, or that need a record which the claim has not read, such
+  as a dead path's record.
 """
 
 from __future__ import annotations
@@ -58,28 +58,28 @@ NO_EXTRAS = (None, None, None, None, None)
 """The extras of most nodes beside fields of their runs: no item, questions, decisions, document or votes."""
 
 GRAPHS, RUNS = 500, 5_000
-"""Graphs and runs that a process remembers."""
+"""The most graphs and runs that a process remembers."""
 
 TEMPLATES = 10_000
-"""Templates of settles that a process remembers of one graph: a node has one for each choice of edges."""
+"""The most settle templates that a process remembers of a graph: a node has one for each choice of edges."""
 
 RUN_FIELDS = tuple(name for name in HEAD if name != "run")
-"""Fields of a run that a process reads when it first meets it. Whatever of them may change is compared when
-it is relied on."""
+"""Fields of a run that a process reads when it first meets the run. Fields that may change are validated
+when they are used."""
 
 SMALL = 1_000
-"""Bytes of an output that a process remembers; larger ones are read by each claim."""
+"""The most bytes of an output that a process remembers; each claim reads larger ones."""
 
 COMPLETED = 20_000
-"""Fields of completed nodes that a process remembers."""
+"""The most fields of completed nodes that a process remembers."""
 
 RUN_BYTES, RUNS_BYTES = 4_000_000, 16_000_000
-"""Bytes of a run's task and state that a process remembers, and of all runs'; claims read larger ones."""
+"""The most bytes of a run's task and state that a process remembers, and of all; claims read larger ones."""
 
 
 @dataclass(slots=True)
 class KnownRun:
-    """A run's graph, which each claim compares; its own fields; its task and state, which never change."""
+    """A run's graph, which each claim compares; its fields; its task and state, which never change."""
 
     graph: KnownGraph
     head: Mapping[str, bytes | None]
@@ -87,7 +87,7 @@ class KnownRun:
 
 
 class FastPath:
-    """The claims and settles of one store that need no more than a plan. Thread-safe."""
+    """The claims and settles of one store that need only a plan. Thread-safe."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class FastPath:
         large: LargeValues,
         lease_ms: int,
     ) -> None:
-        """`call` runs a script, `topology` reads that of a graph, `snapshot` a run."""
+        """Take `call`, which runs a script, `topology`, which reads a graph's, and `snapshot`, a run's."""
         self._redis, self._keys, self._call = connection, keys, call
         self._topology, self._snapshot, self._large, self._lease_ms = (
             topology,
@@ -111,9 +111,9 @@ class FastPath:
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         self._runs_bytes = 0
-        # The graph that last had a node of a name: right for most runs that this process has not seen yet.
+        # By a node's name, the last graph that had it: right for most runs that this process hasn't seen yet.
         self._likely: dict[str, KnownGraph] = {}
-        # What completed nodes have left, by connection, run, its last retry or migration, and field.
+        # Fields of completed nodes, by connection, run, its last retry or migration, and name.
         self._completed: dict[tuple[object, str, bytes, str], bytes | None] = {}
         self._doorbell = doorbell_template.constants({})
         self._read_doorbell_at = 0.0
@@ -129,9 +129,8 @@ class FastPath:
                 self._likely.clear()
             graph = self._graphs[topology.fingerprint] = KnownGraph(topology)
         for node in topology.nodes:
-            if node not in self._likely or graph.is_plain(
-                node
-            ):  # a wrong guess costs less where it is plain
+            # A wrong guess costs less if the node is plain.
+            if node not in self._likely or graph.is_plain(node):
                 self._likely[node] = graph
         return graph
 
@@ -147,10 +146,10 @@ class FastPath:
     def claim(
         self, run_id: str, node: str, visit: int, attempt: int, nonce: str
     ) -> tuple[Claim | Reply | None, Topology | None]:
-        """Claim a ready visit of a node without limits, in a run that goes on; "stale" where it is not due.
+        """Claim a ready visit of a node without limits, in a run that goes on; "stale" if it isn't due.
 
-        None where this can't decide: a transaction does, such as for a node with limits. With it comes the
-        shape of the run's graph, if there is one.
+        The claim is None if this can't decide, as for a node with limits: then a transaction does. The second
+        value is the shape of the run's graph, if known.
         """
         run = self._runs.get(run_id)
         graph = run.graph if run else self._likely.get(shape_name(node))
@@ -171,7 +170,7 @@ class FastPath:
         graph: KnownGraph | None,
         run: KnownRun | None,
     ) -> Claim | Reply | bytes | None:
-        """Claim a visit of a node of this graph; where it is another one, return its name as stored."""
+        """Claim a visit of a node of this graph; if the run has another graph, return its stored name."""
         run_id, node, number, _, nonce = visit
         if graph is None or not graph.is_plain(node):
             return None
@@ -206,10 +205,10 @@ class FastPath:
         *,
         rung_by: str = "",
     ) -> Claim:
-        """Read a claimed visit from fields of its run; `extras` are what only this node has.
+        """Read a claimed visit from fields of its run; `extras` are data that most nodes lack.
 
         Raises:
-            UnreadableClaim: what is stored for it is damaged.
+            UnreadableClaim: its stored data are damaged.
         """
         run_id, graph = claim_read.run_id, claim_read.graph
         item, question_ids, questions, decisions, checkpoint, *by_votes = extras
@@ -286,7 +285,7 @@ class FastPath:
         return [limit.name for limit in shape.limits] if shape else []
 
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
-        """Read what a worker needs of a node that a transaction claims; return what makes the claim."""
+        """Read the data for a node that a transaction claims; return a function that makes the claim."""
         graph, write_set, key = self.remember(run.topology), run.write_set, run.key
         fields = (*graph.fields(node), *_unknown(None))
         write_set.read_set.want(key, fields)
@@ -309,7 +308,7 @@ class FastPath:
     def _remember_run(
         self, run_id: str, node: str, graph: KnownGraph, values: Mapping[str, bytes | None]
     ) -> tuple[bytes, bytes]:
-        """Remember a run that this process has not claimed a node of before."""
+        """Remember a run of which this process has not claimed a node before."""
         task, state = values["task"] or b"null", values["state"] or b"{}"
         known_run = self._runs.get(run_id)
         head = known_run.head if known_run else {name: values[name] for name in RUN_FIELDS}
@@ -330,7 +329,7 @@ class FastPath:
         record: NodeRecord,
         values: Mapping[str, bytes | None],
     ) -> list[tuple[str, int, bytes]]:
-        """Find the outputs that reach a visit, in edge order; those of later visits are read apart."""
+        """Find the outputs that reach a visit, in edge order; outputs of later visits are read apart."""
         if topology.loops:
             nodes = {
                 name[2:]: encoding.node_record(run_id, name[2:], text)[0]
@@ -367,7 +366,7 @@ class FastPath:
     def settle(
         self, token: Token, settlement: Settlement, nonce: str, entry: bytes, output: bytes
     ) -> Reply | None:
-        """Complete a visit of a node that keeps nothing, and whose edges depend on no result."""
+        """Complete a visit of a node that keeps nothing, and whose edges don't depend on results."""
         if settlement.may_continue and not self._read_doorbell_at:
             self._read_doorbell()
         claim_read = token.seen
@@ -396,7 +395,7 @@ class FastPath:
     def _remember_completed(
         self, connect_mark: object, claim_read: ClaimRead, written: Mapping[str, bytes | None]
     ) -> None:
-        """Remember what the sources of joins have left: only a retry or a migration of the run changes it."""
+        """Remember the outputs of joins' sources: only a retry or a migration of the run changes them."""
         if claim_read.changed_by is None:
             return
         if len(self._completed) > COMPLETED:
@@ -416,12 +415,12 @@ class FastPath:
     def _following(
         self, settled_read: ClaimRead, reply: Sequence[Any], written: Mapping[str, bytes | None]
     ) -> Claim | None:
-        """Read the visit that a settle has claimed, and what it needs beside what the settle wrote."""
+        """Read the visit that a settle has claimed, and the data it needs beside the settle's writes."""
         name, text, active, *task_and_item = reply
         run_id, graph, node = settled_read.run_id, settled_read.graph, name.decode()
         run = self._runs.get(run_id)
         run_values = run.values if run else None
-        # Of an item the script has checked its map, which a claim needs for nothing else.
+        # For an item, the script has checked its map, which a claim needs for nothing else.
         needed = graph.guards(node) if map_of(node) else graph.fields(node)
         fields = (*needed, *_unknown(run))
         values = {**settled_read.final, **written}
@@ -436,7 +435,7 @@ class FastPath:
             if missing:
                 values |= zip(missing, self._read(run_id, missing), strict=True)
         except StoreError:
-            return None  # the settle is done; the lease of the claim runs out
+            return None  # the settle is done, and the claim's lease runs out
         status, _, counters = settled_read.line.split(b" ", 2)
         line = b"%s %d %s" % (status, active, counters)
         claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
@@ -447,10 +446,10 @@ class FastPath:
         try:
             return self._claimed(node, claim_read, values, run_values, extras, rung_by=task)
         except UnreadableClaim:
-            return None  # it is held at its next claim
+            return None  # the node is held at its next claim
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
-        """Return the claim that a settle with this nonce has made; None where it has made none."""
+        """Return the claim that a settle with this nonce has made, if any."""
         if not isinstance(token.seen, ClaimRead):
             return None
         topology = token.seen.graph.topology
@@ -466,14 +465,14 @@ class FastPath:
                 return claim if isinstance(claim, Claim) else None
         return None
 
-    # What a request reads that the hot way does not do
+    # The reads of requests that the fast path doesn't do
 
     def speculate(
         self, token: Token, questions: Sequence[Interrupt] = (), *, has_archive: bool = False
     ) -> ReadSet | None:
-        """Presume what a request reads that ends or parks the only active node of its run; None if unknown.
+        """Presume the reads of a request that ends or parks its run's only active node; None if unknown.
 
-        It is what the claim has read, and that `questions` are new. The run has no children.
+        It presumes the claim's reads, that `questions` are new, and that the run has no children.
         """
         claim_read, run = token.seen, self._runs.get(token.run_id)
         if (
@@ -527,7 +526,7 @@ class FastPath:
         return all(question_fields(use.interrupt_id)[1] in decided for use in uses)
 
     def note_use(self, token: Token, saved: Saved, written: WriteSet) -> None:
-        """Note what the use of a decision has written in place of what the claim has read."""
+        """Update the claim's reads with the values that the use of a decision has written."""
         claim_read = token.seen
         if not isinstance(claim_read, ClaimRead):
             return
@@ -555,9 +554,9 @@ class FastPath:
         nonce: str,
         result: tuple[bytes, bytes],
     ) -> tuple[list[Argument], bytes]:
-        """Plan a settle; return its arguments, and the record that the node gets.
+        """Plan a settle; return its arguments, and the node's new record.
 
-        What most have in common is remembered: then only the node's own record differs.
+        Most settles share a remembered template; then only the node's record differs.
         """
         (output, entry), node, visit = result, token.node, token.visit
         short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
@@ -574,7 +573,7 @@ class FastPath:
         if is_item:
             fields, results = [*fields, results[0], b"0 " + entry], []
         elif output == NOTHING:
-            # An entry with a place in the order and no output has this one.
+            # An entry with a place in the order but no output stands for this one.
             fields, name = [], (node, settlement.edges + "-", claim_read.is_child)
         template = claim_read.graph.templates.get(name) if is_plain else None
         if template is not None:
@@ -627,7 +626,7 @@ class FastPath:
         return arguments, _bytes(writes.fields[writes.fields.index(f"n:{node}") + 1])
 
     def _share(self, token: Token, claim_read: ClaimRead, fairness: Fairness) -> Share:
-        """Return the share of the doorbells of a run; a run inside another one has the tags of that."""
+        """Return the share of a run's doorbells; a run inside another has its root's tags."""
         run = self._runs.get(token.run_id)
         if run is None or claim_read.is_child:
             raise Unplanned(token)
@@ -655,7 +654,7 @@ class FastPath:
 
 
 def _unknown(run: KnownRun | None) -> Sequence[str]:
-    """Name what a claim reads of a run beside what its node needs."""
+    """Name the fields of a run that a claim reads beside its node's fields."""
     values = () if run and run.values else ("task", "state")
     return values if run else (*values, *RUN_FIELDS)
 
@@ -663,7 +662,7 @@ def _unknown(run: KnownRun | None) -> Sequence[str]:
 def _final(
     topology: Topology, node: str, values: Mapping[str, bytes | None]
 ) -> Mapping[str, bytes | None]:
-    """Choose what was read of a node's sources that have completed: without loops that stays as it is."""
+    """Choose the read fields of a node's completed sources, which without loops don't change."""
     final: dict[str, bytes | None] = {}
     for edge in () if topology.loops else topology.incoming[shape_name(node)]:
         text = values.get(f"n:{edge.source}")
@@ -676,11 +675,11 @@ def _final(
 
 
 def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
-    """Read what most nodes lack: see `NO_EXTRAS`."""
+    """Read the data that most nodes lack: see `NO_EXTRAS`."""
     write_set, key = run.write_set, run.key
     item = run.item(node, visit)
     question_visit, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
-    # A question of a ready node may still be answered: then all is read again.
+    # A question of a ready node may still be answered: then everything is read again.
     pairs = (
         [question_fields(question_id) for question_id in ids] if question_visit == visit else []
     )
@@ -719,7 +718,7 @@ def _bytes(text: Argument) -> bytes:
 def _forward_inputs(
     incoming: Sequence[InEdge], values: Mapping[str, bytes | None]
 ) -> Iterator[tuple[str, int]]:
-    """Do as `scheduler.live_inputs` where a graph has no loops, without reading whole records."""
+    """Return `scheduler.live_inputs` for a graph without loops, without reading whole records."""
     sources: dict[str, None] = {}
     for edge in incoming:
         text = values[f"n:{edge.source}"]

@@ -1,7 +1,7 @@
-"""Plans as arguments of the script `apply`, and graphs as far as plans need them.
+"""Plans as arguments of the script `apply`, and the parts of graphs that plans need.
 
-A number in an argument costs a script more than a comparison of texts, so numbers go in bytes, and texts
-that Python can write in full are not put together in Lua.
+A number in an argument costs a script more than a comparison of texts, so numbers are packed into bytes, and
+texts that Python can write in full aren't assembled in Lua.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from runner.store.encoding import EVENT_LETTERS, graph_with, loop_text, node_tex
 from runner.store.redis.connection import Argument
 
 MOST_FIELDS = 3_000
-"""Fields of a run that a plan or a claim names: Lua takes 8,000 arguments, two for each that is written."""
+"""The most fields of a run in a plan or a claim: Lua takes 8,000 arguments, two per written field."""
 
 _HEAD = struct.Struct(">BBBB9H")
-"""Active, waiting and started with 128 added; 1 for a child run; how many guards, arrivals, queues, fields,
-results, dropped timers, set timers, events and doorbells there are."""
+"""Active, waiting and started with 128 added; 1 for a child run; the numbers of guards, arrivals, queues,
+fields, results, dropped timers, set timers, events and doorbells."""
 
 _ARRIVAL = struct.Struct(">5HBB")
-"""Round of the scope and of the node; arrivals, live ones; how many it needs; kind, number of its queue.
+"""Round of the scope and of the node; arrivals, live ones, needed ones; kind, number of its queue.
 
 With `_FOLLOWS` in its kind a node may be claimed as it begins.
 
-For an item of a map: 0, the map's visit, 0, 0, how many run at once; kind, number of its queue.
+For an item of a map: 0, the map's visit, 0, 0, the items that run at once; kind, number of its queue.
 """
 
 _ALL, _ANY, _ITEM, _FOLLOWS = 0, 1, 2, 4
 
 CHANGED_BY = "again"
-"""The field with the nonce of what changed completed nodes of the run last: a retry or a migration."""
+"""The field with the nonce of the last retry or migration, which change completed nodes of the run."""
 
 Queue = tuple[str, int]
 """A queue's name, and the priority of a message in it."""
@@ -47,7 +47,7 @@ Queue = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A node that arrivals can make ready: how many it needs, how it begins, and where its doorbell goes."""
+    """A node that arrivals can make ready: the arrivals it needs, its first record, its doorbell's queue."""
 
     needs: int
     kind: int
@@ -57,18 +57,18 @@ class Target:
 
 
 class KnownGraph:
-    """A graph's topology, with what was computed of it for plans and claims."""
+    """A graph's topology, with data computed from it for plans and claims."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
-        # Plans name no key: a settle adds its run's.
+        # Plans have no key: a settle adds its run's key.
         self.unshared = replace(topology, fairness=None)
         self.templates: dict[tuple[str, str, bool], SettleTemplate] = {}
         self._targets: dict[str, Target | None] = {}
         self._fields: dict[str, tuple[str, ...]] = {}
         self._guards: dict[str, tuple[str, ...]] = {}
         shapes = topology.nodes.values()
-        # What they leave is read again by other nodes; in loops it changes.
+        # Several nodes read their outputs, which in loops would change.
         self.before_joins = {
             edge.source
             for edges in topology.incoming.values()
@@ -78,23 +78,23 @@ class KnownGraph:
         self._limited = {(shape.queue, shape.priority) for shape in shapes if shape.limits}
 
     def is_plain(self, node: str) -> bool:
-        """Return whether a plan has all that a node needs; one with limits shares those with other runs."""
+        """Return whether a plan covers all that a node needs; limits would be shared with other runs."""
         shape = self.topology.nodes.get(shape_name(node))
         return shape is not None and not shape.limits and node[:1] != "@"
 
     def next_from(self, node: str) -> str:
         """Name the queue whose next doorbell a worker may take when it settles a node: priority, then name.
 
-        It is the node's own, which the worker serves; "" where nodes with limits ring there, too, and where
-        keys have turns.
+        It is the node's queue, which the worker serves; "" if nodes with limits also ring there, or if keys
+        take turns.
         """
         shape = self.topology.nodes[shape_name(node)]
         is_shared = self.topology.fairness or (shape.queue, shape.priority) in self._limited
         return "" if is_shared else f"{shape.priority} {shape.queue}"
 
     def fields(self, node: str) -> tuple[str, ...]:
-        """Name the fields of the run that a claim needs: for an item its map, otherwise sources, with their
-        outputs as if of first visits, and loops.
+        """Name the fields of the run that a claim needs: for an item its map; otherwise sources, with the
+        outputs of first visits; and loops.
         """
         if node not in self._fields:
             if node != shape_name(node):
@@ -113,7 +113,7 @@ class KnownGraph:
             yield f"m:{node}"
 
     def guards(self, node: str) -> tuple[str, ...]:
-        """Name the fields of the loops that a node's inputs and its end depend on, and of their headers."""
+        """Name the fields of the loops on which a node's inputs and its end depend, and of their headers."""
         name = shape_name(node)
         if name not in self._guards:
             self._guards[name] = tuple(self._loops(name))
@@ -134,7 +134,7 @@ class KnownGraph:
         yield from (f"l:{loop}" for loop in sorted(loops))
 
     def target(self, node: str) -> Target | None:
-        """Return how arrivals make a node ready; None where they come over edges of several scopes."""
+        """Return how arrivals make a node ready; None if they come over edges of several scopes."""
         if node not in self._targets:
             self._targets[node] = self._target(node)
         return self._targets[node]
@@ -155,12 +155,12 @@ class KnownGraph:
 
 @dataclass(slots=True)
 class ClaimRead:
-    """Texts that a claim has read of its run: plans of that visit are made of them, and validated by them.
+    """Texts that a claim has read from its run; the visit's plans use them and are validated by them.
 
-    `line` are the run's counters, `asked` what is stored of the visit's questions. `kept` are the bytes of
-    the document and of each message that the node keeps, None where it has written others since. `final` are
-    fields that no longer change as long as the run goes on. `decided` are the fields of what was decided by
-    votes, and of the audit. `changed_by` is the field CHANGED_BY, None if it was not read.
+    `line` has the run's counters, `asked` the stored list of the visit's questions. `kept` has the bytes of
+    the node's document and of each message, None if it has written others since. `final` has fields that no
+    longer change as long as the run goes on. `decided` has the fields of questions decided by votes, and of
+    the audit. `changed_by` is the field CHANGED_BY, None if it was not read.
     """
 
     run_id: str
@@ -180,7 +180,7 @@ class ClaimRead:
         return self.line.split(b" ", 2)[1] == b"1"
 
     def known(self) -> PartialView:
-        """Read the texts, for a plan."""
+        """Decode the texts for a plan."""
         nodes: dict[str, NodeRecord] = {}
         loops: dict[int, LoopRecord] = {}
         for name, text in self.texts.items():
@@ -188,20 +188,20 @@ class ClaimRead:
                 nodes[name[2:]] = encoding.node_record(self.run_id, name[2:], text)[0]
             elif name.startswith("l:"):
                 loops[int(name[2:])] = encoding.loop_record(text or b"{}")
-        # An item's map is not read: its numbers are added by difference.
+        # An item's map is not read: its counts are changed by differences.
         owners = {owner: NodeRecord() for name in nodes if (owner := map_of(name))}
         return PartialView(nodes | owners, loops)
 
 
 class Unplanned(Exception):
-    """A plan has what the script `apply` does not do, or too much of it."""
+    """A plan needs more than the script `apply` can do."""
 
 
 @dataclass(slots=True)
 class PlanWrites:
     """The writes of a plan, as arguments of `apply`.
 
-    `fields` and `results` are names with values; results get the number of the first event in front.
+    `fields` and `results` are names with values; the number of the first event is put before each result.
     """
 
     fields: list[Argument] = field(default_factory=list)
@@ -213,14 +213,14 @@ class PlanWrites:
 
 
 def guard_fields(plan: TransitionPlan) -> list[str]:
-    """Name the fields that must still be what they were."""
+    """Name the fields that must be unchanged."""
     return [f"n:{name}" if isinstance(name, str) else f"l:{name}" for name in plan.guards]
 
 
 def writes(
     plan: TransitionPlan, claim_read: ClaimRead, data: Mapping[str, bytes]
 ) -> PlanWrites:
-    """Write the records, timers, events and doorbells of a plan; `data` are those of events, by kind.
+    """Write the records, timers, events and doorbells of a plan; `data` has the events' data, by kind.
 
     Raises:
         Unplanned: it has other actions.
@@ -258,9 +258,9 @@ def writes(
 
 @dataclass(frozen=True, slots=True)
 class SettleTemplate:
-    """The arguments of a plan that depend on the graph and on what a node did, not on its run.
+    """The arguments of a plan that depend on the graph and a node's outcome, not on its run.
 
-    `queues` are numbered as the arguments name them; `goes_on` says that it may make a node ready.
+    `queues` has the numbers by which the arguments name queues; `goes_on` says that it may make a node ready.
     """
 
     head: Sequence[Argument]
@@ -273,7 +273,7 @@ class SettleTemplate:
 def make_template(
     plan: TransitionPlan, claim_read: ClaimRead, plan_writes: PlanWrites, node: str = ""
 ) -> SettleTemplate:
-    """Write what plans of one form share; `node` is the one that settles.
+    """Write the arguments that plans of one form share; `node` is the settling node.
 
     Raises:
         Unplanned: there are too many fields, or a number is too large.
@@ -330,7 +330,7 @@ def make_template(
 def _arrival(
     target: Target | None, arrivals: Sequence[Arrival], queues: dict[Queue, int], follows: int
 ) -> list[Argument]:
-    """Write the arrivals at one node over the edges of one scope."""
+    """Write the arrivals at a node over the edges of one scope."""
     if target is None:
         raise Unplanned(arrivals[0].node)
     first_arrival, number, live = (
@@ -358,7 +358,7 @@ def _arrival(
 
 
 def _item(topology: Topology, plan: TransitionPlan, queues: dict[Queue, int]) -> list[Argument]:
-    """Write the end of an item, with the item that begins in its place."""
+    """Write the end of an item, and the start of the item that replaces it."""
     (item_record,) = plan.nodes.values()
     item = item_id(plan.item_of, 0)
     record, bell = plans.beginning_item(topology, item, item_record.visit, item_record.stamp)
@@ -393,9 +393,9 @@ def arguments(
 ) -> list[Argument]:
     """Write a plan as the arguments of `apply` from the sixth on.
 
-    `guards` are fields that must have the text that was seen; `task_id` is the task that ends with it,
-    `grows` the bytes by which the run grows, `claims` how the next node is claimed, `share` what its
-    doorbells count for.
+    `guards` are fields that must still have the text that was read; `task_id` is the Celery task that ends
+    here, `grows` the bytes by which the run grows, `claims` says how to claim the next node, and `share` is
+    the share of its doorbells.
     """
     graph_id = claim_read.graph.topology.graph_id
     arguments: list[Argument] = [

@@ -1,6 +1,7 @@
 """The checkpoint of a node: its document, and its messages, which are stored one by one.
 
-`lua/save.lua` writes one for a running visit: test_a_checkpoint_is_the_same_by_script_and_transaction.
+`lua/save.lua` also writes it for a running visit: see
+test_a_checkpoint_is_the_same_by_script_and_transaction.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from runner.store.redis.transaction.sets import WriteSet
 
 
 def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
-    """Write the checkpoint of a node of the run with that key; return by how many bytes the run grows."""
+    """Write a node's checkpoint in the run with the key; return the bytes by which the run grows."""
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
@@ -25,7 +26,7 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
         write_set.read_set.ask(*command)
     document = dump(checkpoint.document)
     old_size, *freed_sizes = (int(write_set.read_set.reply(*command)) for command in lengths)
-    # Of one byte it is no document, but says that the node has a task of its own.
+    # A single byte isn't a document: it marks a node with a task of its own.
     size = (
         len(document)
         - (old_size if old_size > 1 else 0)
@@ -40,14 +41,14 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
     for nth in range(count + 1, had + 1):
         write_set.drop(messages, f"{nth}.{node}")
     if count or had:
-        # Most nodes keep no messages: no key is made to say so.
+        # Most nodes keep no messages, and need no key to say so.
         write_set.put(messages, f"#{node}", count)
     write_set.put(key, field, document)
     return size
 
 
 def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> None:
-    """Add what a visit leaves to its session: its node's messages after the first few, and values."""
+    """Add a visit's part to its session: its node's messages from `session.first` on, and values."""
     messages, session_messages = f"{key}:m", f"session:m:{session.session_id}"
     count = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
     names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
@@ -64,7 +65,7 @@ def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> N
 
 
 def forget(write_set: WriteSet, key: str, node: str) -> int:
-    """Delete what a node keeps; return how many bytes it had."""
+    """Delete a node's document and messages; return their size in bytes."""
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)

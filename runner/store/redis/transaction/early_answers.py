@@ -1,7 +1,7 @@
-"""Answers that came before their questions go back to their doors when the question is asked.
+"""Answers that came before their questions, and go back to their doors when the question is asked.
 
-They are in one hash: "#" how many, their bytes and the last number; ?<question> the numbers of its answers;
-!<number> the door that it came through, and its message.
+They are in one hash: "#" has their count, their bytes and the last number; ?<question> the numbers of its
+answers; !<number> the door that an answer came through, and its message.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from runner.store.redis.transaction.sets import WriteSet
 EARLY = "early"
 
 MOST, MOST_BYTES = 1_000, 65_536_000
-"""Answers that wait for their questions at most, and their bytes together."""
+"""The most answers that wait for their questions, and the most bytes of all of them."""
 
 AT_ONCE = 100
 """Answers in one entry of a stream."""
@@ -23,7 +23,7 @@ AT_ONCE = 100
 def keep(
     write_set: WriteSet, interrupt_id: str, door: str, message: bytes, lifetime_ms: int
 ) -> str:
-    """Keep an answer: "kept", "asked" if there is such a question by now, "crowded" if no more are kept."""
+    """Keep an answer: "kept", "asked" if the question was asked by now, "crowded" if no more fit."""
     run_id, _, name = interrupt_id.partition(SEPARATOR)
     if write_set.read(run_key(run_id), f"i:{name}") is not None:
         return "asked"
@@ -44,7 +44,7 @@ def keep(
 
 
 def hand_back(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "") -> None:
-    """Hand the answers to a question back, in the order in which they came: all, or only one."""
+    """Hand back a question's answers, in the order of their arrival: all, or only one."""
     numbers = (write_set.read(EARLY, f"?{interrupt_id}") or b"").decode().split()
     if not numbers:
         return

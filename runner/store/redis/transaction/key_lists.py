@@ -1,4 +1,4 @@
-"""The lists of runs that share a concurrency or debounce key, as a transaction reads and changes them."""
+"""The lists of runs that share a concurrency or debounce key, in a transaction."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class KeyLists:
     def __init__(self, write_set: WriteSet) -> None:
         self._write_set, self._read_set = write_set, write_set.read_set
         self._changed: dict[str, dict[str, bool]] = defaultdict(dict)
-        """By list and run: true where the run is in it now, false where it was removed."""
+        """By list and run: true if the run is in the list now, false if it was removed."""
         self._damaged: dict[str, bytes] = {}
-        """Members that are no text, by the names that they get here: no run has such a name."""
+        """Members that aren't UTF-8, by the names that they get here, which no run can have."""
 
     def count(self, name: str, bound: int) -> int:
-        """Count a list; the commit validates that as many are there as the bound, or that fewer are."""
+        """Count a list; the commit validates whether the count is below the bound."""
         size: int = self._read_set.reply("ZCARD", name) or 0
         growth = sum(
             is_in - self._is_stored(name, run_id)

@@ -1,6 +1,6 @@
 """Moves fields of a migrated run from the old names of its nodes to the new ones.
 
-Two nodes may have exchanged their names: all is taken away before anything is put in its place.
+Two nodes may have swapped names, so all fields are removed before any is written.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Moved = tuple[str, str, bytes]
 
 
 def rename(write_set: WriteSet, root: str, move: Migration) -> None:
-    """Put results and what nodes keep under other names; `root` counts the bytes."""
+    """Move results and the nodes' own data to other names; `root` counts the bytes."""
     key = run_key(move.run_id)
     for name in move.forgets:
         write_set.drop(key, f"m:{name}")
@@ -53,7 +53,7 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
 
 
 def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> list[Moved]:
-    """Take fields away that will have other names, those of them that there are."""
+    """Remove existing fields that will get other names; return them under those names."""
     names = list(names)
     write_set.read_set.want(key, [source for source, _ in names])
     values = [
@@ -76,7 +76,7 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
     )
     document = write_set.read_unvalidated(key, f"k:{source}")
     text = b"" if node.document is None else dump(node.document)
-    # Of one byte it is no document, but says that the node has a task of its own.
+    # A single byte isn't a document: it marks a node with a task of its own.
     write_set.add_size(
         root, len(text) - (len(document) if document is not None and len(document) > 1 else 0)
     )
@@ -106,9 +106,9 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
 def move_question(
     write_set: WriteSet, root: str, run_id: str, renaming: tuple[str, Interrupt], number: str
 ) -> None:
-    """Write a decided question under its new id, too.
+    """Also write a decided question under its new id; `number` is its event's number.
 
-    An answer to the old one gets the receipt of a decided one. `number` is that of its event.
+    An answer to the old id gets the receipt for a decided question.
     """
     key, (old_id, question) = run_key(run_id), renaming
     asked_text, decision = (

@@ -1,4 +1,4 @@
-"""A new run: its first fields, its entries in lists, and a fork's copies of the results of another run."""
+"""A new run: its first fields, its entries in lists, and a fork's copies of another run's results."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from runner.store.redis.sizes import MESSAGE_BYTES, RUN_BYTES, VISIT_BYTES
 from runner.store.redis.transaction.sets import WriteSet
 
 TABLE_MARKER = "-" * 63
-"""The end of a value of more than 64 bytes, which makes the server keep the hash as a table: otherwise it
-searches through hundreds of fields, one after another."""
+"""The end of a value with more than 64 bytes, which makes the server keep the hash as a table: otherwise it
+would search through hundreds of fields, one after another."""
 
 DEFAULTS = {"task": b"null", "state": b"{}", "tags": b"{}"}
-"""The most frequent values, which are not stored; nor are empty texts."""
+"""The most frequent values, which aren't stored; empty texts aren't stored either."""
 
 
 def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
-    """Write a run that has no nodes yet; its counters are written when they are.
+    """Write a run that has no nodes yet; its counters are written with its nodes.
 
     Raises:
         PayloadTooLarge: it is larger than a run may be.
@@ -73,7 +73,7 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
 
 
 def replace_input(write_set: WriteSet, record: RunRecord, start: Start) -> None:
-    """Write the task and the state of another start over those of a run without nodes, and who asks for both.
+    """Replace the task, the state and the requester of a run without nodes by another start's.
 
     Raises:
         PayloadTooLarge: there is no room for them.
@@ -85,19 +85,19 @@ def replace_input(write_set: WriteSet, record: RunRecord, start: Start) -> None:
         write_set.put(key, name, data)
         write_set.add_size(record.root, len(data) - len(previous))
     if start.requester:
-        write_set.read(key, "requester")  # whom others have joined meanwhile
+        write_set.read(key, "requester")  # other starts may have joined it meanwhile
         write_set.put(key, "requester", dump(dict(start.requester)).decode())
     write_set.bounded_roots.add(record.root)
 
 
 def use_shape(write_set: WriteSet, fingerprint: str) -> None:
-    """Count a run that uses a shape: it stays."""
+    """Count a run that uses a shape, so that the shape stays."""
     write_set.command("HINCRBY", shape_key(fingerprint), "runs", 1)
     write_set.command("PERSIST", shape_key(fingerprint))
 
 
 def add_size(write_set: WriteSet, record: RunRecord, size: int) -> None:
-    """Count bytes of a new run: at its root, or in its own field where it is one.
+    """Count bytes of a new run: at its root, or in its own field if it is a root.
 
     Raises:
         PayloadTooLarge: there is no room for them.
@@ -114,7 +114,7 @@ def add_size(write_set: WriteSet, record: RunRecord, size: int) -> None:
 
 
 def _encode(write_set: WriteSet, start: Start, value: object) -> bytes:
-    """Encode a run's input; a large value is stored with the root of a run that exists already."""
+    """Encode a run's input; a child's large value is stored with its root, which exists already."""
     if start.parent is None:
         return dump(value)
     data = value if isinstance(value, LazyValue) else dump(value)
@@ -124,7 +124,7 @@ def _encode(write_set: WriteSet, start: Start, value: object) -> bytes:
 def copy_results(
     write_set: WriteSet, source: str, run_id: str, visits: Mapping[VisitKey, int]
 ) -> int:
-    """Copy results from the run with the key `source`, each with its new number; return their bytes."""
+    """Copy results from the run with the key `source`, each with its new number; return their size."""
     key, size = run_key(run_id), VISIT_BYTES * len(visits)
     names = [f"{node}.{number}" for node, number in visits]
     write_set.read_set.want(source, [f"{kind}:{name}" for name in names for kind in "xo"])
@@ -145,7 +145,7 @@ def copy_results(
 
 
 def _copy_value(write_set: WriteSet, run_id: str, value: bytes) -> tuple[bytes, int]:
-    """Return a value for another run, and by how many bytes the run grows with it."""
+    """Return a value for another run, and the bytes by which that run grows."""
     if not value.startswith(MARK):
         return value, len(value)
     root, name = referred(value)
@@ -165,9 +165,9 @@ def copy_checkpoints(
     write_set.read_set.want(source, [f"k:{node}" for node in nodes])
     write_set.read_set.want(f"{source}:m", [f"#{node}" for node in nodes])
     for node in nodes:
-        # With these two its messages are as they were read, whatever the node does meanwhile.
+        # If these two fields hold, its messages are unchanged since the read, whatever the node does.
         document = write_set.read(source, f"k:{node}")
-        # Of one byte it is no document, but says that the node has a task of its own.
+        # A single byte isn't a document: it marks a node with a task of its own.
         if document is None or len(document) == 1:
             continue
         write_set.put(key, f"k:{node}", document)

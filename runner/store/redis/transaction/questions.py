@@ -1,6 +1,6 @@
-"""Questions to people in a transaction: opened, closed, reminded, with the lists of open ones.
+"""Questions to people in a transaction: opened, closed and reminded, with the lists of open ones.
 
-The fields i:<id> of their run have them as they were asked, d:<id> what was decided.
+The field i:<id> of the run holds the question as it was asked, d:<id> the decision.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from runner.store.redis.transaction.sets import WriteSet
 
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
-    """Return "" for a question never asked, otherwise open, answered, expired or withdrawn."""
+    """Return "" for a question that was never asked, otherwise open, answered, expired or withdrawn."""
     asked_text, decision = _read(write_set, key, interrupt_id)
     if decision:
         return decision.partition(b" ")[0].decode()
@@ -65,8 +65,8 @@ def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:
 
 
 def votes_field(interrupt_id: str, whose: str = "") -> str:
-    """Name the field of a run that has how the votes of a question stand, a vote by its number, or what is
-    kept of a voter.
+    """Name a run's field for a question: the standing of its votes, or with `whose` a vote by its number or
+    a voter's record.
     """
     name = interrupt_id.partition(SEPARATOR)[2]
     return f"v:{name}|{whose}" if whose else f"v:{name}"
@@ -76,14 +76,14 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     """Write a question, whose event comes next."""
     key, name = run_key(run.run_id), question.id
     text = question_document(as_asked(question))
-    # A node that a migration gives its old name back asks what it asked there.
+    # If a migration gives a node its old name back, it asks its old question again.
     asked_field, decision_field = question_fields(name)
     old_text = write_set.read_unvalidated(key, asked_field)
     write_set.add_size(
         run.root, len(text) - (len(split_question(old_text)[1]) if old_text else 0)
     )
     if route(question):
-        # What its expiry leaves may be large: there is room for it now.
+        # The output at its expiry may be large: it is stored now, while there is room for it.
         write_set.encode(run.run_id, dump(interrupts.expired_output(question)))
     lifetime = question.expires_in
     asked_at, expires = question.asked_at, "0"
@@ -96,7 +96,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     write_set.put(key, field, dump([question.visit, *dict.fromkeys([*ids, short_id(name)])]))
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
     write_set.put(key, asked_field, head.encode() + compressed_question(text))
-    # This document is longer than 64 bytes: the hash stays a table without a longer `v`.
+    # This document has more than 64 bytes: the hash stays a table without a longer `v`.
     write_set.put(key, "v", (write_set.read_unvalidated(key, "v") or b"").split(b" -")[0])
     write_set.drop(key, decision_field)
     for list_name in _lists(run, name, load(text)):
@@ -109,9 +109,9 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
 
 
 def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any]) -> list[str]:
-    """Name the lists of open questions that have one: by graph, family of runs, person, and what it is about.
+    """Name the lists of open questions that include one: by graph, family of runs, person, tool and risk.
 
-    What nodes of an outermost run ask, but for items of maps, is not listed by family: it is found in it.
+    Questions of an outermost run's nodes, except items of maps, aren't listed by family: the run has them.
     """
     address = address_of(interrupt_id)
     lists = [f"g:{outermost(run.graph_id)}"]
@@ -127,17 +127,18 @@ def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any])
 
 
 def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: bytes) -> None:
-    """Write what was decided, and take the question off the lists of open ones; its graph keeps it."""
+    """Write the decision, and take the question off the lists of open ones, except its graph's list."""
     key = run_key(run.run_id)
     asked_field, decision_field = question_fields(interrupt_id)
     write_set.put(key, decision_field, decision)
     data = write_set.read_unvalidated(key, asked_field) or b""
     if write_set.read_set.is_incomplete:
-        return  # with the documents of the other questions it is read in one request
+        return  # its document is read later, in one request with the other questions' documents
     try:
         asked_question = load(split_question(data)[1])
     except (CorruptDocument, *codec.READ_ERRORS):
-        # It must not keep its run from being cancelled. Lists that its text would name leave it out.
+        # A damaged question must not block its run's cancellation. It stays on the lists that its text would
+        # name, and readers skip it.
         asked_question = {"assignees": (), "expires_in": True}
     of_graph, *lists = _lists(run, interrupt_id, asked_question)
     closed_at = int(decision.split(b" ", 2)[1])
@@ -148,13 +149,13 @@ def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: byte
 
 
 def forget_closed(write_set: WriteSet, graph_id: str) -> None:
-    """Take the closed questions of a graph that are older than the retention off its list."""
+    """Remove closed questions that are older than the retention from their graph's list."""
     until = write_set.settings.retention_ms - write_set.read_set.now
     write_set.command("ZREMRANGEBYSCORE", f"open:g:{outermost(graph_id)}", f"({until}", "(0")
 
 
 def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int:
-    """List a question among those of one person more; return by how many bytes it grows."""
+    """Also list a question among a person's questions; return the bytes by which it grows."""
     field, _ = question_fields(interrupt_id)
     head, text = split_question(write_set.read(key, field) or b"")
     document = load(text)
@@ -170,7 +171,7 @@ def assign(write_set: WriteSet, key: str, interrupt_id: str, person: str) -> int
 
 
 def remind(write_set: WriteSet, key: str, interrupt_id: str) -> int:
-    """Write a question with one reminder more; return how many it had with it."""
+    """Count one more reminder of a question; return the new count."""
     field, _ = question_fields(interrupt_id)
     stored = write_set.read(key, field) or b""
     head, _ = split_question(stored)

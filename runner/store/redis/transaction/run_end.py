@@ -1,4 +1,4 @@
-"""Consequences of a run's end: when its keys expire, where it is archived, and what undoes that."""
+"""Consequences of a run's end: the expiry of its keys, its archiving, and the undoing of both."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SUFFIXES = ("", ":m", ":e", ":c", ":f", ":b")
 CHILDREN = ":c"
 
 ARCHIVE, UNARCHIVED = "archive", "unarchived"
-"""Where the archive is, if there is one, and the ended runs that it does not have yet: so long they stay."""
+"""The place of the archive, if any, and the ended runs that stay until they are archived."""
 
 
 def in_use(run: RunRecord) -> bool:
-    """Return whether a run goes on, or has still to report its end."""
+    """Return whether a run is still going on, or must still report its end."""
     return not run.is_final or bool(run.unreported)
 
 
 def follow(write_set: WriteSet, initial: RunRecord, record: RunRecord) -> None:
-    """Write what follows where a run ends, or goes on after its end."""
+    """Write the consequences if a run ends, or continues after its end."""
     if initial.is_final and not record.is_final:
         _revive(write_set, initial)
     if in_use(initial) and not in_use(record):
@@ -44,7 +44,7 @@ def follow(write_set: WriteSet, initial: RunRecord, record: RunRecord) -> None:
 
 
 def _revive(write_set: WriteSet, initial: RunRecord) -> None:
-    """Keep the keys of a run that goes on, and of all its children; its shape is used again."""
+    """Keep the keys of a run that continues, and of all its children; its shape is used again."""
     write_set.drop(run_key(initial.run_id), "ended")
     shape = shape_key(initial.fingerprint)
     if not in_use(initial):
@@ -67,12 +67,12 @@ def _revive(write_set: WriteSet, initial: RunRecord) -> None:
 
 
 def end_reads(run_id: str) -> list[Command]:
-    """Return the commands that read what the end of a run needs."""
+    """Return the commands that read the data for a run's end."""
     return [("EXISTS", ARCHIVE), ("LRANGE", f"{run_key(run_id)}:c", 0, -1)]
 
 
 def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
-    """Return what those commands reply where a run has no children."""
+    """Return the replies of those commands for a run without children."""
     children = f"{run_key(run_id)}:c"
     return {
         ("EXISTS", ARCHIVE): int(has_archive),
@@ -84,7 +84,7 @@ def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
 def outlived(write_set: WriteSet, parent: str) -> bool:
     """Return whether a run's parent has ended: a child stays as long as its parent, which may read it."""
     line = write_set.read_unvalidated(run_key(parent), "run")
-    # Its status must stay: what expires would be gone when it goes on.
+    # Its status must stay: if it continued, expired children would be missing.
     write_set.patterns[run_key(parent), "run"] = (
         f"^{line.split(b' ')[0].decode()} " if line else "^$"
     )
@@ -92,7 +92,7 @@ def outlived(write_set: WriteSet, parent: str) -> bool:
 
 
 def retire(write_set: WriteSet, run: RunRecord) -> None:
-    """Set the expiry of a finished run's keys; those of its children get theirs in a later sweep."""
+    """Set the expiry of a finished run's keys; its children's keys get theirs in a later sweep."""
     key, retention = run_key(run.run_id), write_set.settings.retention_ms
     if not retention:
         return
@@ -114,13 +114,13 @@ def _children(write_set: WriteSet, key: str) -> list[bytes]:
 
 
 def read_record(write_set: WriteSet, run_id: str) -> RunRecord | None:
-    """Read a run that this transaction has not changed; None for one that is gone."""
+    """Read a run that this transaction has not changed; None if it is gone."""
     fields = write_set.read_set.fields(run_key(run_id), RECORD)
     return run_record(run_id, fields) if b"run" in fields else None
 
 
 def remove(write_set: WriteSet, run: RunRecord) -> None:
-    """Remove a run's keys and its entries in lists; its children go in a later sweep: they have no parent."""
+    """Remove a run's keys and its entries in lists; a later sweep removes its orphaned children."""
     key = run_key(run.run_id)
     children = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
     forget(write_set, _entry(write_set, key, run))
@@ -134,7 +134,7 @@ def remove(write_set: WriteSet, run: RunRecord) -> None:
 
 
 def forget(write_set: WriteSet, entry: bytes) -> str:
-    """Take a run off its lists, by what `retired` has of it; return its graph, "" where that is not known."""
+    """Remove a run from its lists, by its entry in `retired`; return its graph, or "" if unknown."""
     write_set.command("ZREM", "retired", entry)
     try:
         run_id, *details = entry.decode().split("\n", 3)
@@ -149,11 +149,11 @@ def forget(write_set: WriteSet, entry: bytes) -> str:
 
 
 def _entry(write_set: WriteSet, key: str, run: RunRecord) -> bytes:
-    """Write what is left of a run when its keys are gone: id, status, graph and tags."""
+    """Write the entry that outlives a run's keys: id, status, graph and tags."""
     tags = write_set.read_unvalidated(key, "tags") or b""
     return f"{run.run_id}\n{run.status}\n{run.graph_id}\n".encode() + tags
 
 
 def _idem(write_set: WriteSet, key: str) -> str:
-    """Name the key of a run's idempotency key, without the prefix; "" where it has none."""
+    """Name the key of a run's idempotency key, without the prefix; "" if it has none."""
     return (write_set.read_unvalidated(key, "idem") or b"").decode().partition("}:")[2]

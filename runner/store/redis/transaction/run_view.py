@@ -1,4 +1,4 @@
-"""A run in a transaction: the view that transitions read, and what the commit writes of it."""
+"""A run in a transaction: the view that transitions read, and the changes that the commit writes."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ from runner.store.redis.transaction.sets import (
 )
 
 TIME_BYTES = len("1795424624342") - len("\1" + "\x010:0\x01")
-"""Bytes by which a value grows when the commit writes the time in it."""
+"""Bytes by which a value grows when the commit writes the time into it."""
 
 MOST_LIMITS = 1_000
-"""Limits without a free slot that a process remembers."""
+"""The most limits without a free slot, and inputs, that a process remembers."""
 
 
 def slot_member(run_id: str, node: str, claim: str) -> str:
-    """Name the claim of a node under a limit that another partition counts; a run's id has no "@"."""
+    """Name a node's claim under a limit that another partition counts; a run's id never contains "@"."""
     return f"@{claim}|{run_id}|{node}"
 
 
@@ -95,7 +95,7 @@ class RunInTransaction:
         self.key = run_key(record.run_id)
         self._defers_to_timer = defers_to_timer
         self._compares_run_field = False
-        """True where the commit compares the run's field `run` whole, with the number of its events."""
+        """Whether the commit compares the run's field `run` as a whole, with the number of its events."""
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}
@@ -118,7 +118,7 @@ class RunInTransaction:
         return record
 
     def text(self, node: str) -> bytes:
-        """Return a node's record as it is stored, or will be."""
+        """Return a node's record as it is or will be stored."""
         written = self._nodes.get(node)
         return (
             self._text(node, written).encode()
@@ -142,7 +142,7 @@ class RunInTransaction:
         return written if written is not None else self._read_map(node)
 
     def _read_map(self, node: str) -> MapRecord:
-        """Read a map's record: while it is only looked at, its items may come and go."""
+        """Read a map's record; unless it is written, its items may begin and end until the commit."""
         text = self.write_set.read_unvalidated(self.key, f"m:{node}")
         record = encoding.map_record(text) if text else MapRecord()
         if not self.write_set.changes_field(self.key, f"m:{node}"):
@@ -159,7 +159,7 @@ class RunInTransaction:
         return written if written is not None else self._read_arrivals(scope, node)
 
     def _read_arrivals(self, scope: int, node: str) -> Arrivals:
-        """Read arrivals; outside of loops others may come meanwhile, while they decide nothing."""
+        """Read arrivals; outside of loops others may come meanwhile, as long as they decide nothing."""
         read_field = (
             self.write_set.read
             if self.topology.nodes[node].loops
@@ -169,10 +169,10 @@ class RunInTransaction:
         return Arrivals(*load(text)) if text else Arrivals()
 
     def idle(self, after: str) -> Iterator[str]:
-        """Look at the nodes after one, some at a time, as long as more of them are asked for.
+        """Yield the idle nodes after one, reading some at a time as long as more are asked for.
 
-        In the step that stops the run no node of it may change meanwhile. Where that does not succeed, none
-        is named (see `defers_to_timer`), and a timer begins with the first.
+        In the step that stops the run, none of its nodes may change meanwhile. If that keeps failing (see
+        `defers_to_timer`), this yields none, and a timer begins with the first node.
         """
         if self._defers_to_timer and not self.record.stopping:
             self.write_set.timer(
@@ -253,8 +253,8 @@ class RunInTransaction:
         name = f"{map_of(node)}.{visit}.{index_of(node)}"
         return self.write_set.read_unvalidated(f"{self.key}:f", name) if map_of(node) else None
 
-    # Limits change with every claim of any run. A time under a rate is reserved before it is planned with;
-    # a slot is guessed, and a commit that finds it otherwise answers with how it is.
+    # Limits change with every claim of any run. A time under a rate is reserved before it is used in a plan;
+    # a slot is guessed, and if the guess is wrong, the commit replies with the real position.
 
     def next_start(self, key: str, interval: int) -> int:
         read_set = self.write_set.read_set
@@ -277,7 +277,7 @@ class RunInTransaction:
         full = self.write_set.settings.full
         text = self.write_set.read_set.limit_positions.get((key, member))
         if text is None:
-            # A slot is reserved for a node that has waited; others find what the last one did.
+            # A slot is reserved for a node that has waited; for others the last result is presumed.
             text = b"0 0 1" if since < now else b"%d 0 0" % (concurrency if key in full else 0)
         taken_slots, ahead, mine = map(int, text.split())
         is_free = bool(mine) or taken_slots + ahead < concurrency
@@ -289,12 +289,12 @@ class RunInTransaction:
         return QueuePosition(taken_slots, ahead, bool(mine))
 
     def _hold(self, key: str, member: str, since: int, concurrency: int) -> bool:
-        """Return whether a slot is held that another partition counts; one not asked for is noted."""
+        """Return whether a slot that another partition counts is held; if it wasn't asked for, note it."""
         read_set, settings = self.write_set.read_set, self.write_set.settings
         version = read_set.held_slots.get((key, member))
         if version is None and not read_set.is_incomplete:
             read_set.wanted_slots[key, member] = since, concurrency
-        # A lease after a slot was held its partition asks for the node: by then no claim may come any more.
+        # A lease after the slot was held, its partition asks for the node: no claim may come after that.
         self.write_set.must_be_before(read_set.held_after + settings.lease_ms // 2)
         return bool(version)
 
@@ -308,13 +308,13 @@ class RunInTransaction:
         self._arrivals.update(result.arrivals)
 
     def _need_entries(self) -> None:
-        """Read everything where the number of the run's entries is only guessed: others may have come."""
+        """Read everything if the number of the run's audit entries is only guessed: more may have come."""
         read_set = self.write_set.read_set
         if read_set.is_speculative and not read_set.has_entries:
             read_set.reread_all()
 
     def end(self, now: int) -> None:
-        # A run that ends needs no marker of a table.
+        # An ended run doesn't need the table marker.
         version = (self.write_set.read_unvalidated(self.key, "v") or b"").split(b" -")[0]
         ended_fields = {"ended": self.write_set.time(now), "v": version}
         self.write_set.fields.setdefault(self.key, {}).update(ended_fields)
@@ -330,7 +330,7 @@ class RunInTransaction:
 
     @property
     def audited(self) -> int:
-        # Of a run that stops none may be missed: its nodes don't all change, so that one may ask meanwhile.
+        # If a run stops, no entry may be missed: not all of its nodes change, so one may ask meanwhile.
         must_hold = self.record.stopping or self.write_set.read_set.is_speculative
         read_field = self.write_set.read if must_hold else self.write_set.read_unvalidated
         number = int(read_field(self.key, "audit") or 0)
@@ -349,7 +349,7 @@ class RunInTransaction:
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
         if not self.write_set.read_set.now:
-            self.write_set.read_set.reread_all()  # the decision is read in this step, too: it needs the time
+            self.write_set.read_set.reread_all()  # this step reads the decision, too, which needs the time
         questions.close(self.write_set, self.record, interrupt_id, f"{status} {now}  ".encode())
 
     def remind(self, interrupt_id: str) -> int:
@@ -365,10 +365,10 @@ class RunInTransaction:
                 self._encode(dump(output)),
             )
             size += len(value)
-            # Results have the order of these first events. An item has no place in it: its map has.
+            # Results are ordered by these first events. An item has no place in the order: its map has.
             if not map_of(node):
                 order = f"\1{self.write_set.counters(run_id).event_number(1)} "
-            # An entry with a place in the order and no output has `null`.
+            # An entry with a place in the order but no output stands for `null`.
             if map_of(node) or value != NOTHING:
                 self.write_set.put(self.key, f"o:{node}.{visit}", value)
         else:
@@ -414,7 +414,7 @@ class RunInTransaction:
             self.write_set.put(f"{self.key}:f", f"{node}.{visit}.{index}", row)
 
     def check_size(self, growth: int, most: int) -> None:
-        """Refuse bytes for which there is no room; a run that stops takes all that its nodes leave.
+        """Refuse bytes for which there is no room; a stopping run accepts all bytes of its nodes.
 
         Raises:
             PayloadTooLarge: there is no room.
@@ -424,7 +424,7 @@ class RunInTransaction:
             raise no_room(size, growth, most)
 
     def last_event(self) -> int:
-        """Return the number of the last event; no other may come meanwhile."""
+        """Return the number of the last event; no event may come before the commit."""
         self._compares_run_field = True
         line = self.write_set.read_unvalidated(self.key, "run") or b"0 -"
         return int(line.split(b" ")[-2])
@@ -443,7 +443,7 @@ class RunInTransaction:
                 0
             ]
             size = int(write_set.read_set.reply("HSTRLEN", key, output))
-            # An output that is not stored is `null`: see `leave_result`.
+            # An output that isn't stored is `null`: see `leave_result`.
             write_set.add_size(
                 self.record.root, -(size or (0 if order == b"0" else len(NOTHING)))
             )
@@ -462,7 +462,7 @@ class RunInTransaction:
         if fork.visit is not None:
             node, number = fork.visit
             task = dump(fork.input)
-            # What a node keeps makes its claim look for a task of its own.
+            # A field k:<node> makes the node's claim look for a task of its own.
             write_set.put(
                 self.key, f"k:{node}", write_set.read_unvalidated(self.key, f"k:{node}") or b"1"
             )
@@ -489,9 +489,9 @@ class RunInTransaction:
             graph_id=move.graph_id,
         )
         topology = write_set.topology(move.graph_id, move.fingerprint)
-        if topology is not None:  # its caller has seen that it is there
+        if topology is not None:  # the caller has checked that it exists
             self.topology = topology
-        # The first event is that of the migration, then come theirs.
+        # The first event is the migration's, then come the events of the moved questions.
         first_number = len(write_set.counters(initial.run_id).events) + 2
         for nth, renaming in enumerate(move.moved, first_number):
             number = write_set.counters(initial.run_id).event_number(nth)
@@ -555,13 +555,13 @@ class RunInTransaction:
             )
             self.write_set.drop(self.key, name)
             return
-        # The standing says which number is free.
+        # The standing has determined a free number.
         text = dump(dict(vote))
         self.write_set.put(self.key, name, text)
         self.write_set.add_size(self.record.root, len(text))
 
     def _replace(self, name: str, text: bytes) -> None:
-        """Write a field whose bytes count in the run's size."""
+        """Write a field whose bytes count for the run's size."""
         had = len(self.write_set.read(self.key, name) or b"")
         self.write_set.put(self.key, name, text)
         self.write_set.add_size(self.record.root, len(text) - had)
@@ -634,7 +634,7 @@ class RunInTransaction:
             run_end.follow(write_set, self.initial, self.record)
 
     def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
-        """Add arrivals to those that there are, unless more of them would decide something else."""
+        """Add arrivals to the stored ones, unless more of them would lead to another decision."""
         counted_arrivals, name = self._read_arrivals(scope, node), f"a{scope}:{node}"
         if counted_arrivals.stamp != arrivals.stamp:
             counted_arrivals = Arrivals(arrivals.stamp)
@@ -697,7 +697,7 @@ class RunInTransaction:
 
 
 def _status_counters(run: RunRecord) -> str:
-    """Name the counters that decide a run's status, as `status_of` looks at them."""
+    """Return letters for the counters that decide a run's status, in the order of `status_of`."""
     letters = ""
     for letter, count in (("a", run.active), ("h", run.held), ("w", run.waiting)):
         if count:

@@ -1,4 +1,4 @@
-"""The read set of a transaction, and the write set of one try, with what `lua/commit.lua` validates."""
+"""The read set of a transaction, and the write set of one try, which `lua/commit.lua` validates."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key, shape_key
 
 FEWER, NOT_FEWER, FEWER_TOGETHER = "<", ">=", "+<"
-"""In place of a member of `WriteSet.scores`: a list has fewer members than this, or not, or some have."""
+"""Values in place of a member in `WriteSet.scores`, which then is a bound: a list has fewer members, or has
+not fewer, or several lists together have fewer."""
 
 KNOWN_SHAPES = 256
-"""Shapes of graphs that a process remembers."""
+"""The most shapes of graphs that a process remembers."""
 
 
 class Topologies:
-    """The shapes of graphs that this process has read: one of a fingerprint never changes.
+    """The shapes of graphs that this process has read: the shape of a fingerprint never changes.
 
-    `latest` are the fingerprints that graphs had when their current ones were last read.
+    `latest` maps graphs to the fingerprints that were current when last read.
     """
 
     def __init__(self) -> None:
@@ -42,14 +43,15 @@ class Topologies:
 
 @dataclass(frozen=True, slots=True)
 class StoreSettings:
-    """Settings of a store that its transactions need; times in ms.
+    """Settings of a store for its transactions; times in ms.
 
-    `prefix` is the partition's, `most` returns how many bytes a run may have. `shelve` stores a large value
-    of a run apart, and returns a reference to it; `load` reads values. `full` are the limits that had no slot
-    free when they were last asked for one, `input_keys` the values of inputs by which limits count. `audit`
-    is what is audited, `max_open_runs` the bound of all partitions (0: none), `number` that of this one.
-    `elsewhere` calls scripts of the partition that counts a limit's key, None where that is this one; `offer`
-    rings for a node of any partition that a limit offers a slot. What has no runs needs the prefix alone.
+    `prefix` is the partition's prefix, `most` returns the most bytes that a run may have. `shelve` stores a
+    large value of a run apart, and returns a reference to it; `load` reads values. `full` has the limits that
+    had no free slot when last asked, `input_keys` the values of inputs by which limits count. `audit` is the
+    scope of the audit, `max_open_runs` the bound of all partitions (0: none), `number` this partition's
+    number. `elsewhere` returns the script call of the partition that counts a limit's key, or None for this
+    one; `offer` rings for a node in any partition to which a limit offers a slot. Transactions without runs
+    need only the prefix.
     """
 
     prefix: str
@@ -79,9 +81,9 @@ class StoreSettings:
 class RunCounters:
     """Changes of a run's counters (its field `run`), and its new events.
 
-    `pattern` is a Lua pattern that the field must match; "" for a run of which only events are written.
-    `expected_status_counters` has a letter for each counter that decides the new status: small where it is
-    above 0, large where it is 0. `deltas` are added to active, waiting, held, failed and started; the last
+    `pattern` is a Lua pattern that the field must match; "" if only events of the run are written.
+    `expected_status_counters` has a letter for each counter that decides the new status: lower case if it is
+    above 0, upper case if it is 0. `deltas` are added to active, waiting, held, failed and started; the last
     stays within `max_started`, unless that is 0.
     """
 
@@ -96,16 +98,16 @@ class RunCounters:
     events: list[str] = field(default_factory=list)
 
     def event_number(self, nth: int = 0) -> str:
-        """Return a placeholder for the number of the nth new event; its value begins with character 1.
+        """Return a placeholder for the number of the nth new event; a value with it begins with character 1.
 
-        Without `nth` it is the one that comes next.
+        Without `nth` it stands for the next event.
         """
         return f"\1{self.number}:{nth or len(self.events) + 1}\1"
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalCount:
-    """Arrivals that are added to those of a field, which stay below a number; 0 for any."""
+    """Arrivals to add to a field, whose sum must stay below a number; 0 for any."""
 
     key: str
     name: str
@@ -117,7 +119,7 @@ class ArrivalCount:
 
 @dataclass(frozen=True, slots=True)
 class LimitPosition:
-    """Tells if a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
+    """Whether a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
 
     key: str
     member: str
@@ -130,13 +132,13 @@ Command = tuple[Argument, ...]
 """A command: its name, its key without the prefix, its arguments."""
 
 MARKS = {"\1", b"\1"}
-"""The first character of a text in which the commit fills in a number or a time."""
+"""The first character of a text into which the commit fills numbers or times."""
 
 HASH_CHUNK = 1_000
-"""Fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
+"""The most fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
 
 ENTRY_CHUNK = 100
-"""Entries of the audit that are appended at once."""
+"""The most audit entries that are appended at once."""
 
 ABSENT = {
     "HGETALL": (),
@@ -146,15 +148,15 @@ ABSENT = {
     "EXISTS": 0,
     "HSTRLEN": 0,
 }
-"""The result of `reply` before a command has been read."""
+"""The results of `reply` before a command has been read."""
 
 
 class ReadSet:
-    """Fields and replies, those of each look of one moment.
+    """Fields and replies; each look reads at one moment.
 
-    `Transactions.run` says why a commit may follow several looks. A speculative read set was not
-    read: its `now` is 0, and times are counted from the moment of the commit. One that `has_entries` knows
-    how many entries the audit has of its run.
+    `Transactions.run` says why a commit may follow several looks. A speculative read set was not read: its
+    `now` is 0, and times count from the moment of the commit. With `has_entries` it knows the number of its
+    run's audit entries.
     """
 
     def __init__(self) -> None:
@@ -164,21 +166,21 @@ class ReadSet:
         self.references: dict[tuple[str, bytes | LazyValue], bytes] = {}
         """References to large values that were stored for this request."""
         self.limit_positions: dict[tuple[str, str], bytes] = {}
-        """Answers of commits about limits: (limit, member) -> taken, ahead, whether one is the member's."""
+        """Replies of commits about limits: (limit, member) -> taken, ahead, whether the member has a slot."""
         self.start_times: dict[str, int] = {}
         """The times that were reserved under rates."""
         self.rates: dict[str, int] = {}
-        """Rates of which a time must be reserved first: limit -> ms between two."""
+        """Rates under which a time must first be reserved: limit -> ms between two times."""
         self.wanted_slots: dict[tuple[str, str], tuple[int, int]] = {}
-        """Slots that other partitions count, to be held first: (limit, member) -> since, concurrency."""
+        """Slots to hold first, which other partitions count: (limit, member) -> since, concurrency."""
         self.held_slots: dict[tuple[str, str], bytes] = {}
-        """The same that were asked for -> the version of the slot; b"" where none is free."""
+        """Slots that were asked for: (limit, member) -> the slot's version, b"" if none was free."""
         self.own_slots: dict[tuple[str, str], bytes] = {}
-        """Versions of those that no other claim of the visit had, also of earlier tries."""
+        """Versions of held slots that no other claim of the visit had, also of earlier tries."""
         self.held_after = 0
         """The time of the look before the first of these was held."""
         self.doorbells: list[Doorbell] = []
-        """Those of nodes that were offered slots meanwhile."""
+        """Doorbells of nodes that were offered slots meanwhile."""
         self._fields: dict[str, dict[str, bytes | None]] = {}
         self._replies: dict[Command, Any] = {}
         self._missing_fields: dict[str, dict[str, None]] = {}
@@ -186,12 +188,12 @@ class ReadSet:
 
     @property
     def is_incomplete(self) -> bool:
-        """Return whether something was asked for that was not read yet."""
+        """Return whether a requested value, time or slot is still missing."""
         return self.lacks_values or bool(self.rates or self.wanted_slots)
 
     @property
     def lacks_values(self) -> bool:
-        """Return whether a field or a reply was asked for that was not read yet."""
+        """Return whether a requested field or reply was not read yet."""
         return bool(self._missing_fields or self._missing_replies)
 
     def speculate(
@@ -225,7 +227,7 @@ class ReadSet:
             self._missing_replies[command] = None
 
     def fields(self, key: str, names: Iterable[str]) -> dict[bytes, bytes]:
-        """Return those of the fields that there are."""
+        """Return the fields that exist."""
         self.want(key, names)
         known_fields = self._fields.get(key, {})
         return {
@@ -249,12 +251,12 @@ class ReadSet:
         return ABSENT.get(str(command[0]))
 
     def reserve(self, times: Iterable[int]) -> None:
-        """Remember the times that were reserved under the rates that asked for one."""
+        """Remember the times that were reserved under the requested rates."""
         self.start_times |= dict(zip(self.rates, times, strict=True))
         self.rates = {}
 
     def missing(self) -> tuple[list[Command], list[tuple[str, list[str]]]]:
-        """Return the commands that read what is missing, and which hashes the first of them read."""
+        """Return the commands that read missing values, and the hashes that the first of them read."""
         hashes = [
             (key, names[start : start + HASH_CHUNK])
             for key, names in (
@@ -276,11 +278,11 @@ class ReadSet:
 
     @property
     def contents(self) -> tuple[object, ...]:
-        """All that was read, to compare it with what a later look reads."""
+        """All values that were read, to compare them with a later look."""
         return self._fields, self._replies, dict(self.limit_positions)
 
     def reread_all(self) -> None:
-        """Have everything read again, at one moment, and slots held again after it."""
+        """Mark everything to be read again, at one moment, and slots to be held again after it."""
         self.is_speculative = False
         self.held_slots, self.wanted_slots, self.held_after = {}, {}, 0
         for key, names in self._fields.items():
@@ -311,17 +313,17 @@ class WriteSet:
         self.makes_room = makes_room
         self.sizes: dict[str, int] = {}
         self.fields: dict[str, dict[str, Argument | None]] = {}
-        """New values of fields by key; None for those that are deleted."""
+        """New values of fields by key; None deletes a field."""
         self.timers: dict[str, int | None] = {}
         self.commands: list[Command] = []
         self.audit_entries: list[bytes] = []
         self.released_shapes: list[tuple[str, str]] = []
         self.rung_by = ""
         self.slots: list[tuple[str, int, str]] = []
-        # Done after the commit, where other partitions count a limit's key: key, arguments of `lua/slot.lua`.
+        # Done after the commit by partitions that count a limit's key: key, arguments of `lua/slot.lua`.
         self.slots_elsewhere: list[tuple[str, Command]] = []
         self.metrics: dict[str, float] = {}
-        # For its caller:
+        # For the caller:
         self.committed_at = 0
 
     # Reading
@@ -335,7 +337,7 @@ class WriteSet:
         return value
 
     def read_document(self, key: str, name: str) -> bytes | None:
-        """Return a document with its head, of which only the first two words, which name it, are validated.
+        """Return a document with its head; only the first two words, which identify it, are validated.
 
         A step that writes the document reads it with `read`.
         """
@@ -349,14 +351,14 @@ class WriteSet:
         return value
 
     def exists(self, key: str) -> bool:
-        """Return whether there is a key; it may come or go meanwhile, unless that is only guessed."""
+        """Return whether a key exists; it may come or go before the commit, unless the read is guessed."""
         is_there = bool(self.read_set.reply("EXISTS", key))
         if self.read_set.is_speculative:
             self.patterns[key, ""] = "." if is_there else "^$"
         return is_there
 
     def read_unvalidated(self, key: str, name: str) -> bytes | None:
-        """Return a field that may change meanwhile."""
+        """Return a field that may change before the commit."""
         fields = self.fields.get(key)
         if fields is None or name not in fields:
             return None if key in self.new_keys else self.read_set.field(key, name)
@@ -375,27 +377,27 @@ class WriteSet:
         return topology
 
     def changes_field(self, key: str, name: str) -> bool:
-        """Return whether a field is written or deleted: its value here is not the stored one."""
+        """Return whether a field is written or deleted, so that its value here isn't the stored one."""
         return key in self.fields and name in self.fields[key]
 
     # Writing
 
     def time(self, time: int) -> Argument:
-        """Write a time (ms) that was planned, in a value that is nothing else."""
+        """Write a planned time (ms) as a whole value."""
         return time if self.read_set.now else f"\x01\x010:{time}\x01"
 
     def time_within(self, time: int) -> str:
-        """Write a time (ms) inside a value, which must begin with character 1 where none is known."""
+        """Write a time (ms) inside a value, which must begin with character 1 if the time isn't known."""
         return str(time) if self.read_set.now else f"\x010:{time}\x01"
 
     def dump_with_time(self, document: Mapping[str, JSON], name: str) -> bytes:
-        """Encode an object with a time (ms), in a value that begins with character 1 where none is known."""
+        """Encode an object with a time (ms), in a value as for `time_within`."""
         fields = {key: value for key, value in document.items() if key != name}
         time = self.time_within(cast("int", document[name]))
         return dump(fields)[:-1] + f',"{name}":{time}}}'.encode()
 
     def encode(self, run_id: str, data: bytes | LazyValue) -> bytes:
-        """Return a value of a run, or a reference to it where it is large: that is stored apart, and once."""
+        """Return a run's value, or if it is large a reference to it: it is stored apart, and only once."""
         if isinstance(data, bytes) and len(data) <= LARGE:
             return data
         references = self.read_set.references
@@ -410,14 +412,14 @@ class WriteSet:
         self.fields.setdefault(key, {})[name] = None
 
     def timer(self, member: str, due: int | None) -> None:
-        """Set a timer to so many ms of the clock, or drop it."""
+        """Set a timer to a time of the clock (ms), or drop it."""
         self.timers[member] = due
 
     def command(self, *command: Argument) -> None:
         self.commands.append(command)
 
     def measure(self, increments: Mapping[str, float]) -> None:
-        """Add to metrics, where anything else is written."""
+        """Add to metrics, if anything else is written."""
         for name, number in increments.items():
             self.metrics[name] = self.metrics.get(name, 0) + number
 
@@ -433,7 +435,7 @@ class WriteSet:
         return counters
 
     def must_be_before(self, time: int) -> None:
-        """Refuse the commit from a time on (ms)."""
+        """Refuse the commit from a time (ms) on."""
         self.deadline = min(self.deadline or time, time)
 
     @property
@@ -521,7 +523,7 @@ class WriteSet:
             arguments += (self.time(due), member)
         ended_timers = [member for member in self.timers if member not in timers]
         metrics = self.metrics.items()
-        # Most only count, which costs the server a quarter of an addition of fractions.
+        # Most metrics only count, which costs the server a quarter of an addition of fractions.
         additions = [
             (
                 "HINCRBY" if isinstance(number, int) else "HINCRBYFLOAT",
@@ -547,7 +549,7 @@ class WriteSet:
 
 
 def entry_fields(texts: Sequence[bytes]) -> Iterator[str | bytes]:
-    """Name the entries that a step appends to the audit: "e", "e1" and so on."""
+    """Name the audit entries of a step "e", "e1" and so on; yield names and entries by turns."""
     for nth, text in enumerate(texts):
         yield f"e{nth or ''}"
         yield text

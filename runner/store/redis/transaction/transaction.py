@@ -1,4 +1,4 @@
-"""A transaction from its first read to its commit: see the package for how that works."""
+"""A transaction from its first read to its commit; the package's docstring explains it."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ from runner.store.redis.transaction.sets import (
 log = logging.getLogger(__name__)
 
 DEFER_AFTER, IMMEDIATE_TRIES, TRIES = 3, 20, 2_000
-"""Conflicts before a run's stop, or a map's next items, are left to a timer, before the next try waits,
-and before it fails."""
+"""The number of conflicts before a run's stop, or a map's next items, are left to a timer; before the next
+try waits; and before the request fails."""
 
 SAME_TRIES = 50
-"""Conflicts in a row between which nothing was changed: what is stored contradicts itself."""
+"""Conflicts in a row without any change between them that show that stored data contradict themselves."""
 
 PAUSE = 0.005
-"""Seconds between two tries at first."""
+"""Seconds of the first wait between two tries at most; later waits may be longer."""
 
 LETTERS, LETTER_BYTES, LETTER_DAYS = 10_000, 1_000, 30
-"""Bounds of the dead letters: their number, the bytes of a text, and how long they stay."""
+"""Bounds of the dead letters: their number, the bytes of a text, and the days that they stay."""
 
 KEPT_NOTICES = 100_000
 
@@ -85,10 +85,10 @@ HEAD = (*RECORD, "idem", "tags", "audit")
 
 
 class Call(Protocol):
-    """Calls a script of the store."""
+    """A function that runs a script of the store."""
 
     def __call__(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
-        """Run a script for a request of the store, and return its reply."""
+        """Run a script for the request `verb`, and return its reply."""
 
 
 class LimitAway(StoreError):
@@ -96,7 +96,7 @@ class LimitAway(StoreError):
 
 
 class _PackedRun(Exception):
-    """A run must be unpacked before this is planned."""
+    """A run must be unpacked before the plan."""
 
 
 class Transaction:
@@ -148,7 +148,7 @@ class Transaction:
         key = shape_key(fingerprint)
         is_there = self.write_set.read_unvalidated(key, "meta") is not None
         if self.write_set.expected.get("graphs", {}).get(graph_id) != fingerprint.encode():
-            # That of the current graph is there as long as the graph is current.
+            # The current shape exists as long as the graph is current.
             self.write_set.patterns[key, "meta"] = "." if is_there else "^$"
         return self.write_set.topology(graph_id, fingerprint) if is_there else None
 
@@ -224,7 +224,7 @@ class Transaction:
         is_own = kind.startswith(OF_INTERRUPTS) and detail.startswith(record.run_id + SEPARATOR)
         short = suffix + (detail.removeprefix(record.run_id) if is_own else detail)
         if kind == EventKind.INTERRUPT_ASKED and is_own and data is not None:
-            # The question has the rest, with people who were added later.
+            # The rest is in the question, which may also have people who were added later.
             short = f"\n{len(data.get('assignees', ()))}\n{detail.removeprefix(record.run_id)}"
         counters.events.append(prefix + node + short)
         if record.path and not kind.startswith(OF_RUNS):
@@ -263,10 +263,10 @@ class Transaction:
             "at",
             self.clock(),
         )
-        # The script counts what these delete.
+        # The script counts the letters that these delete.
         self.write_set.command("XADD", "dead", "*", *body)
         self.write_set.command("XTRIM", "dead", "MAXLEN", "~", LETTERS)
-        # Ids are the server's time, which is not that of a test's clock.
+        # Ids contain the server's time, which differs from a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
         self.write_set.command("XTRIM", "dead", "MINID", oldest)
 
@@ -293,7 +293,7 @@ class Transaction:
             ledger.append(self.write_set, entry)
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
-        """Write changes of slots and queues; `Transactions._offer_slots` starts who is offered one."""
+        """Write changes of slots and queues; `Transactions._offer_slots` starts nodes with an offer."""
         write_set = self.write_set
         if write_set.settings.elsewhere(action.key) is not None:
             self._limit_elsewhere(run_id, action)
@@ -326,7 +326,7 @@ class Transaction:
         return ()
 
     def _limit_elsewhere(self, run_id: str, action: LimitAction) -> None:
-        """Note what the partition that counts a key has to do after the commit; a slot is held before it."""
+        """Note the work after the commit for the partition that counts a key; it held a slot before."""
         write_set, run, key = self.write_set, self.find(run_id), action.key
         arguments: tuple[Argument, ...] = ()
         match action:
@@ -344,7 +344,7 @@ class Transaction:
             write_set.slots_elsewhere.append((key, arguments))
 
     def bound_size(self, run_id: str) -> None:
-        """Refuse what is written if its run has no room for it."""
+        """Refuse the commit if the run has no room for its writes."""
         run = self.find(run_id)
         if run is not None:
             self.write_set.bounded_roots.add(run.record.root)
@@ -359,7 +359,7 @@ class Transaction:
             is_there = write_set.read_set.reply("EXISTS", TEMPLATE)
             write_set.patterns[TEMPLATE, "template"] = "." if is_there else "^$"
         if doorbells and settings.push and not write_set.read_set.reply("EXISTS", TEMPLATE):
-            # No worker has left a template to ring with: the next sweep rings.
+            # No worker has left a template for doorbells: the next sweep rings.
             soon = write_set.read_set.now + settings.lease_ms
             for bell in doorbells:
                 for member in (f"node|{bell.run_id}|{bell.node}", f"callback|{bell.run_id}|"):
@@ -368,7 +368,7 @@ class Transaction:
 
 
 def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
-    """Name the fields of a run that every transition of it needs, and others; each with the key."""
+    """Name the fields of a run that every transition needs, and `names`; each with the run's key."""
     key = run_key(run_id)
     return [(key, name) for name in (*HEAD, *names)]
 
@@ -377,12 +377,12 @@ Plan = Callable[[Transaction], Reply]
 
 
 class Transactions:
-    """Runs requests as transactions: each is planned and committed, again after every conflict."""
+    """Runs requests as transactions: each is planned and committed, and retried after a conflict."""
 
     def __init__(
         self, call: Call, confirm: Callable[[str], None], settings: StoreSettings
     ) -> None:
-        """`call` runs a script; `confirm` waits until what was written for a request is safe."""
+        """Take `call`, which runs a script, and `confirm`, which waits until a request's writes are safe."""
         self._call, self._confirm, self._settings = call, confirm, settings
 
     def run(
@@ -395,15 +395,15 @@ class Transactions:
         makes_room: bool = False,
         speculation: ReadSet | None = None,
     ) -> Reply:
-        """Plan a request of the store and commit it; return its reply, with doorbells that are still to ring.
+        """Plan a request and commit it; return its reply, with the doorbells that are still to be rung.
 
-        `wants` and `asks` are what it will read: (key, field) and commands. With `makes_room` it is done on a
-        server whose memory is full. With `speculation` the first commit comes without a look, if that has all
-        that the plan reads.
+        `wants` and `asks` are the (key, field) pairs and commands that it will read. With `makes_room` it is
+        done even if the server's memory is full. With `speculation` the first commit comes without a look, if
+        that has all values that the plan reads.
 
         Raises:
             StoreError: the store could not be reached or refused, or each of many tries met a conflict.
-            CorruptDocument: it refuses what was planned on exactly what it has.
+            CorruptDocument: the store refuses a plan that was made on exactly its contents.
         """
         read_set, conflicts, repeats = speculation or ReadSet(), 0, 0
         contents_at_conflict: tuple[object, ...] = ()
@@ -446,10 +446,10 @@ class Transactions:
                 self._confirm(verb)
                 return reply
             # A conflict, or a refusal that was planned on several looks or on a guess: a refusal must be
-            # right at one moment. A commit may follow several looks: what it validates it compares with what
-            # is stored then. A value that it does not validate is constant, or only added to, or changes only
-            # together with a validated one that was read before it or with it. To read single values again
-            # after a conflict would break the third, so everything is read again.
+            # right at one moment. A commit may follow several looks: it compares the validated values with
+            # the stored ones. An unvalidated value is constant, or only added to, or changes only together
+            # with a validated one that was read before it or with it. Reading single values again after a
+            # conflict would break the last of these, so everything is read again.
             read_set.reread_all()
             self._look(read_set, verb)
         raise StoreError(
@@ -457,7 +457,7 @@ class Transactions:
         )
 
     def _plan(self, write_set: WriteSet, plan: Plan, *, defers_to_timer: bool) -> Reply:
-        """Run a plan. On an incomplete or a wrong read set it may fail, and is not used."""
+        """Run a plan. On an incomplete or wrong read set it may fail, and its reply isn't used."""
         transaction = Transaction(write_set, defers_to_timer=defers_to_timer)
         try:
             reply = plan(transaction)
@@ -475,7 +475,7 @@ class Transactions:
         return reply
 
     def _look(self, read_set: ReadSet, verb: str) -> None:
-        """Read what the read set lacks, all at one moment."""
+        """Read the values that the read set lacks, all at one moment."""
         if read_set.rates or read_set.wanted_slots:
             self._reserve(read_set, verb)
             if not read_set.is_incomplete:
@@ -488,7 +488,7 @@ class Transactions:
         """Reserve times under rates, and hold slots that other partitions count.
 
         Raises:
-            LimitAway: one of those can't be reached.
+            LimitAway: one of those partitions can't be reached.
         """
         times: dict[str, int] = {}
         homes = {key: self._settings.elsewhere(key) for key in read_set.rates}
@@ -516,7 +516,7 @@ class Transactions:
         read_set.wanted_slots = {}
 
     def _return_elsewhere(self, write_set: WriteSet) -> Iterator[Doorbell]:
-        """Return slots that other partitions count; what fails is done there when its lease is over."""
+        """Return slots that other partitions count; after a failure, they do it when the lease is over."""
         for key, arguments in write_set.slots_elsewhere:
             home = self._settings.elsewhere(key)
             try:
@@ -549,7 +549,7 @@ def _reached(home: Callable[..., list[Any]], *arguments: Argument) -> list[Any]:
 
 
 def transactions_of(connection: RedisConnection, prefix: str) -> Transactions:
-    """Open transactions of a partition's keys that belong to no run, which need no settings of a store."""
+    """Open transactions on a partition's keys outside of runs, which need no settings of a store."""
     scripts = Scripts(connection, prefix)
 
     def call(name: str, *arguments: Argument, verb: str = "") -> list[Any]:
