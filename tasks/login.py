@@ -10,6 +10,7 @@ import hmac
 import os
 
 from fastapi import Request
+
 from runner.approvals import Principal
 from runner.server import Person
 from runner.server.access import GRANTS
