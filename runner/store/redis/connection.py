@@ -153,7 +153,7 @@ NOTICED_WITHIN = 0.5
 """Seconds within which a thread that waits for the server notices that it must stop."""
 
 KERNEL_WAITS = sys.platform == "linux" and sys.maxsize > 2**32
-"""Whether a socket's time limits have the form set below; other platforms have another form."""
+"""True if a socket's time limits have the form set below; other platforms have another form."""
 
 ASKED_WITHIN = 1.0
 """Seconds that a Sentinel has to name the primary before another one is asked."""

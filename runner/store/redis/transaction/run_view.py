@@ -95,7 +95,7 @@ class RunInTransaction:
         self.key = run_key(record.run_id)
         self._defers_to_timer = defers_to_timer
         self._compares_run_field = False
-        """Whether the commit compares the run's field `run` as a whole, with the number of its events."""
+        """True if the commit compares the run's field `run` as a whole, with the number of its events."""
         self._nodes: dict[str, NodeRecord] = {}
         self._read_nodes: dict[str, NodeRecord] = {}
         self._loops: dict[int, LoopRecord] = {}
