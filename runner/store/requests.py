@@ -537,7 +537,7 @@ class RetryVisit(VisitRequest):
 
     @property
     def by(self) -> str:
-        """Who pauses the key."""
+        """The name of the node that pauses the key."""
         return f"node {self.token.node} of run {self.token.run_id}"
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:

@@ -45,7 +45,7 @@ class Key:
 
 
 _ENDED = (
-    "until its run has ended, and is in the archive where there is one, then for the retention; a child's "
+    "until its run has ended, and is archived if an archive exists, then for the retention; a child's "
     "as long as its root's"
 )
 
@@ -55,29 +55,29 @@ DICTIONARY = (
         "g:<fingerprint>",
         "hash",
         "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; "
-        "runs, how many use it",
+        "runs, the number of runs that use it",
         "while current or used by a run, then for the retention",
     ),
     Key(
         "r:<run>",
         "hash",
-        "v (form, ms of creation; so long that the hash is a table, until it asks or ends), run (status, "
+        "v (form, ms of creation; long enough to make the hash a table, until it asks or ends), run (status, "
         "counters), of (fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel "
-        "(nonce), ended, ends, unreported; unless they are as usual (null, {}, nothing, for root the run "
+        "(nonce), ended, ends, unreported; unless they have defaults (null, {}, nothing, for root the run "
         "itself) task, state, tags, idem, on_end, trace, requester (JSON), "
         "parent_node, root, path; at the root size (bytes, with all runs inside); "
-        "chatter (bytes of long events since older ones had to go); n:<node>, l:<loop> records; "
+        "chatter (bytes of long events since older ones were removed); n:<node>, l:<loop> records; "
         "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
         "entry (JSON, of a function from its duration on), large: @<root> <digest>; q:<node> questions of "
-        "its visit; by a question's id without its run's, as all of these are: i:<question> number, "
-        "asked ms, expires ms, question (JSON; or z and that by deflate; or y, its digest and that without "
-        "it), d:<question> status, ms, nonce, "
-        "answer (JSON); v:<question> how its votes stand, "
+        "its visit; with question ids without their run's id, as in all of these: i:<question> number, "
+        "asked ms, expires ms, question (JSON; or z and its deflated form; or y, its digest and its deflated "
+        "form without the digest), d:<question> status, ms, nonce, "
+        "answer (JSON); v:<question> standing of its votes, "
         "v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); k:<node> document "
-        "that resumes it (JSON), or 1 where it has a task of its own, t:<node>.<visit> (JSON); m:<map> "
-        "record of its items; h:<reference> how the work of that name ended, which another system does "
-        "(JSON); b:<name> what agents with a budget have spent, see "
-        "budget:<tag>=<value>:<window>:<number>; audit how many entries the audit has of it, if any",
+        "that resumes it (JSON), or 1 if it only has a task t:<node>.<visit> (JSON); m:<map> "
+        "record of its items; h:<reference> outcome of the work of that name in another system "
+        "(JSON); b:<name> spending of agents with a budget, see "
+        "budget:<tag>=<value>:<window>:<number>; audit number of its entries in the audit, if any",
         _ENDED,
     ),
     Key(
@@ -89,42 +89,42 @@ DICTIONARY = (
     Key(
         "r:<run>:e",
         "list",
-        "events, of a packed run one text (redis/packed_runs.py); the last has the number that the run "
+        "events, for a packed run one text (redis/packed_runs.py); the last has the number that the run "
         "counts: kind, ms, visit, node, data (JSON), detail; a question of the run itself without the run's "
-        "id, and one that is asked with how many people in place of what i:<question> has; a receipt "
-        "without what its question's id says",
+        "id; an asked question with its number of people in place of the data in i:<question>; a receipt "
+        "without the fields that its question's id implies",
         _ENDED + "; the last 10,000 or so, fewer long ones",
     ),
     Key(
         "r:<run>:w",
         "stream",
-        "wakes those that wait for the run's next event",
-        "some seconds after them",
+        "wakes readers that wait for the run's next event",
+        "until some seconds after their wait",
     ),
     Key(
         "r:<run>:s",
         "stream",
-        "wakes those that wait until the run executes no more",
-        "some seconds after them",
+        "wakes readers that wait for the run to stop executing",
+        "until some seconds after their wait",
     ),
     Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
     Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
     Key(
         "r:<run>:b",
         "hash",
-        "digest -> length of a large value of the run or of one inside it, and the value (JSON, by zlib)",
+        "digest -> length of a large value of the run or of a run inside it, and the value (JSON, by zlib)",
         _ENDED,
     ),
     Key(
         "key:o:<graph>:<key>",
         "zset",
-        "open runs of a key of a graph's concurrency, by the ms at which they began",
+        "open runs of a graph's concurrency key, by the ms at which they began",
         "while they are open",
     ),
     Key(
         "key:q:<graph>:<key>",
         "zset",
-        "runs that wait to begin until another of their key has ended, by the ms of their start",
+        "runs that wait to begin until another run of their key has ended, by the ms of their start",
         "while they wait",
     ),
     Key(
@@ -153,57 +153,58 @@ DICTIONARY = (
         "until forgotten: it is the user's data",
     ),
     Key(
-        "moving:m:<session>", "list", "messages of a session that go to its home", "until moved"
+        "moving:m:<session>", "list", "messages of a session to move to its home", "until moved"
     ),
     Key(
         "moving:s:<session>",
         "hash",
-        "the same of its state: name -> [value]; [] deletes",
+        "the same for its state: name -> [value]; [] deletes",
         "until moved",
     ),
     Key(
         "moving:n:<session>",
         "string",
-        "number of the part that was moved last",
+        "number of the last moved part",
         "until forgotten",
     ),
     Key(
         "moved:<session>",
         "hash",
-        "partition -> number of the part that it sent last",
+        "partition -> number of the last part that it sent",
         "until forgotten",
     ),
     Key(
         "budget:<tag>=<value>:<window>:<number>",
         "hash",
-        "what agents have spent in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last "
-        "bound, +<counter> what people have added to it, ?<question> that did, #<who spends> nonce of the "
-        "last request, and what was over then, @<counter> the visit that asks to raise the bound, &<counter> "
-        "how many wait for that, &<counter> <number> which, !<counter> <visit> why it was refused",
+        "spending of agents in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last "
+        "bound, +<counter> additions by people, ?<question> that made one, #<spender> nonce of the "
+        "last request, and its exceeded counter, @<counter> the visit that asks to raise the bound, "
+        "&<counter> number of visits that wait for that, &<counter> <number> each of them, "
+        "!<counter> <visit> why it was refused",
         "twice the window after the last request",
     ),
     Key(
         "timers",
         "zset",
-        "<kind>|<run, or a bound>|<node, question, key or nothing> by the ms it is due",
+        "<kind>|<run, or a bound>|<node, question, key or nothing> by the ms at which it is due",
         "until done",
     ),
     Key(
         "schedules",
         "hash",
-        "id of a schedule -> when it starts which graph (JSON)",
+        "id of a schedule -> its times and its graph (JSON)",
         "until removed",
     ),
     Key(
         "job:<job>",
         "hash",
-        "job: what is done to which runs (JSON), ended: when (ms), =<run> what became of it",
+        "job: the action and its runs (JSON), ended: its end (ms), =<run> the run's result",
         "seven days after its last result",
     ),
     Key(
         "webhooks",
         "hash",
-        "id of a webhook -> which notices are sent where, and the secret that signs them (JSON)",
+        "id of a webhook -> its notices, its address, and the secret that signs them (JSON)",
         "until removed",
     ),
     Key(
@@ -215,14 +216,14 @@ DICTIONARY = (
     Key(
         "mailed_questions",
         "hash",
-        "id of an open question -> who was sent a link, and whose has decided (JSON)",
+        "id of an open question -> the people who were sent a link, and whose link has decided (JSON)",
         "until it is decided",
     ),
     Key(
         "webhook:d:<webhook>",
         "hash",
-        "id of a delivery -> how it stands, and its body (JSON); #bytes of the bodies, #dropped how many, "
-        "#lock who sends until when (ms)",
+        "id of a delivery -> its state and its body (JSON); #bytes of the bodies, #dropped number, "
+        "#lock the sender and the lock's end (ms)",
         "7 days, the last 10,000 or 50 MB; until the webhook is removed",
     ),
     Key(
@@ -235,12 +236,12 @@ DICTIONARY = (
         "webhook:l:<webhook>",
         "zset",
         "ids of deliveries by the ms of their notices",
-        "as their documents",
+        "as long as their documents",
     ),
     Key(
         "early",
         "hash",
-        "answers that came before their questions: # how many, their bytes and the last number; "
+        "answers that came before their questions: # their count, their bytes and the last number; "
         "?<question> numbers of its answers, !<number> door and message (JSON)",
         "until asked or RUNNER_EARLY_ANSWER has passed",
     ),
@@ -253,7 +254,7 @@ DICTIONARY = (
     Key(
         "failing",
         "hash",
-        "member of timers -> how often it failed in a row",
+        "member of timers -> its failures in a row",
         "until it succeeds",
     ),
     Key(
@@ -261,7 +262,7 @@ DICTIONARY = (
         "zset",
         "open questions of an outermost graph, by the ms they were asked; closed ones by minus the ms they "
         "were closed",
-        "until a run of the graph expires, closed ones that are older than the retention go",
+        "closed ones until a run of the graph expires and they are older than the retention",
     ),
     Key(
         "open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"
@@ -277,13 +278,13 @@ DICTIONARY = (
     Key(
         "open:due:<list>",
         "zset",
-        "of each of these lists what expires, by the ms it does",
+        "expiring questions of each of these lists, by the ms at which they expire",
         "until closed",
     ),
     Key(
         "open:r:<run>",
         "zset",
-        "the same of an outermost run, but for those of its own nodes that are no items of maps",
+        "the same for an outermost run, except questions of its own nodes that aren't items of maps",
         "until closed",
     ),
     Key(
@@ -301,9 +302,9 @@ DICTIONARY = (
     Key(
         "limit:h:<limit>",
         "zset",
-        "<run>|<node> that have a place of the limit; those for whom one is kept by the ms it lapses; of "
+        "<run>|<node> that have a place of the limit; by the ms at which it lapses if the place is kept; for "
         "runs in other partitions @<visit>.<fence before the claim>|<run>|<node>, kept by 9e15",
-        "while a node has one",
+        "while a node has a place",
     ),
     Key(
         "limit:q:<limit>",
@@ -314,8 +315,8 @@ DICTIONARY = (
     Key(
         "fair:w:<lane>",
         "zset",
-        "<run>.<node>.<visit>.<attempt> whose doorbells are rung, of nodes that share <queue>|<priority> "
-        "between keys, by the ms at which the window counts them no more",
+        "<run>.<node>.<visit>.<attempt> with rung doorbells, in the <queue>|<priority> that keys share, "
+        "by the ms at which the window stops counting them",
         "until a worker has them",
     ),
     Key(
@@ -327,19 +328,19 @@ DICTIONARY = (
     Key(
         "fair:p:<lane>",
         "zset",
-        "keys by their pass: the least is next",
+        "keys by their pass: the smallest is next",
         "while they have nodes",
     ),
     Key(
         "fair:s:<lane>",
         "hash",
-        "time: the pass of the last node that was taken; count of those that came; =<key> its stride",
+        "time: the pass of the last taken node; count of nodes that came; =<key> its stride",
         "for ever; a key's while it has nodes",
     ),
     Key(
         "fair:windows",
         "hash",
-        "queue -> how many doorbells of it are rung at a time",
+        "queue -> the most doorbells of it that are rung at a time",
         "for ever",
     ),
     Key(
@@ -351,55 +352,55 @@ DICTIONARY = (
     Key(
         "limits",
         "hash",
-        "name of a limit -> what operators have set of it, and what of it is paused (JSON)",
+        "name of a limit -> the operators' setting, and its pauses (JSON)",
         "until reset",
     ),
     Key(
         "rates:<limit>",
         "zset",
         "keys of a limit with a rate by the ms at which the next execution may begin",
-        "until then; 100,000 of a limit, without those whose time comes first",
+        "until then; at most 100,000 of a limit, the earliest removed first",
     ),
     Key(
         "retiring",
         "list",
-        "children of ended runs, whose keys must still get their expiry; of removed ones, to be removed",
+        "children of ended runs, whose keys must still get their expiry; children of removed runs, to remove",
         "until swept",
     ),
     Key(
         "archive",
         "hash",
-        "place: where workers archive ended runs; at: when one last looked for some (ms); problem: why not",
+        "place: the archive of ended runs; at: the last search for runs (ms); problem: the last failure",
         "for RUNNER_ARCHIVE_HOLD after that",
     ),
     Key(
         "unarchived",
         "zset",
-        "ended runs, without those inside others, by the ms at which they may be archived",
+        "ended runs, except runs inside others, by the ms at which they may be archived",
         "until archived, or for RUNNER_ARCHIVE_HOLD",
     ),
     Key(
         "retired",
         "zset",
-        "ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys are gone",
+        "ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys expire",
         "until swept",
     ),
     Key(
         "packed",
         "string",
-        "the entry of retired that was looked at last to pack its run: its ms, the entry",
+        "the last entry of retired that was examined to pack its run: its ms, the entry",
         "for ever",
     ),
     Key(
         "wake",
         "list",
-        "one entry while a sweep is asked for: there was nothing to ring with",
+        "one entry while a sweep is requested, because no doorbell template was stored",
         "until swept",
     ),
     Key(
         "notices",
         "stream",
-        "what approval services act on",
+        "notices for approval services",
         "until every group has acknowledged them, about 100,000; without a group about 500",
     ),
     Key(
@@ -411,7 +412,7 @@ DICTIONARY = (
     Key(
         "audit",
         "stream",
-        "entries of the audit (JSON), those of one step together, without their place in its tree",
+        "entries of the audit (JSON), one step's entries together, without their place in its tree",
         "until sealed, RUNNER_AUDIT_KEEP has passed and an archive has them",
     ),
     Key(
@@ -425,25 +426,25 @@ DICTIONARY = (
     Key(
         "audit:leaves",
         "list",
-        "hash of each sealed entry, from the first that is here",
-        "as long as those",
+        "hash of each sealed entry, from the first that is still here",
+        "as long as the entries",
     ),
     Key(
         "grants",
         "hash",
-        "id -> grant and the votes for it (JSON); of the first partition alone",
+        "id -> grant and the votes for it (JSON); only in the first partition",
         "some weeks after it is over",
     ),
     Key(
         "grant:<id>",
         "hash",
-        "used (how often), sum:<argument>, key:<idempotency key> of each use",
+        "used (the count), sum:<argument>, key:<idempotency key> of each use",
         "some weeks after it is over",
     ),
     Key(
         "absences",
         "hash",
-        "principal -> until when they are away, and who votes for them (JSON); of the first partition alone",
+        "principal -> the end of their absence, and who votes for them (JSON); only in the first partition",
         "until they are back",
     ),
     Key(
@@ -455,7 +456,7 @@ DICTIONARY = (
     Key(
         "passkeys",
         "hash",
-        "x of a passkey's public key -> how often it had signed when it was used last",
+        "x of a passkey's public key -> its signature count at its last use",
         "for ever",
     ),
     Key(
@@ -468,20 +469,20 @@ DICTIONARY = (
     Key(
         "partitions",
         "list",
-        "how many partitions the store has had; the present number last",
+        "numbers of partitions that the store has had; the present number last",
         "for ever",
     ),
     Key(
         "spread",
         "hash",
-        "graph -> whether its runs may live in any partition: 1; 0 if it has limits, 2 if it has them now; "
+        "graph -> 1 if its runs may live in any partition; 0 if it has limits, 2 if it has them now; "
         "key:<by> if the key of its concurrency names the partition",
         "for ever",
     ),
     Key(
         "durable",
         "string",
-        "what is written to wait for a disk or a replica: the level",
+        "the mark that is written to wait for a disk or a replica: the level",
         "for ever",
     ),
     Key(

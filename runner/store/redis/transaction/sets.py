@@ -119,7 +119,7 @@ class ArrivalCount:
 
 @dataclass(frozen=True, slots=True)
 class LimitPosition:
-    """Return whether a slot of a limit is free for a member ("<run>|<node>") that waits since a time (ms)."""
+    """Presumed availability of a limit's slot for a member ("<run>|<node>") that waits since a time (ms)."""
 
     key: str
     member: str
