@@ -421,7 +421,7 @@ class Client:
         """
         if status and status not in set(Status):
             raise UsageError(
-                f"{status!r:.40} is no status of a run; there are {', '.join(Status)}."
+                f"{status!r:.40} isn't a status of a run; there are {', '.join(Status)}."
             )
         if status == Status.HELD:
             status = Status.NEEDS_MIGRATION

@@ -392,7 +392,7 @@ class GraphBuilder:
             if connected and node not in connected:
                 raise DefinitionError(
                     f"node {node!r} has no edges, while other nodes have some: it would run first. Add the "
-                    f"missing edge, or call set_entry_point({node!r}) if it is to start with the run."
+                    f"missing edge, or call set_entry_point({node!r}) if it should start with the run."
                 )
         return entries
 
@@ -454,7 +454,7 @@ def _executor(executor: object) -> tuple[Any, str]:
             module, name = adapter
             raise DefinitionError(
                 f"an agent of {cls.__module__.partition('.')[0]} can't be a node itself: each execution "
-                f"needs an agent of its own. Write a function that builds it, and add {name}(function); "
+                f"needs its own agent. Write a function that builds it, and add {name}(function); "
                 f"{name} is in {module}."
             )
     kind = getattr(executor, "kind", None)

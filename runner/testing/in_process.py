@@ -97,7 +97,7 @@ class Crashes:
         points = ", ".join(CrashPoint)
         if point not in list(CrashPoint):
             raise UsageError(
-                f"there is no crash point {point!r}, so nothing will crash; choose one of {points}."
+                f"{point!r} isn't a crash point, so nothing will crash; choose one of {points}."
             )
         self._left[node, CrashPoint(point)] = times
 

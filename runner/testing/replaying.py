@@ -79,7 +79,7 @@ def replay(
         or "graph" not in document
     ):
         raise UsageError(
-            "this is no document of `runner runs export`, so nothing was compared."
+            "this isn't a document of `runner runs export`, so nothing was compared."
         )
     registry = Registry()
     # An inner graph is found by its path, which begins with the name of its root run's graph.
