@@ -1,4 +1,4 @@
-"""The pytest plugin, installed with the package: fixtures for tests of graphs. It imports only pytest.
+"""Fixtures for tests of graphs: the pytest plugin, installed with the package; imports only pytest.
 
 `run_graph`, `clock` and `crash_at` need nothing, `fake_store` needs the package fakeredis.
 `runner_store` and `runner_worker` start real processes, and need a Valkey or Redis server. If a
