@@ -28,7 +28,7 @@ WAIT = 1.0
 WAITERS = 128
 """Threads for blocking reads; with more waits than that at once, each sees a change a little later."""
 
-# Not those of the other calls, which would queue behind reads that block.
+# Other calls have separate threads, so that they don't queue behind blocking reads.
 _waiters = ThreadPoolExecutor(WAITERS, thread_name_prefix="runner-waits")
 
 
@@ -40,7 +40,7 @@ class _Async(Generic[Wrapped]):
 def _coroutine(
     method: Callable[Concatenate[Wrapped, Arguments], Result],
 ) -> Callable[Concatenate[_Async[Wrapped], Arguments], Coroutine[Any, Any, Result]]:
-    """Make a coroutine function of a method, with its signature and its docstring."""
+    """Make a coroutine function of a method, with its signature and docstring."""
 
     @functools.wraps(method)
     async def call(
@@ -80,12 +80,12 @@ class AsyncRun(_Async[Run]):
         """Read the run's status.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: the run doesn't exist.
         """
         return await in_thread(lambda: self.sync.status)
 
-    async def wait(self, timeout: float | None = None) -> GraphResult:  # noqa: ASYNC109 - as Run has it
-        """Wait until the run has ended or only people can go on; `timeout` in seconds.
+    async def wait(self, timeout: float | None = None) -> GraphResult:  # noqa: ASYNC109 - as in Run
+        """Wait until the run has ended or only people can continue it; `timeout` in seconds.
 
         Raises:
             TimeoutError: it was still executing then; the run continues.
@@ -138,7 +138,7 @@ class AsyncClient(_Async[Client]):
         dispatcher: Dispatcher | None = None,
         registry: Registry = registry,
     ) -> None:
-        """Without arguments the `RUNNER_*` settings decide."""
+        """Open the store of these arguments, or by default of the `RUNNER_*` settings."""
         super().__init__(
             Client(
                 redis_url,

@@ -1,6 +1,6 @@
-"""One asyncio loop per process, on a daemon thread: where async nodes and all agents run.
+"""One asyncio loop per process, on a daemon thread, for async nodes and all agents.
 
-A process that was forked gets a loop of its own at its first use; one lock guards the start.
+A forked process gets a new loop at its first use; a lock guards the start.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ class _ProcessLoop:
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         while True:
-            # A task that calls sys.exit() ends the loop's run; its caller gets that, the others go on.
+            # A task that calls sys.exit() ends the loop's run; its caller gets the exit, others
+            # continue.
             with suppress(SystemExit, KeyboardInterrupt):
                 self.loop.run_forever()
 
@@ -86,7 +87,7 @@ _current: _ProcessLoop | None = None
 
 
 def _forked() -> None:
-    # The child inherits neither the thread nor, for certain, a lock that is free.
+    # The child doesn't inherit the thread, and the lock that it inherits may be held.
     global _lock, _current
     _lock, _current = threading.Lock(), None
 
@@ -104,14 +105,14 @@ def _process_loop() -> _ProcessLoop:
 
 
 class Stop:
-    """Ends the async work of one node from another thread, with an error as the reason."""
+    """Ends a node's async work from another thread, with an error as the reason."""
 
     def __init__(self) -> None:
         self._works = set[Future[Any]]()
         self._error: Exception | None = None
 
     def __call__(self, error: Exception) -> None:
-        """Cancel what runs. Its caller gets the error; if nothing runs, the next caller does, once."""
+        """Cancel the running work; its caller, or else the next caller, gets the error once."""
         self._error = error
         for work in list(self._works):
             work.cancel()
@@ -130,7 +131,7 @@ class Stop:
             self._works.discard(work)
 
     def _taken(self) -> Exception:
-        # Callbacks run after this error is raised, and must not get it, too.
+        # Callbacks run after this error is raised, and must not get it as well.
         error, self._error = self._error or CancelledError(), None
         return error
 
@@ -148,8 +149,8 @@ def stop_by(stop: Stop) -> None:
 def run(work: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine to its end from sync code and return its result, with the caller's context.
 
-    Where the caller is itself on a running loop, or works for one that waits, the work gets a fresh
-    thread with a loop of its own, because waiting for it on the loop it needs would never end.
+    If the caller is on a running loop, or works for a caller that waits on one, the work gets a new
+    thread with its own loop, because waiting for it on the loop it needs would never end.
     """
     context = contextvars.copy_context()
     if _waits.get() or is_running():
@@ -173,7 +174,7 @@ def is_running() -> bool:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Mark the caller's thread as waiting inside the block: work done for it can't use its loop."""
+    """Mark the caller as waiting inside the block: work done for it can't use its loop."""
     before = _waits.set(_waits.get() or is_running())
     try:
         yield
@@ -213,13 +214,13 @@ def _hand_over(task: asyncio.Task[Result], done: Future[Result]) -> None:
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
-    """Run a sync function on a thread, with this context, and return or raise what it does.
+    """Run a sync function on a thread, in this context, and return its result or raise its error.
 
-    `asyncio.to_thread` alone would wait for ever where the function raises StopIteration.
+    `asyncio.to_thread` alone would wait forever if the function raises StopIteration.
     """
     result, error = await asyncio.to_thread(_caught, function, arguments, named)
     if isinstance(error, StopIteration):
-        raise RuntimeError("a function raised StopIteration") from error  # noqa: TRY004 - no type is wrong
+        raise RuntimeError("a function raised StopIteration") from error  # noqa: TRY004 - see above
     if error is not None:
         raise error
     return cast("Result", result)
@@ -237,7 +238,7 @@ def _caught(
 def is_cancelled() -> bool:
     """Return whether the running task was cancelled from outside.
 
-    User code may end in a CancelledError of its own making; that is an error like any other.
+    User code may raise a CancelledError itself; that is an error like any other.
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

@@ -46,7 +46,7 @@ from runner.records.run import Status, existing
 from runner.store.interface import Dispatcher, Doorbell, Event, Store
 
 UNCHANGED = object()
-"""The default of what a new run takes over from another one."""
+"""The default of arguments that a new run otherwise takes from another run."""
 
 
 STILL_EXECUTES = (
@@ -55,14 +55,14 @@ STILL_EXECUTES = (
 )
 
 WAIT = 5.0
-"""Seconds of one blocking read of a run's events; a longer wait is several of these."""
+"""Seconds of one blocking read of a run's events; a longer wait is several reads."""
 
 
 class SweeperDispatcher:
-    """A Dispatcher for programs without a broker: the store rings, or a worker's next sweep."""
+    """A Dispatcher for programs without a broker: the store or a worker's next sweep rings."""
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Publish nothing: each doorbell has a timer in the store, which is due at once."""
+        """Publish nothing: each doorbell has a timer in the store that is due at once."""
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
         """Return False: a worker makes the call."""
@@ -73,7 +73,7 @@ class Run:
     """One run: its state is in the store, this object only names it."""
 
     def __init__(self, run_id: str, engine: Engine) -> None:
-        """`Client.start` and `Client.run` make these."""
+        """Name a run; use `Client.start` or `Client.run` instead."""
         self.id = run_id
         self._engine = engine
 
@@ -82,7 +82,7 @@ class Run:
         """The run's status in the store.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: the run doesn't exist.
         """
         return existing(self._engine.store.peek(self.id), self.id).status
 
@@ -90,13 +90,13 @@ class Run:
         """Read everything about the run in its present state.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: the run doesn't exist.
         """
         store = self._engine.store
         return graph_result(store, existing(store.read(self.id), self.id))
 
     def wait(self, timeout: float | None = None) -> GraphResult:
-        """Wait until the run has ended or only people can go on; `timeout` in seconds.
+        """Wait until the run has ended or only people can continue it; `timeout` in seconds.
 
         Raises:
             TimeoutError: it was still executing then; the run continues.
@@ -111,22 +111,23 @@ class Run:
         return result
 
     def _settled(self, wait: float) -> GraphResult | None:
-        """Return the result if nothing executes, at most so many seconds later."""
+        """Return the result if nothing executes, after at most `wait` seconds."""
         if self._engine.store.is_executing(self.id, max(wait, 0)):
             return None
-        # An answer may have come since: what is returned is judged by the read that it is made of.
+        # An answer may have come since, so the status is checked in the result itself.
         result = self.result()
         return None if result.status is Status.EXECUTING else result
 
     def interrupts(self) -> list[Interrupt]:
-        """List the run's open questions, those of graphs inside it included."""
+        """List the run's open questions, including questions of nested graphs."""
         return self.result().interrupts
 
     def respond(self, responses: Sequence[Mapping[str, object]]) -> list[Receipt]:
         """Answer in the Strands shape; the set is applied whole or not at all.
 
         Raises:
-            ResponseError: the shape is not `[{"interruptResponse": {...}}]`, or a question is of another run.
+            ResponseError: the shape isn't `[{"interruptResponse": {...}}]`, or a question is
+                another run's.
         """
         answers = answers_from(list(responses))
         check_run(self.id, answers, self._engine.store.peek)
@@ -144,37 +145,38 @@ class Run:
     def _next_events(
         self,
         position: str,
-        follow: bool,  # noqa: FBT001 - of `events`
+        follow: bool,  # noqa: FBT001 - as in `events`
         wait: float,
     ) -> tuple[Sequence[Event], bool]:
-        """Read a page of events, and whether more may come."""
+        """Return a page of events, and whether more may come."""
         record = self._engine.store.peek(self.id)
         more_to_come = follow and record is not None and not record.is_final
         events = self._engine.store.events(self.id, position, wait=wait if more_to_come else 0)
         return events, more_to_come or bool(events)
 
     def cancel(self, reason: str = "cancelled by a caller") -> bool:
-        """Stop the run; False when it had ended or was stopping already.
+        """Cancel the run; False if it had already ended or was stopping.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: the run doesn't exist.
         """
         return self._engine.cancel(self.id, reason) == "cancelled"
 
     def retry(self, node: str | None = None, *, by: Principal | str | None = None) -> list[str]:
         """Continue a failed or cancelled run; return the nodes that run again.
 
-        What has completed stays and is not run again. Nodes that failed or were cancelled, or the one
-        failed node that is named, run again in the same visit: same idempotency key, so `once()` and
-        an agent's conversation continue where they were, and withdrawn questions are asked again. A node
-        that ran without the output of one that failed runs once more when that has completed. Limits
-        of executions and of time count from zero. Child runs continue with their parent. Where the last
-        node completed while the run was being stopped, no node runs and the run is completed. `by` is who
-        asks for it: an event of the run and the audit have it.
+        Completed visits stay and are not run again. Nodes that failed or were cancelled, or only
+        the failed `node`, run again in the same visit: with the same idempotency key, so `once()`
+        and an agent's conversation continue where they were, and withdrawn questions are asked
+        again. A node that ran without the output of a failed node runs once more when that node has
+        completed. Limits of executions and of time count from zero. Child runs continue with their
+        parent. If the last node completed while the run was being stopped, no node runs and the run
+        is completed. `by` is the principal who asks for the retry; an event of the run and the
+        audit record it.
 
         Raises:
-            NotFoundError: there is no such run or node. UsageError: the node has not failed, or the run
-                is the child of another. ConflictError: the run has not ended, or has completed.
+            NotFoundError: the run or the node doesn't exist. UsageError: the node has not failed,
+                or the run is a child run. ConflictError: the run has not ended, or has completed.
         """
         return recovery.retry(self._engine, self.id, node, by)
 
@@ -185,18 +187,19 @@ class Run:
         drop: Collection[str] = (),
         dry_run: bool = False,
     ) -> MigrationResult:
-        """Migrate this run, which waits, to the graph that the workers have now.
+        """Migrate this waiting run to the graph that the workers have now.
 
-        What has completed stays and is not run again; a waiting node that still exists continues in its
-        visit, with its questions and answers. `mapping` maps older nodes to the present ones: {"old": "new"};
-        a node mapped to itself can use what it kept though its `version` has changed. `drop` names older
-        nodes to remove. Nodes of nested graphs are written "outer/inner". A new edge counts as taken where
-        its source has completed, if it has no condition or the condition holds now. With `dry_run` nothing
-        is changed.
+        Completed visits stay and are not run again; a waiting node that still exists continues in
+        its visit, with its questions and answers. `mapping` maps older nodes to the present ones:
+        {"old": "new"}; a node mapped to itself keeps its state although its `version` has changed.
+        `drop` names older nodes to remove. Nodes of nested graphs are written "outer/inner". A new
+        edge counts as taken if its source has completed and it has no condition or its condition
+        holds now. With `dry_run` nothing is changed.
 
         Raises:
-            NotFoundError: there is no such run or node. UsageError: the run is the child of another, or two
-                nodes would have one name. ConflictError: it does not wait, or can't be migrated this way.
+            NotFoundError: the run or a node doesn't exist. UsageError: the run is a child run, or
+                two nodes would have one name. ConflictError: it isn't waiting, or can't be migrated
+                this way.
         """
         return migration.migrate(
             self._engine,
@@ -206,15 +209,16 @@ class Run:
         )
 
     def remove(self) -> None:
-        """Remove this run, which has ended, and all runs nested in it before their retention is over.
+        """Remove this ended run, and all runs nested in it, before their retention is over.
 
-        Its task, results, questions, answers, messages and events are gone, and its idempotency key may
-        start another run. Nested runs are removed by the next sweep. Data already sent elsewhere is not
-        removed: notices, dead letters, sessions, logs, and what forks have copied.
+        Its task, results, questions, answers, messages and events are deleted, and its idempotency
+        key may start another run. The next sweep removes nested runs. Data already sent elsewhere
+        is not removed: notices, dead letters, sessions, logs, and copies in forks.
 
         Raises:
-            NotFoundError: there is no such run. ConflictError: it has not ended, or its `on_end` task is
-            still to be called. UsageError: it is nested in another run: remove the outermost.
+            NotFoundError: the run doesn't exist. ConflictError: it has not ended, or its `on_end`
+                task is
+            still to be called. UsageError: it is nested in another run: remove the outermost run.
         """
         remove(self._engine.store, self.id)
 
@@ -223,27 +227,29 @@ class Run:
         node: str,
         *,
         visit: int | None = None,
-        input: object = UNCHANGED,  # noqa: A002 - that is what it is
+        input: object = UNCHANGED,  # noqa: A002 - the best name for it
         tags: Mapping[str, str] | None = None,
         by: Principal | str | None = None,
         sign: Sign | None = None,
     ) -> Self:
-        """Start a new run in which a node of this one starts again; this run is not changed.
+        """Start a new run that repeats this run from one of its nodes; this run is not changed.
 
-        Every visit that has completed here and does not depend on that one visit (the latest, unless
-        named) is kept: it is not run again, its result is copied. The node, all that depends on it and
-        all that had not completed start again. `input` is what that visit of the node is given as its
-        task: a function as `ctx.task`, an agent as its prompt, a graph as its task, a map as its list
-        where that is the task. What it gets from the nodes before it stays: `ctx.inputs`. Without `input`
-        the task is the run's. The new run has the same task, state and tags, and the tag `forked_from`. A
-        node of which only some visits are kept starts without its memory of them.
+        Every completed visit that does not depend on the given visit of the node (by default the
+        latest) is kept: it is not run again, and its result is copied. The node, its dependents and
+        everything that had not completed start again. `input` becomes the task of that visit of the
+        node: a function's `ctx.task`, an agent's prompt, a graph's task, or a map's list if that is
+        the task. The inputs from nodes before it (`ctx.inputs`) stay. Without `input` the task is
+        the run's. The new run has the same task, state and tags, and the tag `forked_from`. A node
+        of which only some visits are kept starts without its memory of them.
 
-        `by` is who forks it: the new run's requester, for whom asked for this one, so that rules exclude all
-        of them. It is signed by `sign`, or with RUNNER_SIGNING_KEY. Without `by` the requester is this run's,
-        and unsigned: where a rule excludes who asked for a run, it has to be named.
+        `by` is the principal who forks it: the new run's requester, on behalf of this run's
+        requesters, so that rules exclude all of them. It is signed by `sign`, or with
+        RUNNER_SIGNING_KEY. Without `by` the requester is this run's, and unsigned: if a rule
+        excludes the requester, `by` is required.
 
         Raises:
-            NotFoundError: there is no such run, node or visit. UsageError: the node has not run yet.
+            NotFoundError: the run, node or visit doesn't exist. UsageError: the node has not run
+                yet.
             UnstorableError: the input can't be stored. ConflictError: too little of the run was recorded.
         """
         new_input = () if input is UNCHANGED else (input,)
@@ -269,12 +275,12 @@ class Run:
         by: Principal | str | None = None,
         sign: Sign | None = None,
     ) -> Self:
-        """Start a new run of the same graph from its beginning; what is not passed is as in this run.
+        """Start a new run of the same graph from its beginning; the defaults are this run's values.
 
         `by` and `sign` are as with `fork`.
 
         Raises:
-            NotFoundError: the run is gone, or no worker has its graph.
+            NotFoundError: the run doesn't exist, or no worker has its graph.
         """
         snapshot = existing(self._engine.store.read(self.id), self.id)
         state: Mapping[str, object] = codec.unpack(snapshot.invocation_state) or {}
@@ -290,7 +296,7 @@ class Run:
 
 
 class Client:
-    """Starts, finds and answers runs: opens the store of the settings, or of the URLs passed."""
+    """Starts, finds and answers runs in the store of the settings, or of the given URLs."""
 
     def __init__(
         self,
@@ -303,7 +309,7 @@ class Client:
         dispatcher: Dispatcher | None = None,
         registry: Registry = registry,
     ) -> None:
-        """Without arguments the `RUNNER_*` settings decide."""
+        """Open the store of these arguments, or by default of the `RUNNER_*` settings."""
         settings = {
             "redis_url": redis_url,
             "broker_url": broker_url,
@@ -332,14 +338,15 @@ class Client:
     ) -> Run:
         """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
-        No worker has to run yet: the first one that has the graph takes it.
-        `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
-        `requester` is who asks for it, whom a rule may exclude from deciding; where that is a bot or a
-        service, `on_behalf_of` is for whom, and they are excluded as well. `proof` is the signature of
-        `approvals.start_body`.
+        No worker has to run yet: the first worker that has the graph takes the run. `on_end` names
+        a Celery task, or `task@queue`, that a worker calls when the run has ended. `requester` is
+        the principal who asks for the run, whom a rule may exclude from deciding; if it is a bot or
+        a service, `on_behalf_of` names the people it acts for, who are excluded as well. `proof` is
+        the signature of `approvals.start_body`.
 
         Raises:
-            NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be imported.
+            NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be
+            imported.
             UnstorableError: the task can't be stored. UsageError: a tag or `on_end` can't be used.
         """
         self._load_graphs(graph_id)
@@ -366,16 +373,16 @@ class Client:
         return self.engine.registry is registry
 
     def _load_graphs(self, graph_id: str) -> None:
-        """Import the modules of RUNNER_GRAPHS, from the current folder, too, as a worker does.
+        """Import the modules of RUNNER_GRAPHS, also from the current folder, as a worker does.
 
-        Only where a start needs them: a program that answers questions may have none of their packages, and
-        a module of graphs may make a Client while it is imported itself.
+        Only a start that needs them imports them: a program that answers questions may lack their
+        packages, and a module of graphs may make a Client while it is being imported.
         """
         if self._loaded or not self._uses_settings or registry.find(graph_id) is not None:
             return
         from runner.settings import Settings  # noqa: PLC0415 - as in _open
 
-        folder = os.getcwd()  # noqa: PTH109 - sys.path holds texts
+        folder = os.getcwd()  # noqa: PTH109 - sys.path holds strings
         if folder not in sys.path:
             sys.path.append(folder)
         load(Settings().graphs)
@@ -385,7 +392,7 @@ class Client:
         """Return an existing run.
 
         Raises:
-            NotFoundError: there is no such run.
+            NotFoundError: the run doesn't exist.
         """
         run = Run(run_id, self.engine)
         _ = run.status
@@ -405,8 +412,8 @@ class Client:
     ) -> Page[RunSummary]:
         """List the runs that match all filters, newest first.
 
-        `since` and `until` are about when a run began: datetimes, or milliseconds. `text` is in the value of
-        one of its tags, whatever its case; no index has that. To continue, pass the
+        `since` and `until` limit the time a run began: datetimes, or milliseconds. `text` is
+        searched in the values of tags, ignoring case and without an index. To continue, pass the
         page's `next` as `cursor` until it is None; a page may have fewer items than `limit`.
 
         Raises:
@@ -414,7 +421,7 @@ class Client:
         """
         if status and status not in set(Status):
             raise UsageError(
-                f"{status!r:.40} is no status of a run; there are {', '.join(Status)}."
+                f"{status!r:.40} isn't a status of a run; there are {', '.join(Status)}."
             )
         if status == Status.HELD:
             status = Status.NEEDS_MIGRATION
@@ -436,9 +443,9 @@ class Client:
     ) -> Page[Interrupt]:
         """List the open questions that match all filters, oldest first.
 
-        `graph` and `run` include what the graphs nested in them ask; `assignee` takes what is assigned to
-        that person, and leaves out what any person may answer; `older_than` is in seconds. Pages continue
-        as with `runs`.
+        `graph` and `run` include questions of nested graphs; `assignee` selects questions assigned
+        to that person, and leaves out those that anyone may answer; `older_than` is in seconds.
+        Pages continue as with `runs`.
 
         Raises:
             UsageError: the limit or the cursor can't be used.
@@ -467,9 +474,10 @@ class Client:
         digest: str | None = None,
         idempotency_key: str | None = None,
     ) -> Receipt:
-        """Answer one question; `digest` makes sure that it is the one that was shown.
+        """Answer one question; `digest` ensures that it is the question that was shown.
 
-        One that shows a call is rejected: see `vote`, whose "respond" answers instead of the call.
+        An answer to a question that shows a call is rejected: see `vote`, whose "respond" answers
+        instead of the call.
 
         Raises:
             ResponseError: the response is None. UnstorableError: it can't be stored.
@@ -495,17 +503,18 @@ class Client:
         idempotency_key: str | None = None,
         shown_at: int = 0,
     ) -> Receipt:
-        """Decide on one question: "approve", "edit", "reject" or "respond", with which a call is not made.
+        """Decide on one question: "approve", "edit", "reject", or "respond", which replaces a call.
 
-        `response` is the answer of "respond", or the whole new arguments of "edit"; with "approve" the
-        arguments that another person has edited. Votes add up for the same arguments only. `proof` is the
-        signature of `approvals.vote_body`, which a rule may ask for; without it RUNNER_SIGNING_KEY signs, if
-        that is set. `shown_at` (ms since 1970) is when you have shown the question to who decides, for the
-        audit. A question without a rule takes "approve" as true, "reject" as false, and "respond".
+        `response` is the answer of "respond", the whole new arguments of "edit", or with "approve"
+        the arguments that another person has edited. Only votes for the same arguments add up.
+        `proof` is the signature of `approvals.vote_body`, which a rule may require; without it
+        RUNNER_SIGNING_KEY signs, if that is set. `shown_at` (ms since 1970) is when you showed the
+        question to the person, for the audit. A question without a rule takes "approve" as true,
+        "reject" as false, and "respond".
 
         Raises:
-            UsageError: `by` is no principal. UnstorableError: the response can't be stored.
-            DirectoryError: who is in which group can't be looked up now; nothing was counted.
+            UsageError: `by` isn't a principal. UnstorableError: the response can't be stored.
+            DirectoryError: groups can't be looked up now; nothing was counted.
         """
         principal = principal_of(by)
         vote = Decision(
@@ -532,10 +541,10 @@ class Client:
         response: object = None,
         comment: str = "",
     ) -> list[Receipt]:
-        """Decide on the same question of several runs, or of items of a map: one vote and a receipt each.
+        """Decide on the same question of several runs or map items, with one vote and receipt each.
 
-        `digests` has, by id, the digest of each question as it was shown. A vote that is refused stops none
-        of the others.
+        `digests` has, by id, the digest of each question as it was shown. A refused vote doesn't
+        stop the others.
 
         Raises:
             UsageError: graph, node, name, schema, tool or risk differ, a digest is missing, or a question
@@ -563,17 +572,17 @@ class Client:
         graphs: Sequence[str] = (),
         comment: str = "",
     ) -> Receipt:
-        """Grant calls to come that are like the one which a question shows, as far as its rule allows.
+        """Grant future calls like the call that a question shows, as far as its rule allows.
 
-        `bounds` is a JSON Schema of the arguments, such as `{"properties": {"amount": {"maximum": 50}}}`; the
-        grant is for `uses` calls, whose arguments come to no more than `sums` in all, for `lifetime` seconds
-        (without it as long as the rule allows), and for runs of these `requesters` (without any for all). The
-        receipt is counted until as many have voted as the rule needs, by `vote_grant`; its `interrupt_id`
-        names the grant.
+        `bounds` is a JSON Schema of the arguments, such as `{"properties": {"amount": {"maximum":
+        50}}}`. The grant is for `uses` calls, whose arguments add up to at most `sums`, for
+        `lifetime` seconds (by default as long as the rule allows), and for runs of these
+        `requesters` (by default all). The receipt is "counted" until enough people have voted with
+        `vote_grant`; its `interrupt_id` names the grant.
 
         Raises:
-            NotFoundError: there is no such question. UsageError: a name is no principal.
-            GrantRefused: the grant can't be made; it names the field.
+            NotFoundError: the question doesn't exist. UsageError: a name isn't a principal.
+            GrantRefused: the grant can't be made; the error names the field.
             DirectoryError: groups can't be looked up now.
         """
         record = granting.propose(
@@ -597,13 +606,13 @@ class Client:
         proof: Mapping[str, object] | None = None,
         comment: str = "",
     ) -> Receipt:
-        """Vote for a grant that waits for more votes: "approve" or "reject".
+        """Vote on a grant that waits for more votes: "approve" or "reject".
 
         `proof` is the signature of `approvals.vote_body("grant:<id>", decision, by, digest=...)`.
 
         Raises:
-            NotFoundError: there is no such grant.
-            UsageError: `by` is no principal, or the decision is another.
+            NotFoundError: the grant doesn't exist.
+            UsageError: `by` isn't a principal, or the decision is another.
             DirectoryError: groups can't be looked up now.
         """
         if decision not in {"approve", "reject"}:
@@ -625,15 +634,15 @@ class Client:
         return granting.vote(self.engine, record, body, Voter(principal))
 
     def grants(self) -> list[GrantView]:
-        """List all grants, the newest first."""
+        """List all grants, newest first."""
         return granting.list_grants(self.engine)
 
     def revoke_grant(self, grant_id: str, reason: str, *, by: str = "") -> GrantView:
-        """Revoke a grant: no call begins by it from now on.
+        """Revoke a grant: no more calls begin by it.
 
         Raises:
-            NotFoundError: there is no such grant. UsageError: there is no reason.
-            ConflictError: it was revoked before.
+            NotFoundError: the grant doesn't exist. UsageError: the reason is missing.
+            ConflictError: it was already revoked.
         """
         return granting.revoke(self.engine, grant_id, reason, by)
 
@@ -644,13 +653,14 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Take back one's own vote on a question that is still open; then one may vote again.
+        """Take back your vote on a question that is still open; then you may vote again.
 
-        A vote on which others have built stays: one of a stage that was met, or an edit that voided others.
-        `proof` here and below is the signature of `approvals.operation_body`, as with `vote`.
+        A vote that others have built on stays: in a stage that was met, or an edit that voided
+        votes. `proof` here and below is the signature of `approvals.operation_body`, as with
+        `vote`.
 
         Raises:
-            UsageError: `by` is no principal.
+            UsageError: `by` isn't a principal.
         """
         return self._do(interrupt_id, "withdraw_vote", by, proof)
 
@@ -662,12 +672,12 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Delegate one's vote, in the stage that is open, as far as the rule allows.
+        """Delegate your vote, in the open stage, as far as the rule allows.
 
-        To oneself it takes that back.
+        Delegating to yourself takes the delegation back.
 
         Raises:
-            UsageError: a name is no principal. DirectoryError: groups can't be looked up now.
+            UsageError: a name isn't a principal. DirectoryError: groups can't be looked up now.
         """
         return self._do(interrupt_id, "delegate", by, proof, to=to)
 
@@ -681,14 +691,15 @@ class Client:
         only: Sequence[str] = (),
         proof: Mapping[str, object] | None = None,
     ) -> Absence:
-        """Let another person vote in one's place for some time, as far as each rule's `delegate` allows.
+        """Let another person vote in your place for some time, if a rule's `delegate` allows it.
 
-        It replaces an earlier absence of the same person. `until` and `since` (by default now) are times, or
-        ms since 1970. With `only` it is for what one may decide by these selectors, such as
-        "group:finance". `proof` is the signature of `approvals.absence_body`.
+        It replaces an earlier absence of the same person. `until` and `since` (by default now) are
+        times, or ms since 1970. `only` limits it to decisions that you may make by these selectors,
+        such as "group:finance". `proof` is the signature of `approvals.absence_body`.
 
         Raises:
-            UsageError: a name is no principal, an entry of `only` no selector, or the times can't be used.
+            UsageError: a name isn't a principal, an entry of `only` isn't a selector, or the times
+                can't be used.
             DirectoryError: groups can't be looked up now.
         """
         begins = _ms(since) if since is not None else round(now_of(self.engine) * 1000)
@@ -704,15 +715,15 @@ class Client:
         return begin_absence(self.engine, proven(self.engine, body, who, proof), Voter(who))
 
     def end_absence(self, who: Principal | str, *, by: str = "") -> None:
-        """End the absence of a person, who is back.
+        """End the absence of a person who is back.
 
         Raises:
-            NotFoundError: they are not away. UsageError: the name is no principal's.
+            NotFoundError: they are not away. UsageError: the name isn't a principal's.
         """
         end_absence(self.engine, who, by)
 
     def absences(self) -> list[Absence]:
-        """List who is away or will be, in the order in which they come back."""
+        """List present and future absences, by their end."""
         return absences(self.engine)
 
     def reassign(
@@ -724,16 +735,17 @@ class Client:
         instead_of: Principal | str | None = None,
         by: Principal | str | None = None,
     ) -> Receipt:
-        """Have another person decide an open question, such as one of somebody who has left.
+        """Let another person decide an open question, for example if its assignee has left.
 
-        A question without a rule is withdrawn and asked again of that person. With a rule they may vote in
-        the place of one who is eligible (`instead_of`; by default the only one that it names), as far as its
-        `delegate` allows. `by` is the operator; events and audit have the reason.
+        A question without a rule is withdrawn, and that person is asked again. With a rule they may
+        vote in place of an eligible person (`instead_of`; by default the only person it names), as
+        far as the rule's `delegate` allows. `by` is the operator; events and audit record the
+        reason.
 
         Raises:
-            NotFoundError: it was never asked. ConflictError: it is not open any more.
-            UsageError: there is no reason, more than one could be replaced, or the rule asks for signatures:
-                then only the person themselves can let another vote.
+            NotFoundError: it was never asked. ConflictError: it is no longer open.
+            UsageError: the reason is missing, several people could be replaced, or the rule
+                requires signatures: then only the person themselves can let another vote.
             DirectoryError: groups can't be looked up now.
         """
         return reassign(self.engine, interrupt_id, to, reason, instead_of=instead_of, by=by)
@@ -749,7 +761,7 @@ class Client:
         """Claim a question for `ttl` seconds; others may still vote.
 
         Raises:
-            UsageError: `by` is no principal, or the time can't be used.
+            UsageError: `by` isn't a principal, or the time can't be used.
         """
         return self._do(interrupt_id, "claim", by, proof, ttl=ttl)
 
@@ -760,10 +772,10 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Give up one's claim.
+        """Give up your claim.
 
         Raises:
-            UsageError: `by` is no principal.
+            UsageError: `by` isn't a principal.
         """
         return self._do(interrupt_id, "release", by, proof)
 
@@ -775,10 +787,10 @@ class Client:
         by: Principal | str,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
-        """Comment on a question: an event of the run, and a notice.
+        """Comment on a question, in an event of the run and a notice.
 
         Raises:
-            UsageError: `by` is no principal, or the text is empty or too long.
+            UsageError: `by` isn't a principal, or the text is empty or too long.
         """
         return self._do(interrupt_id, "comment", by, proof, comment=comment)
 
@@ -808,25 +820,26 @@ class Client:
     ) -> None:
         """Withdraw an open question; an answer to it is `superseded` from now on.
 
-        The node that asked continues: `interrupt()` raises InterruptWithdrawn in it, which fails the node
-        unless its code catches it. With `reask` it runs again at once and asks a new question with a new
-        id, of the same words if the code is the same. So does an attempt after the failed one. `by` is who
-        withdraws it: the run's events and the audit have it.
+        The node that asked continues: `interrupt()` raises InterruptWithdrawn in it, which fails
+        the node unless its code catches it. With `reask` it runs again at once and asks a new
+        question with a new id, with the same text if the code is the same. So does an attempt after
+        the failed one. `by` is the person who withdraws it; the run's events and the audit record
+        it.
 
         Raises:
-            NotFoundError: it was never asked. ConflictError: it is not open any more.
+            NotFoundError: it was never asked. ConflictError: it is no longer open.
         """
         withdraw(self.engine, interrupt_id, reason, reask=reask, by=by)
 
     def session(self, session_id: str, *, graph: str = "") -> Session:
-        """Read a session of a graph, without one a session that all share; one never written is empty."""
+        """Read a session of a graph, or by default a shared one; an unknown session is empty."""
         session = self.engine.store.session(session_key(graph, session_id))
         return Session(codec.unpack(session.messages), codec.unpack(session.state))
 
     def forget_session(self, session_id: str, *, graph: str = "") -> bool:
-        """Delete a session of a graph, without one a session that all share; False when there was none.
+        """Delete a session of a graph, or by default a shared session; False if it didn't exist.
 
-        Runs that are in it now add to a new one.
+        Runs that use it now add to a new session.
         """
         return self.engine.store.forget_session(session_key(graph, session_id))
 
@@ -836,7 +849,7 @@ def _ms(time_: datetime | int | None) -> int | None:
 
 
 def _open(**options: Any) -> Store:
-    # Imported here: settings and the Redis client cost most of the start-up time of a program.
+    # Imported here because settings and the Redis client take most of a program's start-up time.
     from runner.settings import Settings  # noqa: PLC0415 - see above
     from runner.store.shared import open_store  # noqa: PLC0415 - see above
 

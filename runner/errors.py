@@ -4,35 +4,35 @@
     ├── UsageError            the caller's: refused at once, never retried
     │   ├── DefinitionError   the graph or agent is not valid: raised when it is built
     │   ├── DataMismatch      a value does not match the type that a function declares
-    │   ├── UnstorableError   a value can't be stored: raised where it was produced
+    │   ├── UnstorableError   a value can't be stored: raised where it was made
     │   ├── MissingExtra      a package of an extra is not installed; also an ImportError
-    │   ├── PayloadTooLarge   a value or its run exceeds a limit: nothing of it was stored
-    │   ├── ResponseError     a set of answers can't be used: none of it was applied
+    │   ├── PayloadTooLarge   a value or its run exceeds a limit: the value was not stored
+    │   ├── ResponseError     a set of answers can't be used: none was applied
     │   └── NotFoundError     no such run, graph, node or interrupt
     ├── ConflictError         stale, duplicate or too early: drop the work, nothing has failed
     │   ├── LeaseLost         this worker no longer owns the node
-    │   ├── TooManyRuns       as many runs are open as may be: the start was refused
+    │   ├── TooManyRuns       the limit of open runs is reached: the start was refused
     │   ├── RunStopped        the run was cancelled while the node ran
-    │   │   └── EffectsFrozen an operator has frozen what the node was about to do
-    │   └── RetryAfter        raised by a node: it is too early, the node goes on later
+    │   │   └── EffectsFrozen an operator has frozen the node's next effect
+    │   └── RetryAfter        raised by a node: it is too early, the node continues later
     ├── NodeTimedOut          a node ran longer than its timeout: its failure
-    ├── InterruptExpired      the time to answer has passed: raised where the question was asked
-    ├── InterruptWithdrawn    an operator withdrew the question: raised where it was asked
+    ├── InterruptExpired      the time to answer has passed: raised in the code that asked
+    ├── InterruptWithdrawn    an operator withdrew the question: raised in the code that asked
     ├── ModelFault            the model's: its reply can't be used
     │   ├── MaxTokensReached  the reply was cut off
     │   └── StructuredOutputMissing  the model did not produce the structured output
-    ├── ApprovalMismatch      what would run is not what was approved: it is not run, the node is held
+    ├── ApprovalMismatch      the action isn't the approved one: it isn't run, the node is held
     ├── BudgetExceeded        a budget of an agent is used up: the call was not made
-    ├── CorruptDocument       a stored document is not valid: it is refused as it is
-    │   └── DamagedRun        it is the record of a run: nothing of that run can be done
-    ├── NodeFailed            a node ended in an error that can't be raised as itself
+    ├── CorruptDocument       a stored document is not valid: it is refused, and left unchanged
+    │   └── DamagedRun        it is a run's record: that run can't be used
+    ├── NodeFailed            a node failed with an error that can't be raised as itself
     └── StoreError            the environment's: nothing changed, try again
         ├── NotDurable        written, but not yet as RUNNER_DURABILITY requires: repeat it
         ├── ArchiveError      the archive can't be reached or read; nothing left the store
         ├── DirectoryError    the directory of groups could not be asked; no vote was counted
         └── BrokerError       the queue could not be reached; the sweeper sends again
 
-`InterruptRaised` is not an error: it is how `interrupt()` leaves user code. It derives from
+`InterruptRaised` isn't an error: `interrupt()` raises it to leave user code. It derives from
 BaseException so that `except Exception` in a tool or function can't swallow it.
 """
 
@@ -47,7 +47,7 @@ class RunnerError(Exception):
     """Something went wrong in the runner."""
 
     def __init__(self, message: str | None = None) -> None:
-        """Use the class docstring where no message is given, so that there is one text for both."""
+        """Use the class docstring as the default message."""
         super().__init__(message or (type(self).__doc__ or "").strip())
 
 
@@ -56,10 +56,10 @@ class UsageError(RunnerError):
 
 
 class GrantRefused(UsageError):
-    """A grant can't be made as it is; `field` names what is wrong, as in "bounds.amount"."""
+    """A grant can't be made as it is; `field` names the wrong field, as in "bounds.amount"."""
 
     def __init__(self, field: str, problem: str) -> None:
-        """Say what is wrong with which field."""
+        """Build the message from the field and its problem."""
         super().__init__(f"{field}: {problem}. No grant was made.")
         self.field = field
 
@@ -69,7 +69,7 @@ class DefinitionError(UsageError):
 
 
 class DataMismatch(UsageError):
-    """A value does not match the type that a function declares; retried only where `retry_on` names this."""
+    """A value doesn't match a function's declared type; retried only if `retry_on` names this."""
 
 
 class UnstorableError(UsageError):
@@ -77,11 +77,11 @@ class UnstorableError(UsageError):
 
 
 class MissingExtra(UsageError, ImportError):
-    """A package that this needs is not installed; it comes with an extra."""
+    """A required package is not installed; it comes with an extra."""
 
 
 class PayloadTooLarge(UsageError):
-    """A value exceeds a limit, or makes its run exceed one; nothing of it was stored."""
+    """A value exceeds a limit, or makes its run exceed one; it was not stored."""
 
 
 class ResponseError(UsageError):
@@ -89,7 +89,7 @@ class ResponseError(UsageError):
 
 
 class NotFoundError(UsageError):
-    """There is no such run, graph, node or interrupt in this store."""
+    """This store doesn't have the run, graph, node or interrupt."""
 
 
 class ConflictError(RunnerError):
@@ -97,7 +97,7 @@ class ConflictError(RunnerError):
 
 
 class TooManyRuns(ConflictError):
-    """As many runs are open as may be; nothing was started."""
+    """The limit of open runs is reached; nothing was started."""
 
 
 class LeaseLost(ConflictError):
@@ -105,29 +105,29 @@ class LeaseLost(ConflictError):
 
 
 class RunStopped(ConflictError):
-    """The run was cancelled; what this node still had to do is not done."""
+    """The run was cancelled; the rest of this node's work is not done."""
 
 
 class EffectsFrozen(RunStopped):
-    """An operator has frozen the graph or the tool; the node waits, and goes on after the thaw."""
+    """An operator has frozen the graph or the tool; the node waits until the thaw."""
 
 
 LONGEST_WAIT = 7 * 86_400.0
-"""Seconds that a node may ask to wait."""
+"""The most seconds that a node may ask to wait."""
 
 
 class RetryAfter(ConflictError):
-    """Raised by a node's code, or by a tool or the model of its agent: the node goes on after `seconds`.
+    """Raised by a node's code, or its agent's tools or model, to continue the node after `seconds`.
 
-    Nothing has failed: no attempt is counted, and the node holds no worker, lease or slot of a limit while it
-    waits. It continues as after a crash: a function from its top, an agent from its last checkpoint.
-    With the name of a `limit` of the node its key pauses: until then no other node of it starts either.
-    `reason` is shown to those who watch the run. UsageError: the seconds are negative, over a week or no
-    number.
+    Nothing has failed: no attempt is counted, and the node holds no worker, lease or slot of a
+    limit while it waits. It continues as after a crash: a function from its top, an agent from its
+    last checkpoint. With the name of a `limit` of the node, the limit's key pauses: until then no
+    other node with this key starts. `reason` is shown to people who watch the run. UsageError: the
+    seconds are negative, over a week or not a number.
     """
 
     def __init__(self, seconds: float, limit: str | None = None, *, reason: str = "") -> None:
-        """Refuse seconds that no node can wait."""
+        """Refuse seconds that a node can't wait."""
         is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
         if not (is_number and 0 <= seconds <= LONGEST_WAIT):
             raise UsageError(
@@ -141,7 +141,7 @@ class RetryAfter(ConflictError):
         super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Copy it for another process with all that it was made of."""
+        """Pickle it with all its arguments, for another process."""
         return partial(type(self), self.seconds, self.limit, reason=self.reason), ()
 
 
@@ -170,7 +170,7 @@ class StructuredOutputMissing(ModelFault):
 
 
 class ApprovalMismatch(RunnerError):
-    """The effect differs from the one that was approved; it was not run, and its node is held."""
+    """The effect differs from the approved one; it was not run, and its node is held."""
 
 
 class BudgetExceeded(RunnerError):
@@ -193,7 +193,7 @@ class StoreError(RunnerError):
     """The store could not be reached or refused the write; nothing changed, try again."""
 
     passing: bool = True
-    """True where it may pass by itself: the store is down, starting, or out of memory."""
+    """True if the error may pass by itself: the store is down, starting, or out of memory."""
 
 
 class NotDurable(StoreError):
@@ -201,7 +201,7 @@ class NotDurable(StoreError):
 
 
 class ArchiveError(StoreError):
-    """The archive could not be reached or read; runs that are not in it stay in the store."""
+    """The archive could not be reached or read; runs that aren't in it stay in the store."""
 
 
 class DirectoryError(StoreError):
@@ -213,17 +213,17 @@ class BrokerError(StoreError):
 
 
 class InterruptRaised(BaseException):
-    """Leave user code because a question was asked; caught in one place, never by users."""
+    """Leaves user code because a question was asked; caught in one place, never by users."""
 
 
 @contextmanager
 def needs_extra(
     name: str, purpose: str, package: str = "celery-graph-runner"
 ) -> Iterator[None]:
-    """Import the packages of an extra inside the block: where one is missing, the error names the extra.
+    """Import packages of an extra inside the block: if one is missing, the error names the extra.
 
     Raises:
-        MissingExtra: one is missing, or too old to have what is imported.
+        MissingExtra: a package is missing, or too old to have an imported name.
     """
     try:
         yield

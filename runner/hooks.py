@@ -1,6 +1,6 @@
 """Hook events, the registry of callbacks, and the one place where events are fired.
 
-A callback may change what an event declares writable, and ask a person by `event.interrupt(...)`.
+A callback may change an event's writable attributes, and ask a person by `event.interrupt(...)`.
 Every pass runs all callbacks and collects every question; an error of a callback ends the invocation.
 """
 
@@ -22,7 +22,7 @@ Callback = Callable[[Any], Any]
 
 @dataclass(kw_only=True)
 class HookEvent:
-    """An event, before or after; `is_replay`: callbacks saw it already, `attempt` counts calls."""
+    """An event, before or after; `is_replay`: callbacks saw it before; `attempt` counts calls."""
 
     writable: ClassVar[frozenset[str]] = frozenset()
     reverse: ClassVar[bool] = False
@@ -33,11 +33,11 @@ class HookEvent:
     asker: Asker | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """From here on only writable attributes may change."""
+        """Seal the event: from now on only writable attributes may change."""
         object.__setattr__(self, "_sealed", True)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Refuse to change what the event doesn't declare writable."""
+        """Refuse to change an attribute that the event doesn't declare writable."""
         if name not in self.writable and "_sealed" in self.__dict__:
             raise AttributeError(f"Property {name} is not writable")
         super().__setattr__(name, value)
@@ -52,8 +52,8 @@ class HookEvent:
     ) -> Any:
         """Ask a person and return the answer; `response` is an answer given in advance.
 
-        The options are those of `NodeContext.interrupt`: response_schema, assignees, expires_in, on_expire,
-        remind_every and remind_after.
+        The options are the same as in `NodeContext.interrupt`, such as response_schema, assignees,
+        expires_in, on_expire, remind_every and remind_after.
 
         Raises:
             UsageError: the question can't be asked as it is; this ends the invocation.
@@ -77,7 +77,7 @@ class AgentEvent(HookEvent):
 
 @dataclass(kw_only=True)
 class BeforeInvocationEvent(AgentEvent):
-    """An agent begins or goes on; `messages` is the new input, empty when it goes on."""
+    """An agent begins or continues; `messages` is the new input, empty if it continues."""
 
     writable = frozenset({"messages", "cancel"})
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -86,7 +86,7 @@ class BeforeInvocationEvent(AgentEvent):
 
 @dataclass(kw_only=True)
 class AfterInvocationEvent(AgentEvent):
-    """An agent ends or stops to wait; set `resume` to go on at once with that input or those answers."""
+    """An agent ends or stops to wait; set `resume` to an input or answers to continue at once."""
 
     writable = frozenset({"resume"})
     reverse = True
@@ -111,7 +111,7 @@ class BeforeModelCallEvent(AgentEvent):
 
 @dataclass(frozen=True)
 class ModelStopResponse:
-    """Reply of the model, and why it stopped."""
+    """Reply of the model, and the reason why it stopped."""
 
     message: dict[str, Any]
     stop_reason: str
@@ -159,10 +159,10 @@ class BeforeToolCallEvent(AgentEvent):
 
 @dataclass(kw_only=True)
 class AfterToolCallEvent(AgentEvent):
-    """One tool call ended: well, with `exception`, cancelled (`cancel_message`) or with no such tool.
+    """One tool call succeeded, raised `exception`, was cancelled (`cancel_message`) or had no tool.
 
-    `result` may be replaced. `retry` runs the call once more; a cancelled call is only run when
-    `retry_cancelled` says so. `duration` is in seconds.
+    `result` may be replaced. `retry` runs the call once more; a cancelled call is run only with
+    `retry_cancelled`. `duration` is in seconds.
     """
 
     writable = frozenset({"result", "retry", "retry_cancelled"})
@@ -219,7 +219,7 @@ class AfterGraphEvent(GraphEvent):
 
 @runtime_checkable
 class HookProvider(Protocol):
-    """An object that registers callbacks of its own."""
+    """An object that registers its own callbacks."""
 
     def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
         """Add the callbacks to the registry."""
@@ -239,7 +239,7 @@ class HookRegistry:
         """Call `callback(event)`, sync or async, at each event of this type or a subtype of it.
 
         Raises:
-            DefinitionError: the type is no event, or the callback can't be called.
+            DefinitionError: the type isn't an event, or the callback can't be called.
         """
         if not (isinstance(event_type, type) and issubclass(event_type, HookEvent)):
             raise DefinitionError(f"{event_type!r} is not an event type of runner.hooks.")
@@ -258,7 +258,7 @@ class HookRegistry:
         provider.register_hooks(self)
 
     def callbacks_for(self, event_type: type[HookEvent]) -> list[Callback]:
-        """List the callbacks in the order in which they run."""
+        """List the callbacks in the order they run."""
         if not self._entries:
             return []
         entries = [entry for entry in self._entries if issubclass(event_type, entry[1])]
@@ -272,8 +272,8 @@ async def fire(
 ) -> list[Interrupt]:
     """Run all callbacks on an event and return the questions that have no answer yet.
 
-    A sync callback runs on a thread, so that one that blocks holds up nothing else; `lock` lets one
-    run at a time. Any error of a callback is raised.
+    A sync callback runs on a thread, so that a blocking callback holds up nothing else; with `lock`
+    only one runs at a time. An error of a callback is raised.
     """
     for callback in callbacks:
         await _call(callback, event, lock)

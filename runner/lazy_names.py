@@ -1,7 +1,7 @@
 """Public names of a package, each imported from its module when it is first used (PEP 562).
 
-So `import runner` and the command line answer quickly, and a module of `runner.approvals` does not import
-those that build on it.
+So `import runner` and the command line start quickly, and a module of `runner.approvals` does not
+import the modules that build on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Return the `__getattr__` of a package, from its public names by the module that has them."""
+    """Return the `__getattr__` of a package whose public names are given by module."""
     module_of = {name: module for module, names in modules.items() for name in names}
 
     def attribute(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A graph in process: the same engine on the memory store, nodes in parallel on threads."""
+"""Graphs run in process: by the same engine on the memory store, nodes in parallel on threads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
 
 THREADS = 32
-"""Nodes of one run that run at the same time in process; others wait for a thread."""
+"""The most nodes of a run that run at the same time in process; others wait for a thread."""
 
 POLL = 0.1
 """Seconds between two sweeps while nothing happens."""
 
 LEASE = 86_400.0
-"""Seconds; a node in process is lost only with the process, so its lease need not be short."""
+"""Seconds; a node in process is lost only with the process, so its lease needn't be short."""
 
 
 class ThreadDispatcher:
@@ -57,7 +57,7 @@ class ThreadDispatcher:
             self._pool = async_loop.WorkThreads(THREADS, thread_name_prefix="runner-node")
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Deliver each on a thread."""
+        """Deliver each doorbell on a thread."""
         with self._lock:
             if self._pool is not None:
                 for bell in doorbells:
@@ -70,7 +70,7 @@ class ThreadDispatcher:
         work.add_done_callback(self._work.discard)
 
     def call(self, task: str, kwargs: Mapping[str, Any], task_id: str) -> bool:  # noqa: ARG002 - as declared
-        """Return False: there is no queue in process."""
+        """Return False: a process has no queue."""
         return False
 
     def _deliver(self, bell: Doorbell) -> None:
@@ -81,16 +81,16 @@ class ThreadDispatcher:
             self.errors.append(error)
 
     def check(self) -> None:
-        """Raise when a node could neither be run nor recorded.
+        """Raise if a node could not be run or recorded.
 
         Raises:
-            RunnerError: what happened is its cause.
+            RunnerError: its cause is the original error.
         """
         if self.errors:
             raise RunnerError("a node could not be run or committed.") from self.errors[0]
 
     def close(self, *, wait: bool = True) -> None:
-        """Take no more doorbells, and wait for what runs; not for code that is past its deadline."""
+        """Take no more doorbells; wait for running nodes, except code past its deadline."""
         with self._lock:
             pool, self._pool = self._pool, None
             work = set(self._work) if wait else set()
@@ -105,7 +105,7 @@ class Graph:
     """A built graph: call it to run it here, or register its factory to run it on workers."""
 
     def __init__(self, definition: Definition, store: Store | None = None) -> None:
-        """Made by GraphBuilder.build()."""
+        """Make a graph from its definition; use GraphBuilder.build() instead."""
         self.definition = definition
         self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
@@ -122,7 +122,7 @@ class Graph:
         """Draw the graph as "text", "svg" or "mermaid".
 
         Raises:
-            UsageError: there is no such format.
+            UsageError: the format is unknown.
         """
         from runner.authoring.drawing import draw  # noqa: PLC0415 - few programs draw
 
@@ -131,10 +131,10 @@ class Graph:
     def __call__(
         self, task: object, invocation_state: Mapping[str, object] | None = None
     ) -> GraphResult:
-        """Run a task, or answer the open questions, until the run ends or only people can go on.
+        """Run a task, or answer the open questions, until the run ends or waits only for people.
 
         A node's error is in the result, not raised. `invocation_state` belongs to a run from its start;
-        with answers it is not read.
+        it is ignored with answers.
 
         Raises:
             ResponseError: the answers can't be used, or the open run waits for answers.
@@ -157,7 +157,7 @@ class Graph:
     async def stream_async(
         self, task: object, invocation_state: Mapping[str, object] | None = None
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Run like a call and yield what happens; the last item is `{"result": GraphResult}`.
+        """Run like a call and yield the events; the last item is `{"result": GraphResult}`.
 
         Leaving the stream before that cancels the run.
         """
@@ -207,7 +207,7 @@ class Graph:
     def _steps(
         self, task: object, state: Mapping[str, object] | None
     ) -> Generator[Event | GraphResult | None]:
-        """Start or continue the run; yield its events, None while nothing happens, and then the result."""
+        """Start or continue the run; yield its events, None while idle, then the result."""
         with self._lock:
             try:
                 engine, run_id, position = self._begin(task, state)
@@ -232,7 +232,7 @@ class Graph:
             return self._engine, self._open, position
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
-        # A new engine, and so a new memory store: of earlier runs only the sessions stay.
+        # A new engine, and so a new memory store: only the sessions of earlier runs stay.
         engine, run_id = self._make_engine(), ids.run_id()
         self._engine, self._open = engine, run_id
         self._threads.open()
@@ -260,7 +260,7 @@ class Graph:
             yield None
 
     def _abandon(self) -> None:
-        """Cancel a run whose caller has gone: the graph must be free for the next one."""
+        """Cancel a run whose caller has gone: the graph must be free for the next call."""
         if self._engine is not None and self._open is not None:
             with suppress(NotFoundError):
                 self._engine.cancel(self._open, "its caller left")
@@ -268,7 +268,7 @@ class Graph:
 
     def _answer(self, engine: Engine, answers: Sequence[Decision]) -> None:
         if not answers:
-            engine.sweep()  # nothing sweeps between two calls
+            engine.sweep()  # no sweep happens between two calls
         receipts = apply_decisions(engine, answers)
         successes = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
         refusals = [receipt for receipt in receipts if receipt.status not in successes]
@@ -297,7 +297,7 @@ class Graph:
         return graph_result(engine.store, snapshot)
 
     def _show_messages(self, snapshot: RunSnapshot) -> None:
-        """An Agent object shows the conversation of its last run in process."""
+        """Let each Agent object show the conversation of its last run in process."""
         for node, spec in self.definition.nodes.items():
             if spec.kind == "agent" and node in snapshot.messages:
                 spec.executor.show(codec.unpack(list(snapshot.messages[node])))

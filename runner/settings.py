@@ -1,4 +1,4 @@
-"""Settings: flag, then `RUNNER_*` environment, then `.env`, then `[tool.runner]`, then the default."""
+"""Settings from flags, then `RUNNER_*` variables, `.env`, `[tool.runner]` and the defaults."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ URLS: dict[str, tuple[re.Pattern[str], frozenset[str], str]] = {
         "give a URL of a Redis, Valkey (redis://, sentinel://), RabbitMQ (amqp://localhost:5672//) or SQS",
     ),
 }
-"""Settings with addresses: the separator of several, their schemes, and how they are written."""
+"""Settings with addresses: the separator of several addresses, their schemes, and an example."""
 
 SECRETS = (
     "redis_url",
@@ -76,21 +76,21 @@ SECRETS = (
     "slack_signing_secret",
     "mail_server",
 )
-"""Settings that RUNNER_<NAME>_FILE may give, too: the path of a file that has the value."""
+"""Settings that may also be given by RUNNER_<NAME>_FILE, the path of a file with the value."""
 
 DAY = 86_400.0
 CENTURY = 36_525 * DAY
-"""The longest time that can be set: none is endless."""
+"""The longest time that can be set; endless times aren't allowed."""
 
 LEAST = 500
-"""Bytes below which a limit would refuse everything."""
+"""The smallest limit in bytes; a lower limit would refuse everything."""
 
 MOST = 512 * 2**20
 """Bytes of the largest value that Redis stores."""
 
 
 MOST_STEPS = 20
-"""Attempts at a delivery of a webhook at most, behind the first."""
+"""The most attempts to deliver to a webhook after the first."""
 
 
 def _split(value: Any) -> Any:
@@ -123,54 +123,54 @@ class Settings(BaseSettings):
     partitions: Annotated[int, Field(ge=1, le=MOST_PARTITIONS)] = 1
     """Parts of the store, each with its own runs; one for each URL in RUNNER_REDIS_URL."""
     namespace: Annotated[str, Field(pattern="^[A-Za-z0-9_-]{1,64}$")] = NAMESPACE
-    """Prefix of every key and queue: environments with different ones can share a server."""
+    """Prefix of every key and queue: environments with different prefixes can share a server."""
     graphs: Names = []
     lease: Annotated[float, Field(ge=1, le=DAY)] = 30.0
     """Seconds a worker may be silent before its node runs again."""
     sweep_interval: Interval = 5.0
-    """Seconds between two sweeps for what is due."""
+    """Seconds between two sweeps for due work."""
     retention: LongTime = 7 * DAY
     """Seconds that a finished run is kept."""
     archive: str = ""
-    """Where ended runs go before they expire: a folder, or the URL of a Postgres database."""
+    """Destination of ended runs before they expire: a folder, or the URL of a Postgres database."""
     archive_hold: LongTime = 7 * DAY
     """Seconds that an ended run is kept for an archive that can't be written; then it expires."""
     shutdown_grace: Annotated[float, Field(ge=0, le=CENTURY)] = 600.0
     """Seconds that nodes have to end in a worker that was asked to stop."""
     early_answer: Pause = 60.0
-    """Seconds that an answer waits for a question not asked yet."""
+    """Seconds that an answer waits for a question that is not asked yet."""
     dead_letters: PositiveInt = MAX_DEAD
-    """Dead letters of messages that are kept at most."""
+    """The most dead letters of messages that are kept."""
     dead_bytes: PositiveInt = MAX_DEAD_BYTES
-    """Bytes of dead letters of messages at which the older half is deleted."""
+    """Bytes of messages' dead letters at which the older half is deleted."""
     max_result: ByteLimit = MAX_RESULT
-    """Bytes of one result, message, task or invocation state."""
+    """The most bytes of one result, message, task or invocation state."""
     max_state: ByteLimit = MAX_STATE
-    """Bytes of the state that a waiting node stores."""
+    """The most bytes of the state that a waiting node stores."""
     max_run: Annotated[int, Field(ge=LEAST)] = MAX_RUN
-    """Bytes of a run with all runs inside it."""
+    """The most bytes of a run with all runs inside it."""
     max_open_runs: Annotated[int, Field(ge=0)] = 0
-    """Runs that may be open at once, in all; 0 for any number."""
+    """The most runs that may be open at once, in all; 0 for any number."""
     durability: Literal["fast", "fsync", "replica"] = "fast"
-    """Guarantee that an acknowledged write has: see deploy."""
+    """Guarantee of an acknowledged write: see deploy."""
     audit: Literal["off", "approvals", "all"] = "approvals"
     """Contents of the audit: nothing, runs with questions that have a rule, or every run."""
     audit_key: str = ""
     """File with the Ed25519 key that signs the audit; without it nothing is signed."""
     audit_seal: Interval = 10.0
-    """Seconds between two seals of what the audit has got."""
+    """Seconds between two seals of the audit's new entries."""
     audit_sign: Pause = 60.0
     """Seconds between two signed checkpoints of the audit."""
     audit_anchor: Names = []
-    """Where signed checkpoints are kept: log, file:PATH, https://HOST/PATH."""
+    """Destinations of signed checkpoints: log, file:PATH, https://HOST/PATH."""
     audit_keep: LongTime = 183 * DAY
-    """Seconds that sealed entries of the audit stay in the store, before an archive has them."""
+    """Seconds that sealed entries of the audit stay in the store before they go to an archive."""
     events: bool = True
     """Send Celery's task events, which Flower shows."""
     on_end: Names = []
     """The Celery tasks that a start message may name in on_end."""
     server_secret: str = ""
-    """A random text that all processes of the server share; without it a form is good for one."""
+    """A random text shared by all server processes; without it a form works only in its process."""
     proxy_secret: str = ""
     """A text that the proxy in front of the server sends in X-Proxy-Secret beside each login."""
     server_url: str = ""
@@ -184,9 +184,9 @@ class Settings(BaseSettings):
     alive_file: str = ""
     """A file that a worker creates when it is ready and touches while it lives, for probes."""
     log_format: Literal["text", "json"] = "text"
-    """Form of the log of a worker or server: text, or a JSON document a line."""
+    """Form of the log of a worker or server: text, or a JSON document on each line."""
     webhook_allow: Names = []
-    """Networks (CIDR) into which webhooks may be sent beside the Internet, also by plain http."""
+    """Networks (CIDR) besides the Internet that webhooks may be sent to, also by plain http."""
     webhook_retry: Numbers = [
         5,
         300,
@@ -195,43 +195,43 @@ class Settings(BaseSettings):
         28_800,
         86_400,
     ]
-    """Seconds between the attempts at a delivery to a webhook."""
+    """Seconds between the attempts to deliver to a webhook."""
     mcp_graphs: Names = []
     """The graphs that clients of the MCP server may run."""
     mcp_write: bool = False
-    """Clients of the MCP server may also stop runs and vote as agents."""
+    """Allow clients of the MCP server to also stop runs and vote as agents."""
     mcp_keys: str = ""
-    """Random texts of 32 characters or more, the same for all servers, that seal what MCP clients send back.
+    """Random texts of 32 or more characters, the same on all servers, that seal MCP clients' data.
 
-    The first one seals, all open.
+    The first text seals; all of them open.
     """
     slack_team: str = ""
     """The id of the Slack workspace whose people may decide: T0123456789."""
     slack_channels: Names = []
     """Ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each."""
     slack_token: str = ""
-    """The token of the Slack app's bot, with which messages are written."""
+    """The token of the Slack app's bot, which writes the messages."""
     slack_signing_secret: str = ""
-    """The text with which Slack signs what it sends to the app."""
+    """The secret with which Slack signs its requests to the app."""
     slack_url: str = "https://slack.com/api/"
     """The address of Slack's API."""
     mail_server: str = ""
     """The server that sends links to questions by mail: smtp://user:password@mail.example.com:587."""
     mail_from: str = ""
-    """The address from which links to questions are sent."""
+    """The sender's address of mails with links to questions."""
     mail_unsubscribe: str = ""
-    """Where people ask for no more of them, mailto: or https:, for the header List-Unsubscribe."""
+    """The address to unsubscribe from them, mailto: or https:, for the header List-Unsubscribe."""
     directory: str = ""
     """`module:object` that knows the groups and roles of people: see approvals."""
     plain_names_issuer: str = ""
-    """The issuer of names that are written without one, for exclusions; "" for any."""
+    """The issuer of names written without an issuer, for exclusions; "" for any."""
     decision_keys: str = ""
     """A file with the public keys (JWKS) that check signed decisions: see approvals."""
     signing_key: str = ""
-    """A file with the private key by which this process signs decisions."""
+    """A file with the private key that signs this process's decisions."""
 
     def __init__(self, **values: Any) -> None:
-        """Read the settings; those passed here count more than all others.
+        """Read the settings; values passed here override all others.
 
         Raises:
             UsageError: a value can't be used; the message names the setting and the value.
@@ -284,39 +284,39 @@ class Settings(BaseSettings):
 
     @property
     def partition_addresses(self) -> tuple[PartitionAddress, ...]:
-        """Where each partition of the store is."""
+        """The address of each partition of the store."""
         return partition_addresses(self.redis_url, self.partitions)
 
     @property
     def first_url(self) -> str:
-        """The server of the first partition: it also has the streams of messages and the list of workers."""
+        """The server of the first partition, which also has the message streams and the workers."""
         return self.partition_addresses[0].url
 
     @property
     def broker(self) -> str:
-        """The broker's URL as kombu reads it: the first server of the store unless another one is set."""
+        """The broker's URL as kombu reads it: the store's first server, unless another is set."""
         return ";".join(map(as_broker, ALTERNATIVE.split(self.broker_url or self.first_url)))
 
     def page(self, path: str) -> str:
-        """Return the address of a page of the server; "" where RUNNER_SERVER_URL is not set."""
+        """Return the address of a page of the server; "" if RUNNER_SERVER_URL isn't set."""
         return self.server_url and f"{self.server_url.rstrip('/')}{path}"
 
     @property
     def messages_queue(self) -> str:
-        """The broker's queue of the tasks runner.start and runner.respond, which any worker can do."""
+        """The broker's queue of the tasks runner.start and runner.respond, for all workers."""
         return self.namespace
 
     def node_queue(self, queue: str) -> str:
-        """Return the name on the broker of a queue of nodes: "refund" is `runner/refund` there.
+        """Return the broker's name of a queue of nodes: "refund" is `runner/refund` there.
 
-        A namespace has no "/", and no key of the store has one where this has it, so the queue is no other
-        environment's and no key's.
+        Neither a namespace nor the store's keys have a "/" in this place, so the name can't collide
+        with another environment's queue or with a key.
         """
         return f"{self.namespace}/{queue}"
 
     @property
     def broker_is_store(self) -> bool:
-        """True where the store's scripts can ring doorbells: same Redis, same database."""
+        """True if the store's scripts can ring doorbells: same Redis, same database."""
         if cluster(self.first_url):
             return False
         if (service := sentinels(self.broker_url)) is not None:
@@ -332,7 +332,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - pydantic-settings' signature
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Put files of secrets behind the variables themselves, and pyproject.toml after the environment."""
+        """Put secret files after the variables, and pyproject.toml after the environment."""
         pyproject = PyprojectTomlConfigSettingsSource(settings_cls)
         return (
             init_settings,
@@ -344,10 +344,10 @@ class Settings(BaseSettings):
 
 
 class SecretFiles(PydanticBaseSettingsSource):
-    """Secrets in files, as containers get them: RUNNER_REDIS_URL_FILE=/run/secrets/redis_url."""
+    """Secrets from files, as in containers: RUNNER_REDIS_URL_FILE=/run/secrets/redis_url."""
 
     def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:  # noqa: ARG002 - pydantic-settings' signature
-        """Return the content of the setting's file, None where none is named."""
+        """Return the content of the setting's file; None without a file."""
         variable = f"RUNNER_{field_name.upper()}_FILE"
         path = os.environ.get(variable, "") if field_name in SECRETS else ""
         try:
@@ -362,13 +362,13 @@ class SecretFiles(PydanticBaseSettingsSource):
             ) from error
 
     def __call__(self) -> dict[str, Any]:
-        """Return the settings that files give."""
+        """Return the settings that are given by files."""
         values = {name: self.get_field_value(None, name)[0] for name in SECRETS}
         return {name: value for name, value in values.items() if value is not None}
 
 
 def _first_problem(error: ValidationError) -> str:
-    """Name the first setting that is wrong; the value of a URL is left out, since it may hold a password."""
+    """Describe the first wrong setting, without the value of a URL, which may hold a password."""
     problem = error.errors(include_url=False)[0]
     name = ".".join(str(key) for key in problem["loc"]).upper()
     value = "" if name.endswith("_URL") or name == "ARCHIVE" else f", not {problem['input']!r}"
@@ -376,9 +376,9 @@ def _first_problem(error: ValidationError) -> str:
 
 
 def as_broker(redis_url: str) -> str:
-    """Return a Redis URL in kombu's form: sockets are `redis+socket://` there, and TLS needs to be checked.
+    """Return a Redis URL in kombu's form: sockets are `redis+socket://`, and TLS must be verified.
 
-    kombu has no scheme for Valkey, which speaks the protocol of Redis.
+    kombu has no scheme for Valkey, which uses the Redis protocol.
 
     Raises:
         UsageError: a URL of Sentinels or of a cluster can't be read.
@@ -390,7 +390,7 @@ def as_broker(redis_url: str) -> str:
         redis_url.replace("valkey", "redis", 1) if redis_url.startswith("valkey") else redis_url
     )
     if url.startswith("rediss://") and "ssl_cert_reqs=" not in url:
-        # Without it kombu takes any certificate; the store's client takes none that it can't verify.
+        # Without it kombu accepts any certificate; the store's client accepts only verified ones.
         return f"{url}{'&' if '?' in url else '?'}ssl_cert_reqs=required"
     if url.startswith("unix://"):
         return url.replace("unix", "redis+socket", 1).replace("?db=", "?virtual_host=")
@@ -401,7 +401,7 @@ def same_database(url: str, other_url: str) -> bool:
     """Return whether two broker URLs name the same Redis server and database number.
 
     Raises:
-        UsageError: one can't be read.
+        UsageError: a URL can't be read.
     """
     try:
         return _database(url) == _database(other_url)

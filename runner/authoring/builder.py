@@ -272,7 +272,7 @@ class GraphBuilder:
         """Fail a node that runs longer than this, unless the node has its own timeout."""
         return self._set("node_timeout", _positive(seconds, "node_timeout"))
 
-    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - the usual name
+    def reset_on_revisit(self, enabled: bool = True) -> GraphBuilder:  # noqa: FBT001, FBT002 - its usual form
         """Clear the conversation of an agent when a loop visits it again."""
         return self._set("reset_on_revisit", enabled)
 
@@ -392,7 +392,7 @@ class GraphBuilder:
             if connected and node not in connected:
                 raise DefinitionError(
                     f"node {node!r} has no edges, while other nodes have some: it would run first. Add the "
-                    f"missing edge, or call set_entry_point({node!r}) if it is to start with the run."
+                    f"missing edge, or call set_entry_point({node!r}) if it should start with the run."
                 )
         return entries
 
@@ -454,7 +454,7 @@ def _executor(executor: object) -> tuple[Any, str]:
             module, name = adapter
             raise DefinitionError(
                 f"an agent of {cls.__module__.partition('.')[0]} can't be a node itself: each execution "
-                f"needs an agent of its own. Write a function that builds it, and add {name}(function); "
+                f"needs its own agent. Write a function that builds it, and add {name}(function); "
                 f"{name} is in {module}."
             )
     kind = getattr(executor, "kind", None)
@@ -470,7 +470,7 @@ def _executor(executor: object) -> tuple[Any, str]:
 
 
 def _check_id(name: object, kind: str) -> None:
-    """Refuse ids with characters that mean something in paths (`review/approve`), keys or item ids."""
+    """Refuse ids with characters used in paths (`review/approve`), keys or ids of map items."""
     fits = isinstance(name, str) and name.isprintable() and name.strip() and len(name) <= MAX_ID
     if (
         not fits

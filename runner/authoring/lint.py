@@ -441,8 +441,8 @@ def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
             if _keywords(call) & {"response_schema", "rule", None}:
                 continue  # None is **options, which may hold a schema; a rule defines the decisions
             message = (
-                f"The question {_name(call)!r}{owner} takes any answer, even one that the code can't "
-                "use."
+                f"The question {_name(call)!r}{owner} takes any answer, even an answer that the code "
+                "can't use."
             )
             advice = (
                 "Give interrupt() a response_schema: an answer that does not fit is refused."

@@ -103,7 +103,7 @@ class Asker:
         """Return the answer.
 
         Raises:
-            InterruptRaised: there is no answer yet.
+            InterruptRaised: the question isn't answered yet.
             InterruptExpired: the question has expired. InterruptWithdrawn: an operator has withdrawn it.
             UsageError: an argument of the question is invalid.
             ApprovalMismatch: it was decided by a rule, and the decision does not hold.
@@ -171,7 +171,7 @@ def judged_value(
     """Return the answer to a question that no longer waits; with a rule, its `Approval`.
 
     Raises:
-        InterruptExpired, InterruptWithdrawn: there is no answer.
+        InterruptExpired, InterruptWithdrawn: it ended without an answer.
         ApprovalMismatch: the decision does not hold.
     """
     value = answer_value(earlier, schema)

@@ -87,7 +87,7 @@ class NodeDocument:
         }
 
     def first_name(self, visit: int) -> str:
-        """Return the "node.visit" under which a visit began; "" where it has not been renamed."""
+        """Return the "node.visit" under which a visit began; "" if it has not been renamed."""
         return self.named if self.named.endswith(f".{visit}") else ""
 
 

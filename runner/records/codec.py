@@ -142,8 +142,8 @@ def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
         ) from error
     if path_of_change := difference(model, again, _path_text(path)):
         raise UnstorableError(
-            f"{path_of_change} would be another value when it is read back, so it can't be stored: give the "
-            "field a type whose JSON form has all of it."
+            f"{path_of_change} would have another value when read back, so it can't be stored: give the "
+            "field a type whose JSON form is complete."
         )
     return data
 

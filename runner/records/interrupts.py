@@ -228,7 +228,7 @@ class Address:
                 can't be hashed.
         """
         if not isinstance(name, str) or not name:
-            raise UsageError("an interrupt needs a name: a text that is not empty.")
+            raise UsageError("an interrupt needs a name: a text that isn't empty.")
         validation.checked(name, "the name of an interrupt")
         unknown = sorted(options.keys() - InterruptOptions.__annotations__.keys())
         if unknown:
@@ -732,10 +732,10 @@ def checked_on_expire(
 
 def _check_route(target: object, routes: Sequence[str], field: str) -> None:
     if target not in routes:
-        hint = f"they lead to {sorted(set(routes))}" if routes else "it has none"
+        hint = f"such edges lead to {sorted(set(routes))}" if routes else "it has none"
         raise UsageError(
-            f"{field} names the node {target!r}, to which only an edge of the node that asks can lead, one "
-            f"that was added with on_expire=True; {hint}."
+            f"{field} names the node {target!r}, but no edge added with on_expire=True leads there from the "
+            f"node that asks; {hint}."
         )
 
 

@@ -68,7 +68,7 @@ class AnswerMessage(Message):
     """An answer to one question, sent to the stream runner:responses or the task runner.respond."""
 
     interrupt_id: Text
-    response: Any = Field(description="any JSON value; null is no answer and is rejected")
+    response: Any = Field(description="any JSON value; null isn't an answer and is rejected")
     responder: OptionalText = None
     idempotency_key: OptionalText = None
     digest: str | None = Digest
@@ -101,19 +101,19 @@ ShownAt = Field(
 
 Proof = Field(
     default=None,
-    description="who vouches for it: `alg`, `kid`, `iat`, `exp`, `jti`, `sig` over all but `reply_to`, and "
+    description="the signer's proof: `alg`, `kid`, `iat`, `exp`, `jti`, `sig` over all but `reply_to`, and "
     "a door's facts about a login",
 )
 
 
 class VoteMessage(Message):
-    """A decision on one question, sent where answers go: an answer of version 2."""
+    """A decision on one question: an answer of version 2, sent the same way as answers."""
 
     v: Version2
     interrupt_id: Text
     decision: Literal["approve", "edit", "reject", "respond"]
     by: str = _text(
-        "who decides: `kind:issuer|subject` with a kind of human, service or agent, or a name"
+        "the decider: `kind:issuer|subject` with a kind of human, service or agent, or a name"
     )
     response: Any = Field(
         default=None,
@@ -121,7 +121,7 @@ class VoteMessage(Message):
         "place of those shown",
     )
     responder: str | None = Field(
-        default=None, max_length=MAX_TEXT, description="the name to show for who decides"
+        default=None, max_length=MAX_TEXT, description="the name to show for the decider"
     )
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
@@ -152,14 +152,14 @@ class VoteMessage(Message):
 
 
 class OperationMessage(Message):
-    """An operation on a question besides voting, sent where answers go."""
+    """An operation on a question besides voting, sent the same way as answers."""
 
     v: Version2
     interrupt_id: Text
     operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
-    by: str = _text("who does it: `kind:issuer|subject`, or a name")
-    to: str | None = _text("of `delegate`: who may vote instead", default=None)
-    ttl: float | None = Field(default=None, description="of `claim`: for how many seconds")
+    by: str = _text("the person or program that does it: `kind:issuer|subject`, or a name")
+    to: str | None = _text("for `delegate`: the person who may vote instead", default=None)
+    ttl: float | None = Field(default=None, description="for `claim`: the number of seconds")
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
     shown_at: int = ShownAt
@@ -181,7 +181,7 @@ class StartMessage(Message):
     traceparent: str | None = Field(
         default=None,
         pattern=TRACEPARENT,
-        description="the span that the run belongs to, as the W3C header of that name has it",
+        description="the span that the run belongs to, in the form of the W3C header of that name",
     )
     reply_to: str | None = ReplyTo
 
@@ -190,11 +190,11 @@ class RequestMessage(StartMessage):
     """A run to start for a person: a start of version 2."""
 
     v: Version2
-    requester: str = _text("who asks for the run: `kind:issuer|subject`, or a name")
+    requester: str = _text("the requester of the run: `kind:issuer|subject`, or a name")
     on_behalf_of: list[str] | None = Field(
         default=None,
         max_length=MOST_BEHALF,
-        description="of a bot or a service: for whom it asks",
+        description="if a bot or a service asks, the principals it asks for",
     )
     proof: dict[str, Any] | None = Proof
 
@@ -335,11 +335,11 @@ class ReceiptMessage(Message):
     run_id: str | None = None
     detail: str = ""
     have: int | None = Field(
-        default=None, description="of a vote: the weight for its effect so far"
+        default=None, description="for a vote: the weight for its effect so far"
     )
-    need: int | None = Field(default=None, description="of a vote: the weight that decides")
+    need: int | None = Field(default=None, description="for a vote: the weight that decides")
     against: int | None = Field(
-        default=None, description="of a vote: the weight of rejections so far"
+        default=None, description="for a vote: the weight of rejections so far"
     )
 
     def dump(self) -> bytes:

@@ -50,8 +50,7 @@ def completed(
     tags: Callable[[str], Mapping[str, str]],
     page: Callable[[str], str],
 ) -> dict[str, Any]:
-    """Add the run's tags and the page's address, which the stream lacks, to a message as it is
-    sent.
+    """Add the run's tags and page address, which the stream lacks, to a message that is sent.
 
     `tags` reads the tags of a run, and `page` makes a page's address from its path, or returns "".
     """

@@ -1,6 +1,6 @@
-"""Tools for tests of graphs and agents: a scripted model, a manual clock, points to crash at.
+"""Tools for tests of graphs and agents: a scripted model, a manual clock, crash points.
 
-Names are imported when first used, so that a program without pytest can use the others.
+Names are imported when first used, so that a program uses some without the packages of the others.
 """
 
 from __future__ import annotations

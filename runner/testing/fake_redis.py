@@ -1,11 +1,11 @@
 """A Redis inside this process, made of fakeredis: for tests that need a store and run no worker.
 
-The store's own scripts run in it, so it keeps every promise of the contract, without a server.
-What it can't do: no other process sees it, so a worker, a broker or a program that a test starts needs
-a real server. (fakeredis has a server for TCP, too; its replies to scripts break at line ends, so that a
-claim fails with "Bad simple string value".) It has no disk, replicas or limit of memory, and no INFO,
-which `runner doctor` reads; a script takes about a millisecond, ten times as long as on a server. Needs
-the package `fakeredis[lua]`.
+The store's own scripts run in it, so it keeps the whole contract of stores without a server. Other
+processes can't see it, so a worker, a broker or a program that a test starts needs a real server.
+(fakeredis also has a TCP server, but its replies to scripts break at line ends, so that a claim
+fails with "Bad simple string value".) It has no disk, replicas or memory limit, and no INFO, which
+`runner doctor` reads; a script takes about a millisecond, ten times as long as on a server. It
+needs the package `fakeredis[lua]`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Connection(FakeRedisConnection):
     """A connection whose commands block while they are sent."""
 
     def can_read(self, timeout: float | None = 0) -> bool:
-        """Return at once, to who waits for a reply, that it is there."""
+        """Return True at once to a caller that waits for a reply: the reply is already there."""
         return bool(timeout) or super().can_read(timeout)
 
 
@@ -47,19 +47,19 @@ _servers: dict[str, fakeredis.FakeServer] = {}
 
 @dataclass(frozen=True, slots=True)
 class FakeStore:
-    """One fake server. `url` is its address, in this process only; `client` looks at its keys."""
+    """One fake server. `url` is its address, in this process only; `client` reads its keys."""
 
     url: str
     client: fakeredis.FakeRedis
 
     def open(self) -> RedisStore:
-        """Open the store on it, for `builder.set_store`: the graph runs in it when it is called."""
+        """Open a store on it, for `builder.set_store`: the graph uses it when it is called."""
         return RedisStore(self.url, push=False)
 
 
 @contextmanager
 def fake_store() -> Iterator[FakeStore]:
-    """Make an empty server; its data is gone with the block."""
+    """Make an empty server; its data is deleted after the block."""
     url = f"{SCHEME}://{uuid.uuid4().hex}"
     _servers[url] = fakeredis.FakeServer()
     with _client(url, protocol=2) as client:

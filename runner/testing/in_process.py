@@ -1,11 +1,12 @@
-"""Runs in a test's own thread, one node at a time, by a clock that the test advances.
+"""Runs in a test's thread, one node at a time, by a clock that the test advances.
 
-The same engine as on workers, on the memory store. Nothing waits in real time: retries, expiries and
-lost leases are due when the test advances the clock. Only a node's own timeout is measured in real time.
+They use the workers' engine on the memory store. Nothing waits in real time: retries, expiries and
+lost leases are due when the test advances the clock. Only a node's timeout is measured in real
+time.
 
-A worker that dies at a chosen point of a node needs no process to kill. The store plays it, for all that
-a worker leaves behind is what it wrote there. From that point on the dead worker's writes do not arrive,
-as if it were gone; its lease runs out, and the visit runs again.
+A worker that dies at a chosen point of a node needs no process to kill. The store simulates it,
+because a worker leaves nothing behind except its writes there. From that point on the dead worker's
+writes do not arrive; its lease runs out, and the visit runs again.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from runner.store.requests import (
 
 
 class ManualClock:
-    """Milliseconds since 1970, as stores want them; starts in November 2023."""
+    """A clock of milliseconds since 1970, as stores need; it starts in November 2023."""
 
     def __init__(self, now: int = 1_700_000_000_000) -> None:
         """Start at `now`, in milliseconds."""
@@ -58,13 +59,13 @@ class ManualClock:
 
 
 class CrashPoint(enum.StrEnum):
-    """When a worker dies.
+    """The point at which a worker dies.
 
-    `start`: before the node's code. `before_use`: an approval holds, and the store does not know that it is
-    used. `after_use`: it does, and the approved call has not begun. `after_effect`: a function given to
-    `once` has run, and its result is not recorded. `after_record`: it is recorded. `before_commit`: the
-    node's code has ended, and the store does not know. `after_commit`: the store knows, and no doorbell was
-    rung for the nodes behind.
+    `start`: before the node's code. `before_use`: an approval holds, but its use isn't recorded.
+    `after_use`: its use is recorded, but the approved call has not begun. `after_effect`: a
+    function given to `once` has run, but its result isn't recorded. `after_record`: the result is
+    recorded. `before_commit`: the node's code has ended, but the end isn't recorded.
+    `after_commit`: the end is recorded, but no doorbell was rung for the next nodes.
     """
 
     START = "start"
@@ -77,56 +78,56 @@ class CrashPoint(enum.StrEnum):
 
 
 class WorkerDied(BaseException):
-    """Ends a node's code where its worker dies; code that catches errors does not catch it."""
+    """Ends a node's code when its worker dies; `except Exception` doesn't catch it."""
 
 
 class Crashes:
-    """Which crashes are still to come."""
+    """The planned crashes that have not happened yet."""
 
     def __init__(self) -> None:
-        """Plan none."""
+        """Start without planned crashes."""
         self._left: dict[tuple[str, CrashPoint], int] = {}
 
     def plan(self, node: str, point: str, times: int) -> None:
-        """Make the worker of a node die at a point, so many times in a row.
+        """Make a node's worker die at a point, `times` times in a row.
 
         Raises:
-            UsageError: there is no such point.
+            UsageError: the point is unknown.
         """
         points = ", ".join(CrashPoint)
         if point not in list(CrashPoint):
             raise UsageError(
-                f"there is no crash point {point!r}, so nothing will crash; choose one of {points}."
+                f"{point!r} isn't a crash point, so nothing will crash; choose one of {points}."
             )
         self._left[node, CrashPoint(point)] = times
 
     def missed(self) -> list[str]:
-        """Name the crashes that have not come, each as "node at point"."""
+        """List the crashes that have not happened, each as "node at point"."""
         return [f"{node} at {point}" for (node, point), times in self._left.items() if times]
 
     def strikes(self, node: str, point: CrashPoint) -> bool:
-        """Return whether the worker dies here, and count it."""
+        """Return whether the worker dies here, and count the crash."""
         remaining = self._left.get((node, point), 0)
         self._left[node, point] = max(0, remaining - 1)
         return remaining > 0
 
 
 DYING = (AskQuestions, RetryVisit, SaveCheckpoint, SettleVisit, UseDecision)
-"""The requests that a dead worker does not make."""
+"""The requests that a dead worker can't make."""
 
 POINTS: Mapping[type, tuple[CrashPoint, CrashPoint]] = {
     SaveCheckpoint: (CrashPoint.AFTER_EFFECT, CrashPoint.AFTER_RECORD),
     SettleVisit: (CrashPoint.BEFORE_COMMIT, CrashPoint.AFTER_COMMIT),
     UseDecision: (CrashPoint.BEFORE_USE, CrashPoint.AFTER_USE),
 }
-"""Where a worker may die before and after a request."""
+"""The points at which a worker may die before and after a request."""
 
 
 class CrashingStore(MemoryStore):
     """A memory store whose writers die as planned."""
 
     def __init__(self, crashes: Crashes, **options: Any) -> None:
-        """`options` are those of a MemoryStore."""
+        """`options` are passed to MemoryStore."""
         super().__init__(**options)
         self._crashes = crashes
         self._dead: set[Token] = set()
@@ -158,13 +159,13 @@ class CrashingStore(MemoryStore):
             self._bury(token)
 
     def _bury(self, token: Token) -> None:
-        """Code that outlives its worker's death, in a `finally` perhaps, writes nothing."""
+        """Raise if the worker is dead: code that runs on, as in a `finally`, writes nothing."""
         if token in self._dead:
             raise WorkerDied(f"the worker of node {token.node!r} died here, as the test wants.")
 
 
 def _is_intent(saved: Saved) -> bool:
-    """Return whether this is the note before an effect, which `on_unknown="raise"` writes."""
+    """Return whether this is the checkpoint before an effect, which `on_unknown="raise"` writes."""
     executor = saved.document.get("executor") if isinstance(saved.document, dict) else None
     effects = executor.get("once") if isinstance(executor, dict) else None
     return isinstance(effects, dict) and any(
@@ -173,7 +174,7 @@ def _is_intent(saved: Saved) -> bool:
 
 
 class Asks(Protocol):
-    """A result, or a run in a test, with open questions."""
+    """A result, or a test's run, with open questions."""
 
     @property
     def interrupts(self) -> Sequence[Interrupt]:
@@ -183,12 +184,13 @@ class Asks(Protocol):
 def answer(
     question: Interrupt | Asks, response: object, name: str | None = None
 ) -> list[dict[str, Any]]:
-    """Write an answer to a question, or to the only open one of a result; `name` chooses among several.
+    """Build an answer to a question, or a result's open question; `name` chooses among several.
 
-    Answers are lists: `answer(a, True) + answer(b, False)` is a set, which is applied whole or not at all.
+    Answers are lists: the set `answer(a, True) + answer(b, False)` is applied as a whole or not at
+    all.
 
     Raises:
-        UsageError: no question fits, or more than one.
+        UsageError: no question fits, or several do.
     """
     interrupt = (
         question if isinstance(question, Interrupt) else _only(question.interrupts, name)
@@ -209,19 +211,19 @@ def _only(questions: Sequence[Interrupt], name: str | None) -> Interrupt:
 
 
 LEASE = 30.0
-"""Seconds after which the visit of a worker that died runs again: as on workers."""
+"""Seconds after which a dead worker's visit runs again, the same as on workers."""
 
 
 class RunsClock(ManualClock):
-    """A ManualClock that advances all runs of a test: what is due on the way happens at its time."""
+    """A ManualClock that advances all runs of a test; everything due happens at its time."""
 
     def __init__(self, runs: Sequence[InProcessRun]) -> None:
-        """Advance these runs, and those that are added to the list later."""
+        """Advance these runs, including runs that are added to the list later."""
         super().__init__()
         self._runs = runs
 
     def advance(self, seconds: float) -> None:
-        """Advance the time, and run what becomes due."""
+        """Advance the time, and run everything that becomes due."""
         until = self.now + round(seconds * 1000)
         while self.now < until:
             times = (run.store.next_due(self.now) for run in self._runs)
@@ -234,7 +236,7 @@ class InProcessRun:
     """One run in a test; made by `run_graph`."""
 
     def __init__(self, store: CrashingStore, clock: ManualClock, graph: Graph) -> None:
-        """Begin with `start`."""
+        """Prepare the run; `start` begins it."""
         self.store, self.id = store, ids.run_id()
         self._clock, self._graph_id = clock, graph.definition.id
         self._bells: deque[Doorbell] = deque()
@@ -249,7 +251,7 @@ class InProcessRun:
         state: Mapping[str, object] | None,
         tags: Mapping[str, str] | None,
     ) -> None:
-        """Begin the run, and go on until it has ended or waits.
+        """Begin the run, and continue until it has ended or waits.
 
         Raises:
             UsageError: the task can't be stored.
@@ -260,44 +262,44 @@ class InProcessRun:
         self.go_on()
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
-        """Take doorbells; they are served one at a time, in their order."""
+        """Queue doorbells; they are served one at a time, in order."""
         self._bells.extend(doorbells)
 
     def call(self, task: str, kwargs: Mapping[str, object], task_id: str) -> bool:  # noqa: ARG002 - as declared
-        """Call no task: a run in a test names none for its end."""
+        """Return False: a test's run has no `on_end` task."""
         return False
 
     def go_on(self) -> None:
-        """Run all nodes that are ready, and those behind them, until nothing more is due now."""
+        """Run all ready nodes and the nodes after them, until nothing more is due now."""
         with async_loop.waiting():
             while self._bells or (self._engine.sweep() and self._bells):
                 bell = self._bells.popleft()
                 try:
                     self._engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
                 except WorkerDied:
-                    self._bells.clear()  # the queue of a worker that died rings again by the store's timers
+                    self._bells.clear()  # the store's timers ring a dead worker's doorbells again
                     self._clock.now += round(LEASE * 1000)
 
     @property
     def result(self) -> GraphResult:
-        """The run as it stands."""
+        """The run in its present state."""
         snapshot = self.store.read(self.id)
         assert snapshot is not None  # noqa: S101 - this object started it
         return graph_result(self.store, snapshot)
 
     @property
     def status(self) -> Status:
-        """Where the run stands; it is executing while a retry waits for its time."""
+        """The run's status; it is executing while a retry waits for its time."""
         return self.result.status
 
     @property
     def interrupts(self) -> list[Interrupt]:
-        """The open questions, those of graphs inside included."""
+        """The open questions, including questions of nested graphs."""
         return self.result.interrupts
 
     @property
     def events(self) -> list[Event]:
-        """All that has happened, in order."""
+        """All events so far, in order."""
         events: list[Event] = []
         while page := self.store.events(self.id, events[-1].position if events else ""):
             events += page
@@ -306,10 +308,10 @@ class InProcessRun:
     def answer(
         self, response: object, name: str | None = None, *, responder: str | None = None
     ) -> GraphResult:
-        """Answer the open question, or that of this name, and go on; `responder` is who answers.
+        """Answer the open question, or the one with this name, as `responder`, and continue.
 
         Raises:
-            UsageError: it is not clear which question is meant. ResponseError: the answer is refused.
+            UsageError: not exactly one question fits. ResponseError: the answer is refused.
         """
         answers = answers_from(answer(self.result, response, name))
         receipts = apply_decisions(
@@ -324,13 +326,13 @@ class InProcessRun:
         return self.result
 
     def cancel(self, reason: str = "cancelled by the test") -> GraphResult:
-        """Stop the run."""
+        """Cancel the run."""
         self._engine.cancel(self.id, reason)
         self.go_on()
         return self.result
 
     def export(self) -> dict[str, object]:
-        """Write the run as `runner runs export` does, for `replay`."""
+        """Return the run as `runner runs export` writes it, for `replay`."""
         from runner.operations.exports import read_export  # noqa: PLC0415 - few tests need it
         from runner.records.json_form import document  # noqa: PLC0415 - few tests need it
 
@@ -342,7 +344,7 @@ class InProcessRuns:
     """The fixture `run_graph`: call it with a graph and a task."""
 
     def __init__(self) -> None:
-        """Start with no run."""
+        """Start without runs."""
         self.runs: list[InProcessRun] = []
         self.clock = RunsClock(self.runs)
         self._crashes, self._sessions = Crashes(), Sessions()
@@ -355,7 +357,7 @@ class InProcessRuns:
         invocation_state: Mapping[str, object] | None = None,
         tags: Mapping[str, str] | None = None,
     ) -> InProcessRun:
-        """Run a graph, the factory of one, or a registered one by its name, until it has ended or waits.
+        """Run a graph, given by itself, its factory or its registered name, until it ends or waits.
 
         Raises:
             UsageError: the task can't be stored. NotFoundError: no graph of that name is registered.
@@ -369,20 +371,20 @@ class InProcessRuns:
         return run
 
     def crash_at(self, node: str, point: str, *, times: int = 1) -> None:
-        """Make the worker of a node die at a CrashPoint; its visit runs again when its lease is over.
+        """Make a node's worker die at a CrashPoint; its visit runs again when its lease is over.
 
         Raises:
-            UsageError: there is no such point.
+            UsageError: the point is unknown.
         """
         self._crashes.plan(node, point, times)
 
     def missed(self) -> list[str]:
-        """Name the crashes that were planned and did not come."""
+        """List the planned crashes that did not happen."""
         return self._crashes.missed()
 
 
 def built(graph: Graph | Callable[[], Graph] | str) -> Graph:
-    """Return the graph that is meant: itself, what a factory builds, or the registered one of a name."""
+    """Return a graph given by itself, by its factory, or by its registered name."""
     if isinstance(graph, str):
         return Graph(registry.get(graph).definition)
     return graph if isinstance(graph, Graph) else graph()

@@ -1,8 +1,8 @@
-"""The pytest plugin: fixtures for tests of graphs. Installed with the package; imports only pytest.
+"""Fixtures for tests of graphs: the pytest plugin, installed with the package; imports only pytest.
 
-`run_graph`, `clock` and `crash_at` need nothing, `fake_store` the package fakeredis. `runner_store` and
-`runner_worker` start real processes, for which there must be a Valkey or Redis server. Where what a
-fixture needs is missing, its tests are skipped on a laptop and fail where `CI` is set.
+`run_graph`, `clock` and `crash_at` need nothing, `fake_store` needs the package fakeredis.
+`runner_store` and `runner_worker` start real processes, and need a Valkey or Redis server. If a
+fixture's requirement is missing, its tests fail if `CI` is set, and are skipped otherwise.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 
 def absent(what: str) -> NoReturn:
-    """Skip a test because of what is not there; where `CI` is set, fail it.
+    """Skip a test because something is missing, or fail it if `CI` is set; `what` is the reason.
 
     Raises:
-        pytest.skip.Exception: on a laptop. pytest.fail.Exception: where `CI` is set.
+        pytest.skip.Exception: `CI` isn't set. pytest.fail.Exception: `CI` is set.
     """
     if os.environ.get("CI"):
         pytest.fail(what)
@@ -34,8 +34,8 @@ def absent(what: str) -> NoReturn:
 
 @contextmanager
 def private_store() -> Iterator[EmbeddedStore]:
-    """Start a real, private Valkey or Redis, gone with the block."""
-    from runner.dev.embedded import embedded_store, find_server  # noqa: PLC0415 - only those pay who use it
+    """Start a real, private Valkey or Redis, which ends with the block."""
+    from runner.dev.embedded import embedded_store, find_server  # noqa: PLC0415 - few tests need it
     from runner.errors import StoreError  # noqa: PLC0415 - as above
 
     try:
@@ -49,7 +49,7 @@ def private_store() -> Iterator[EmbeddedStore]:
 @pytest.fixture
 def run_graph() -> Iterator[InProcessRuns]:
     """Run graphs in process, one node at a time, by a clock that the test advances."""
-    from runner.testing.in_process import InProcessRuns  # noqa: PLC0415 - only those pay who use it
+    from runner.testing.in_process import InProcessRuns  # noqa: PLC0415 - not all tests need it
 
     runs = InProcessRuns()
     yield runs
@@ -73,14 +73,14 @@ def crash_at(run_graph: InProcessRuns) -> Callable[..., None]:
 
 @pytest.fixture
 def fake_store() -> Iterator[FakeStore]:
-    """Make an empty fake Redis in this process: `.url` is its address, `.client` looks at its keys.
+    """Make an empty fake Redis in this process: `.url` is its address, `.client` reads its keys.
 
-    `.open()` is the store on it, for `set_store` of a graph that is called in the test. A client, a store
-    and the command line (but for `doctor`) work on it. No worker can: another process
-    does not see it. It keeps nothing on disk, has no replicas and no limit of memory, and is slower than
-    a real server.
+    `.open()` returns a store on it, for `set_store` of a graph that is called in the test. A
+    client, a store and the command line (except `doctor`) work on it. A worker doesn't: other
+    processes can't see it. It keeps nothing on disk, has no replicas and no memory limit, and is
+    slower than a real server.
     """
-    from runner.errors import MissingExtra  # noqa: PLC0415 - only those pay who use it
+    from runner.errors import MissingExtra  # noqa: PLC0415 - few tests need it
 
     try:
         from runner.testing import fake_redis  # noqa: PLC0415 - as above
@@ -99,12 +99,13 @@ def runner_store() -> Iterator[EmbeddedStore]:
 
 @pytest.fixture(scope="module")
 def runner_worker(runner_store: EmbeddedStore) -> Iterator[Callable[..., Client]]:
-    """Start a real worker with the graphs of the modules named, and return a client of its store.
+    """Start a real worker with the graphs of the named modules, and return a client of its store.
 
-    `client = runner_worker("refunds")`. The tests of one module share it: the second call with the same
-    modules starts nothing. Settings are keyword arguments: `runner_worker("refunds", RUNNER_LEASE="2")`.
+    `client = runner_worker("refunds")`. The tests of one module share it: a second call with the
+    same modules starts nothing. Settings are keyword arguments: `runner_worker("refunds",
+    RUNNER_LEASE="2")`.
     """
-    from runner.testing.workers import Workers  # noqa: PLC0415 - only those pay who use it
+    from runner.testing.workers import Workers  # noqa: PLC0415 - few tests need it
 
     with ExitStack() as stack:
         yield Workers(runner_store.url, stack).client

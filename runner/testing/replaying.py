@@ -1,7 +1,7 @@
-"""A check before a deploy: would today's graph continue a run that began with yesterday's?
+"""A check before a deploy: can today's graph continue a run that began with yesterday's?
 
-The rule is the workers' own: a node whose kind, version, join and edges are what they were goes on.
-Code is not compared, and nothing is run.
+The rule is the same as on workers: a node continues if its kind, version, join and edges are
+unchanged. Code is not compared, and nothing is run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ChangedNode:
-    """A node that today's graph can't go on with, why, and the names of its open questions."""
+    """A node that today's graph can't continue, the reason, and the names of its open questions."""
 
     run_id: str
     node: str
@@ -34,14 +34,14 @@ class ChangedNode:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The effect on the run; `held` is empty when it goes on to its end."""
+    """The effect on the run; `held` is empty if it can continue to its end."""
 
     run_id: str
     held: tuple[ChangedNode, ...] = ()
 
     @property
     def goes_on(self) -> bool:
-        """True where every node that the run has not completed is unchanged."""
+        """True if every node that the run has not completed is unchanged."""
         return not self.held
 
     @property
@@ -51,11 +51,11 @@ class ReplayResult:
 
     @property
     def questions(self) -> list[str]:
-        """The names of the open questions whose answers would be kept, and not be acted on."""
+        """The names of the open questions whose answers would be kept but not acted on."""
         return [name for question in self.held for name in question.questions]
 
     def __str__(self) -> str:
-        """Describe it, for the message of an assert."""
+        """Return a description, for the message of an assert."""
         if self.goes_on:
             return f"run {self.run_id} goes on: unchanged"
         changes = "; ".join(f"{node.node} {node.reason}" for node in self.held)
@@ -65,12 +65,12 @@ class ReplayResult:
 def replay(
     export: Mapping[str, Any] | str | Path, graph: Graph | Callable[[], Graph]
 ) -> ReplayResult:
-    """Check whether a graph would go on with a run, by what `runner runs export` wrote of it.
+    """Check whether a graph can continue a run that `runner runs export` has exported.
 
     `export` is the document, or the path of a file that holds it.
 
     Raises:
-        UsageError: it is no such document.
+        UsageError: it isn't a document of `runner runs export`.
     """
     document = _read(export) if isinstance(export, (str, Path)) else export
     if (
@@ -79,10 +79,10 @@ def replay(
         or "graph" not in document
     ):
         raise UsageError(
-            "this is no document of `runner runs export`, so nothing was compared."
+            "this isn't a document of `runner runs export`, so nothing was compared."
         )
     registry = Registry()
-    # An inner graph is found by the path below the name that its root run has.
+    # An inner graph is found by its path, which begins with the name of its root run's graph.
     registry.add(document["graph"].split("/")[0], lambda: built(graph))
     return ReplayResult(document["run_id"], tuple(_held(document, registry)))
 
@@ -107,7 +107,7 @@ def _held(document: Mapping[str, Any], registry: Registry) -> Iterator[ChangedNo
 
 
 def _ahead(document: Mapping[str, Any]) -> set[str]:
-    """Name the nodes that have not ended, those that the run has not come to included."""
+    """Return the nodes that have not ended, including nodes that the run has not reached."""
     latest = {visit["node"]: visit["status"] for visit in document["visits"]}
     over = {node for node, status in latest.items() if status in SETTLED}
     over |= {

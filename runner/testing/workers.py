@@ -1,4 +1,4 @@
-"""Real worker processes for tests, on a store of their own, gone with the tests."""
+"""Real worker processes for tests, on a private store; they end with the tests."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from runner.client import Client
 SLOTS = 4
 
 SETTINGS = {"RUNNER_LEASE": "5", "RUNNER_SWEEP_INTERVAL": "0.2"}
-"""Shorter than in production, so that the work of a lost worker goes on while the test waits."""
+"""Times shorter than in production, so that a lost worker's work continues while the test waits."""
 
 
 class Workers:
     """Starts one worker for each set of modules."""
 
     def __init__(self, url: str, stack: ExitStack) -> None:
-        """The workers end with the stack."""
+        """Use the store at `url`; the workers end with the stack."""
         self._url, self._stack = url, stack
         self._clients: dict[tuple[object, ...], Client] = {}
 
@@ -27,7 +27,7 @@ class Workers:
         """Return a client of the store, with a worker that has the graphs of these modules.
 
         Raises:
-            WorkerEnded: the worker did not get ready; the message has the end of its log.
+            WorkerEnded: the worker did not become ready; the message has the end of its log.
         """
         key = (*modules, *sorted(settings.items()))
         if key not in self._clients:

@@ -545,7 +545,7 @@ def test_the_rule_of_a_budget_excludes_nodes_that_are_there():
     """A name that no node has would exclude no one."""
     builder = GraphBuilder()
     builder.add_node(spender("one", "run", Rule(exclude=["answered:look-up"])), "one")
-    with pytest.raises(DefinitionError, match="'look-up', which is no node"):
+    with pytest.raises(DefinitionError, match="'look-up', which isn't a node"):
         builder.build()
 
 

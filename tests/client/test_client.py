@@ -144,7 +144,7 @@ def test_listings_are_read_page_by_page():
     with pytest.raises(UsageError, match="between 1 and 10000"):
         client.runs(limit=0)
     with pytest.raises(
-        UsageError, match=r"'waitingg' is no status of a run; there are .*interrupted"
+        UsageError, match=r"'waitingg' isn't a status of a run; there are .*interrupted"
     ):
         client.runs("waitingg")
 

@@ -164,7 +164,7 @@ def test_a_hook_s_question_ends_the_node_too():
 
 def test_a_route_must_have_its_edge():
     """A route that the graph does not have is refused where the question is asked, and names those it has."""
-    with pytest.raises(UsageError, match=r"only an edge.*they lead to \['b', 'c'\]"):
+    with pytest.raises(UsageError, match=r"no edge added.*such edges lead to \['b', 'c'\]"):
         asked(on_expire={"route": "d"})
     with pytest.raises(UsageError, match="it has none"):
         Address("00run", "a", 1).ask("ok?", scope="function", on_expire={"route": "b"})
