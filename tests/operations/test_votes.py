@@ -445,7 +445,7 @@ def test_who_asked_for_a_run_does_not_decide_it():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("lookup", "is no node of it; .* '../lookup'"),
+        ("lookup", "isn't a node of it; .* '../lookup'"),
         ("../look_up", "isn't a node of a graph around it"),
         ("inner", "asks nothing"),
     ],
