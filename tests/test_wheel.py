@@ -203,11 +203,12 @@ def test_workers_of_ours_start_beside_a_module_of_that_name(project, command):
 
 
 def lines_of(page: Path) -> set[str]:
-    """What each `pip install` of a page installs, but for those from a checkout or a file."""
+    """Return what each `pip install` of a page installs, except from a file; for a clone, its wheel."""
     found = re.findall(
         r"pip\s+install\s+([^\n`#)]*celery-graph-runner[^\n`#)]*)", page.read_text()
     )
-    return {line.replace('"', "'") for line in found if "./" not in line and "$" not in line}
+    lines = {line.replace('"', "'").replace("'./celery", "'celery") for line in found}
+    return {line for line in lines if "./" not in line and "$" not in line}
 
 
 def code_of(page: Path, folder: Path) -> None:
