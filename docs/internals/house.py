@@ -1,7 +1,7 @@
 """Measures the library's own structure: tokens, names, language, rooms, imports, and the files on five walks.
 
-`python docs/internals/house.py` prints each figure beside its limit and fails if one is exceeded; `make check`
-runs it. Lower a limit when its figure falls; a commit that raises one says which feature pays for it.
+`python docs/internals/house.py` prints each figure beside its limit and fails if one is exceeded; `make
+check` runs it. Lower a limit when its figure falls; a commit that raises one says which feature pays for it.
 """
 
 from __future__ import annotations
