@@ -17,6 +17,8 @@ ROW = re.compile(r"^\| \d+ \| \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)([^\n]*)$", re.MULTILINE)
 FILE = re.compile(r"file=(\S+)")
+NOT_SEARCHED = re.compile(r"decisions/|internals/|ideas/benchmarks")
+"""Pages for developers of the library: users who search look for guides."""
 LIST_ITEM = re.compile(r"(-|\d+\.) ")
 
 
@@ -44,6 +46,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return link[0] if inside or "://" in target else words
 
     return _with_plain_lists(FENCE.sub(_fence, LINK.sub(replacement, markdown)))
+
+
+def on_page_content(html: str, page: Any, **_: Any) -> str:
+    """Keep a page for developers out of the search."""
+    if NOT_SEARCHED.match(page.file.src_uri):
+        page.meta["search"] = {"exclude": True}
+    return html
 
 
 def _fence(block: re.Match[str]) -> str:

@@ -75,3 +75,21 @@ def test_the_navigation_is_the_index(site):
         "Reference",
         "Maintain",
     ]
+
+
+@pytest.mark.parametrize(
+    ("path", "is_searched"),
+    [
+        ("how-to/retry-and-fork.md", True),
+        ("ideas/promises.md", True),
+        ("decisions/0002-loops.md", False),
+        ("internals/README.md", False),
+        ("ideas/benchmarks.md", False),
+    ],
+)
+def test_a_search_finds_guides_and_no_notes_of_developers(site, path, is_searched):
+    """Decisions, internals and benchmarks are in the navigation, and not in the search."""
+    page = SimpleNamespace(file=SimpleNamespace(src_uri=path), meta={})
+
+    assert site.on_page_content("<p>", page) == "<p>"
+    assert (page.meta == {}) == is_searched
