@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import sys
 import threading
@@ -14,6 +15,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any, TypeVar, cast
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -36,16 +39,35 @@ def around_thread_work(manager: Around) -> Around:
     return manager
 
 
-def _surrounded(work: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+@contextmanager
+def _django_connections() -> Iterator[None]:
     # Threads stay when their work ends, so a connection that was opened for one would stay, too.
-    database = sys.modules.get("django.db")
-    with ExitStack() as stack:
-        if database is not None:
-            database.close_old_connections()
-            stack.callback(database.close_old_connections)
-        for manager in _around:
+    database, conf = sys.modules.get("django.db"), sys.modules.get("django.conf")
+    if database is None or conf is None or not conf.settings.configured:
+        yield
+        return
+    database.close_old_connections()
+    try:
+        yield
+    finally:
+        database.close_old_connections()
+
+
+def _surrounded(work: Callable[..., Result], *arguments: Any, **named: Any) -> Result:
+    # No error of a manager may keep the work from being done, or its result from being seen.
+    stack = ExitStack()
+    for manager in (_django_connections, *_around):
+        try:
             stack.enter_context(manager())
+        except Exception:
+            log.exception("around_thread_work.failed: the work is done without this manager.")
+    try:
         return work(*arguments, **named)
+    finally:
+        try:
+            stack.__exit__(*sys.exc_info())
+        except Exception:
+            log.exception("around_thread_work.failed: the work is done, and its result counts.")
 
 
 class WorkThreads(ThreadPoolExecutor):

@@ -80,3 +80,24 @@ def test_a_manager_is_entered_around_each_piece_of_work(monkeypatch):
     builder.build()(1)
 
     assert seen == ["enter", "node", "leave"]
+
+
+@pytest.mark.parametrize("when", ["entered", "left"])
+def test_a_manager_that_fails_keeps_no_work_from_its_end(monkeypatch, caplog, when):
+    """The node is done, in a process without Django's settings too, and the log has the error."""
+    monkeypatch.setattr(async_loop, "_around", [])
+    import django.db  # noqa: F401 - imported and not configured
+
+    @around_thread_work
+    @contextmanager
+    def fail():
+        if when == "entered":
+            raise OSError("no pool")
+        yield
+        raise OSError("no pool")
+
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: 42, "only")
+
+    assert builder.build()(1).results["only"].output == 42
+    assert "around_thread_work.failed" in caplog.text
