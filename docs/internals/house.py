@@ -188,11 +188,11 @@ def odd_phrases(library: dict[str, Module]) -> dict[str, float]:
     return {
         kind: round(
             1000
-            * sum(len(ODD_PHRASES.findall(part)) for part in parts)
-            / sum(len(part.split()) for part in parts),
+            * sum(len(ODD_PHRASES.findall(text)) for text in group)
+            / sum(len(text.split()) for text in group),
             2,
         )
-        for kind, parts in texts.items()
+        for kind, group in texts.items()
     }
 
 

@@ -93,7 +93,8 @@ class CeleryTask:
         )
         where = {"run_id": run_id, "node": node, "visit": number, "reference": reference}
         where["queue"] = _queue_of_node(app)
-        description = f"task {self.name} on queue {self.queue(app)}"
+        queue = self.queue(app)
+        description = f"task {self.name}" + (f" on queue {queue}" if queue else "")
         return ExternalTask(
             reference, lambda: self._send(app, where, args, kwargs), description
         )
@@ -107,12 +108,16 @@ class CeleryTask:
         return list(args or ()), dict(kwargs or {})
 
     def queue(self, app: Celery) -> str:
-        """Return the name of the queue on which an app of a worker sends the task."""
-        queue_name, sender = self._named_queue(app), self._sender(app)
-        options = {} if isinstance(self._task, str) else self._task._get_exec_options()  # noqa: SLF001 - no public way to a task's own queue
-        queue_name = queue_name or options.get("queue")
-        route = sender.amqp.router.route({"queue": queue_name} if queue_name else {}, self.name)
-        queue = route.get("queue")
+        """Return the queue on which a worker's app sends the task; "" if a router of that app fails."""
+        queue_name = self._named_queue(app) or getattr(self._task, "queue", None)
+        options = {"queue": queue_name} if queue_name else {}
+        try:
+            queue = self._sender(app).amqp.router.route(options, self.name).get("queue", "")
+        except Exception as error:  # noqa: BLE001 - the send meets it again, and is repeated
+            log.info(
+                "external_task.unrouted: the queue of %s is not known: %r", self.name, error
+            )
+            return ""
         return str(getattr(queue, "name", queue))
 
     def _sender(self, app: Celery) -> Celery:

@@ -34,13 +34,13 @@ def queues_of(registry: Registry, *, shared: bool = False) -> list[str]:
 
 
 def tasks_of(app: Celery, registry: Registry) -> dict[str, str]:
-    """Return the Celery tasks that nodes send, each with the queue on which this app sends it."""
+    """Return the queues on which nodes of this app send Celery tasks, each with the name of one."""
     return {
-        spec.executor.name: spec.executor.queue(app)
+        queue: spec.executor.name
         for name in registry.names()
         for plan in registry.family(name)
         for spec in plan.definition.nodes.values()
-        if spec.kind == "celery"
+        if spec.item().kind == "celery" and (queue := spec.executor.queue(app))
     }
 
 

@@ -23,7 +23,7 @@ CODES = {
     429: Exit.CONFLICT,
     503: Exit.UNREACHABLE,
 }
-"""By status: the exit code that other commands have for the same error."""
+"""Exit codes by status, as other commands have them for the same errors."""
 
 
 @click.command()

@@ -289,19 +289,21 @@ def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> set[str]:
 
     If they can't be asked, the queues count as served.
     """
-    task_queues = {queue for worker in workers for queue in worker.tasks.values()}
+    task_queues = {queue for worker in workers for queue in worker.tasks}
     if task_queues.issubset(queue for worker in workers for queue in worker.queues):
         return set()
     if settings.broker.startswith("sqs:"):
         return task_queues
     from kombu import Connection  # noqa: PLC0415 - takes long, and few graphs need it
+    from kombu.exceptions import OperationalError  # noqa: PLC0415
     from kombu.pidbox import Mailbox  # noqa: PLC0415
 
     connection = Connection(settings.broker, connect_timeout=BROKER_TIMEOUT)
     try:
+        connection.ensure_connection(max_retries=1)
         mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)
         replies = mailbox.multi_call("active_queues", timeout=BROKER_TIMEOUT)
-    except connection.connection_errors:
+    except (OperationalError, *connection.connection_errors):
         return task_queues
     finally:
         connection.release()
@@ -329,7 +331,9 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
         return str(error)
     if not kid or kid in known_keys:
         return ""
-    return f"RUNNER_DECISION_KEYS has no key {kid!r}: what it signs only counts at level 0"
+    return (
+        f"RUNNER_DECISION_KEYS has no key {kid!r}: votes signed with it count only at level 0"
+    )
 
 
 # -- checks ------------------------------------------------------------------------------------------
@@ -652,7 +656,7 @@ def _queues(facts: Facts) -> Iterator[Check]:
     unserved_tasks = {
         f"{task!r} on {queue!r}"
         for worker in facts.alive
-        for task, queue in worker.tasks.items()
+        for queue, task in worker.tasks.items()
         if queue not in served_queues | facts.foreign_queues
     }
     if unserved_tasks and not problem:

@@ -23,10 +23,10 @@ class Worker:
 
     `seen` is in ms of the store's clock, and `ahead` is how many ms the worker's clock is ahead of
     it. `stopping` is the seconds since it was asked to stop, or 0; `grace` the seconds that its
-    nodes then have. `wants` are the queues of its graphs, `tasks` the Celery tasks that their nodes
-    send, each with its queue, and `queues` the queues it serves. `accepts` are the content types of
-    messages that it reads; `visibility` is the broker's visibility timeout
-    in seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
+    nodes then have. `wants` are the queues of its graphs, `tasks` the queues on which their nodes
+    send Celery tasks, each with the name of one, and `queues` the queues it serves. `accepts` are
+    the content types of messages that it reads; `visibility` is the broker's visibility timeout in
+    seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
     for how many seconds the first of them has run.
     """
 

@@ -16,6 +16,7 @@ from runner.operations.doctor import (
     WARN,
     Audited,
     Facts,
+    _foreign_queues,
     broker_detail,
     broker_problem,
     examine,
@@ -188,6 +189,16 @@ CASES = [
 def test_a_healthy_installation_passes_everything():
     """A healthy installation has neither warnings nor failures."""
     assert {check.result for check in examine(WELL)} == {PASS}
+
+
+@pytest.mark.parametrize("scheme", ["redis", "amqp"])
+def test_a_broker_that_is_away_is_the_problem_and_not_queues_of_tasks(scheme):
+    """Workers of other apps can't be asked then: their queues count as served, and doctor goes on."""
+    settings = Settings(redis_url="redis://127.0.0.1:1", broker_url=f"{scheme}://127.0.0.1:1//")
+    workers = [Worker("w", queues=["runner"], tasks={"shop": "shop.charge"})]
+
+    assert _foreign_queues(settings, workers) == {"shop"}
+    assert _foreign_queues(settings, [replace(workers[0], queues=["shop"])]) == set()
 
 
 def test_deleted_dead_letters_are_told():
