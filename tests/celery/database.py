@@ -19,9 +19,10 @@ DATABASES = {
 from celery import Celery  # noqa: E402 - the settings above are read while this module is imported
 
 import runner.celery  # noqa: E402
-from runner import Agent, GraphBuilder, async_loop, graph, tool  # noqa: E402
+from runner import Agent, async_loop, graph, tool  # noqa: E402
 from runner.settings import as_broker  # noqa: E402
 from runner.testing import ScriptedModel  # noqa: E402
+from tests.graphs import single  # noqa: E402
 
 if os.environ.get("SABOTAGE"):
     async_loop._surrounded = lambda work, *arguments, **named: work(*arguments, **named)
@@ -46,12 +47,6 @@ def look_up() -> int:
 
 async def query_elsewhere(ctx):
     return await asyncio.to_thread(query)
-
-
-def single(node):
-    builder = GraphBuilder()
-    builder.add_node(node, "only")
-    return builder.build()
 
 
 @graph("functions")

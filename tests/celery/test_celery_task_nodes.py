@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from contextlib import closing
 from decimal import Decimal
+from itertools import pairwise
 
 import pytest
+from celery import Celery
 
 from runner import GraphBuilder, Status
 from runner.celery import CeleryTask
+from runner.celery.queues import tasks_of
+from runner.definition.registry import Registry
 from runner.errors import DefinitionError
 from runner.operations.doctor import FAIL, PASS, examine, read_facts
 from runner.operations.views import read_run
@@ -193,3 +197,37 @@ def test_what_is_no_task_is_refused():
     for wrong in ("", 3, len):
         with pytest.raises(DefinitionError, match="isn't a Celery task"):
             CeleryTask(wrong)
+
+
+def test_the_queues_of_tasks_are_known_before_any_is_sent():
+    """By `queue=`, by a route of a name or a task, and for the items of a map; not if the router fails."""
+    app = Celery(broker="redis://127.0.0.1:1", set_as_current=False)
+
+    def route(name, *_, **__):
+        if name == "shop.broken":
+            raise LookupError(name)
+        queues = {"shop.pack": "routed", "shop.own": "own"}
+        return {"queue": queues[name]} if name in queues else None
+
+    app.conf.task_routes = [route]
+
+    @app.task(name="shop.own")
+    def own():
+        return None
+
+    registry, builder = Registry(), GraphBuilder()
+    builder.add_node(CeleryTask("shop.charge", queue="named"), "named")
+    builder.add_node(CeleryTask(own), "own")
+    builder.add_node(CeleryTask("shop.pack"), "routed")
+    builder.add_node(CeleryTask("shop.broken"), "broken")
+    builder.add_map(CeleryTask("shop.item", queue="items"), "items", over="named")
+    for source, target in pairwise(("own", "routed", "broken", "named", "items")):
+        builder.add_edge(source, target)
+    registry.add("sending", builder.build)
+
+    assert tasks_of(app, registry) == {
+        "named": "shop.charge",
+        "own": "shop.own",
+        "routed": "shop.pack",
+        "items": "shop.item",
+    }
