@@ -9,7 +9,7 @@ import hashlib
 import operator
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
 from typing import Any
 
@@ -60,8 +60,91 @@ NOTHING = b"null"
 V = 1
 """The version of the stored form; a run in another form is refused, not guessed at."""
 
-OUTERMOST = ("-", "=")
-"""The parent in an outermost run's field `of`: the first value normally, the second once it is packed."""
+
+class RecordForm:
+    """The form of a record's text: the only place that knows the order of its fields.
+
+    Blanks stand between fields; an empty one is "-", and only the last may have blanks. In a script,
+    `'@node(status visit+attempt rest)'` stands for the pattern of a form in FORMS: see `pattern`.
+    """
+
+    def __init__(self, spec: str) -> None:
+        """Take the fields in order, each with the Lua pattern of its values: `visit:%d+ nonce:%S+`."""
+        self.patterns = dict(field.split(":") for field in spec.split())
+        self._names, self._splits = list(self.patterns), len(self.patterns) - 1
+        self.text = " ".join(f"{{{name}}}" for name in self._names).format
+        """Writes a record, given all its fields by name."""
+
+    def reader(self, names: str) -> Callable[[bytes], Any]:
+        """Return a function that reads one field of a text, or a tuple of several.
+
+        It raises IndexError if the text has fewer fields.
+        """
+        pick, splits = operator.itemgetter(*map(self._names.index, names.split())), self._splits
+        return lambda text: pick(text.decode().split(" ", splits))
+
+    def replace(self, text: bytes, name: str, value: str) -> bytes:
+        """Return a text with another value of one field."""
+        values = text.decode().split(" ", self._splits)
+        values[self._names.index(name)] = value
+        return " ".join(values).encode()
+
+    def pattern(self, items: str) -> str:
+        """Return a Lua pattern for fields, in order.
+
+        `visit` captures a field, `visit+stamp` all from one to another as one text; `edges=-` only
+        requires a value.
+
+        Raises:
+            KeyError: the form has no such field.
+        """
+        texts, end = dict(self.patterns), ""
+        for item in items.split():
+            name, is_literal, value = item.partition("=")
+            start, _, end = name.rpartition("+")
+            if is_literal:
+                texts[end] = re.sub(r"\W", r"%\g<0>", value)
+            else:
+                texts[start or end] = "(" + texts[start or end]
+                texts[end] += ")"
+        count = self._names.index(end) + 1
+        return f"^{' '.join([*texts.values()][:count])}{' ' if count <= self._splits else '$'}"
+
+
+NODE = RecordForm(
+    "status:%a+ visit:%d+ attempt:%d+ fence:%d+ stamp:%d+ edges:%S+ nonce:%S+ rest:.*"
+)
+"""A node. `rest` is an object, or nothing: most nodes need no more, which reads fastest. It is a list if it
+has only open questions; a question of the node's latest visit is written without run, node and visit."""
+
+RUN = RecordForm(
+    "status:%S+ active:%d+ waiting:%d+ held:%d+ failed:%d+ started:%d+ events:%d+ stopping:%S+"
+)
+"""A run's status and counters: its field `run`."""
+
+MAP = RecordForm(
+    "visit:%d+ total:%d+ next:%d+ active:%d+ waiting:%d+ failed:%d+ stopped:%d+ swept:%d+"
+)
+"""A map's items."""
+
+OF = RecordForm("fingerprint:%S+ parent:%S+ graph:.*")
+"""A run's field `of`: its graph, and its parent, see OUTERMOST."""
+
+FORMS = {"node": NODE, "run": RUN, "map": MAP, "of": OF}
+
+OUTERMOST = "-", "="
+"""The parent in an outermost run's field `of`: the second once it is packed."""
+
+read_of, read_parent = OF.reader("fingerprint parent graph"), OF.reader("parent")
+
+read_status, read_last_event = RUN.reader("status"), RUN.reader("events")
+
+_read_run = RUN.reader("status stopping active waiting held failed started")
+
+_read_node = NODE.reader("status visit attempt fence stamp edges nonce rest")
+
+_read_map = MAP.reader("visit total next active waiting failed stopped swept")
+
 
 EVENT_LETTERS: dict[str, str] = {
     EventKind.RUN_STARTED: "b",
@@ -179,9 +262,9 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
             "Read it with the version that wrote it."
         )
     try:
-        fingerprint, parent, graph = fields[b"of"].decode().split(" ", 2)
-        status, *counts, stopping = fields[b"run"].decode().split(" ")
-        active, waiting, held_count, failures, start_count, _ = map(int, counts)
+        fingerprint, parent, graph = read_of(fields[b"of"])
+        status, stopping, *counts = _read_run(fields[b"run"])
+        active, waiting, held_count, failures, start_count = map(int, counts)
         return RunRecord(
             run_id=run_id,
             graph_id=graph,
@@ -212,7 +295,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
 
 def is_packed(of: bytes) -> bool:
     """Return whether a run is packed, by its field `of`."""
-    return of.split(b" ", 2)[1].decode() == OUTERMOST[1]
+    return bool(read_parent(of) == OUTERMOST[1])
 
 
 SUMMARY = ("of", "run", "v", "tags", "ended", "requester")
@@ -222,19 +305,15 @@ SUMMARY = ("of", "run", "v", "tags", "ended", "requester")
 def summary(run_id: str, fields: Sequence[Any]) -> RunSummary:
     """Read a run's line in a listing."""
     of, run, version, tags, ended_at, requester = fields
-    status, (fingerprint, parent, graph) = (
-        run.split(b" ", 1)[0].decode(),
-        of.decode().split(" ", 2),
-    )
-    parent = "" if parent in OUTERMOST else parent
+    fingerprint, parent, graph = read_of(of)
     return RunSummary(
         run_id,
         graph,
-        Status(status),
+        Status(read_status(run)),
         int(version.split(b" ")[1]),
         load(tags or b"{}"),
         fingerprint,
-        parent,
+        "" if parent in OUTERMOST else parent,
         ended_at=int(ended_at or 0),
         requester=load(requester or b"{}").get("principal", ""),
     )
@@ -254,9 +333,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
     """Read a node's record, and its scope: the loop whose rounds it counts in; see `node_text`."""
     if not data:
         return NodeRecord(), ROOT
-    status, visit, attempt, fence, stamp, edges, nonce, json_fields = data.decode().split(
-        " ", 7
-    )
+    status, visit, attempt, fence, stamp, edges, nonce, json_fields = _read_node(data)
     fields = load(json_fields) if json_fields else {}
     if isinstance(fields, list):
         fields = {"questions": fields}
@@ -290,7 +367,9 @@ def loop_record(data: bytes) -> LoopRecord:
 
 def map_record(data: bytes) -> MapRecord:
     """Read the record of a map's items."""
-    visit, total, begun, active, waiting, failures, is_stopped, swept = map(int, data.split())
+    visit, total, begun, active, waiting, failures, is_stopped, swept = map(
+        int, _read_map(data)
+    )
     return MapRecord(visit, total, begun, active, waiting, failures, bool(is_stopped), swept)
 
 
@@ -314,7 +393,7 @@ def loop_text(record: LoopRecord) -> bytes:
 
 
 def map_text(record: MapRecord) -> str:
-    return " ".join(str(int(count)) for count in astuple(record))
+    return MAP.text(**{name: int(count) for name, count in asdict(record).items()})
 
 
 REST = {
@@ -328,12 +407,7 @@ rest_of = operator.attrgetter(*REST)
 
 
 def node_text(node: str, record: NodeRecord, scope: int) -> str:
-    """Write a node's record: status, visit, attempt, fence, stamp, edges, nonce, rest.
-
-    An empty text is "-". The rest is an object, or nothing: most nodes need no more, which reads fastest. If
-    it has only open questions, the rest is a list of them; a question of the node's latest visit is written
-    without run, node and visit. `scope` is the innermost loop around the node.
-    """
+    """Write a node's record; `scope` is the innermost loop around the node."""
     pairs = zip(REST.items(), rest_of(record), strict=True)
     extra = {name: value for (name, default), value in pairs if value != default}
     if scope != ROOT:
@@ -345,9 +419,15 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
         ]
     fields = extra["questions"] if list(extra) == ["questions"] else extra
     tail = dump(fields).decode() if extra else ""
-    return (
-        f"{record.status} {record.visit} {record.attempt} {record.fence} {record.stamp} "
-        f"{record.edges or '-'} {record.nonce or '-'} {tail}"
+    return NODE.text(
+        status=record.status,
+        visit=record.visit,
+        attempt=record.attempt,
+        fence=record.fence,
+        stamp=record.stamp,
+        edges=record.edges or "-",
+        nonce=record.nonce or "-",
+        rest=tail,
     )
 
 

@@ -28,7 +28,7 @@ local at = 13 + guards + 2 * arrivals
 local own = redis.call('HMGET', key, 'run', 'size', 'lock', unpack(ARGV, 13, at - 1))
 if not own[1] then return {'other'} end
 local status, active, waiting, others, started, event =
-  own[1]:match('^(%S+) (%d+) (%d+) (%d+ %d+) (%d+) (%d+) %-$')
+  own[1]:match('@run(status active waiting held+failed started events stopping=-)')
 if not status or (own[3] or '') ~= '' then return {'other'} end
 for place = 1, guards do
   if (own[place + 3] or '') ~= ARGV[at + place - 1] then return {'other'} end
@@ -59,7 +59,7 @@ for place = 1, arrivals do
   if kind == ITEM then
     -- `needs` is the most items that may run at once, 0 for any number. At most AFTER_ITEM (see scheduler/maps.py) begin.
     local visit, total, begun, busy, rest, failed, swept =
-      (count or ''):match('^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) 0 (%d+)$')
+      (count or ''):match('@map(visit total next active waiting failed stopped=0 swept)')
     if tonumber(visit) ~= current then return {'other'} end
     total, begun, busy = tonumber(total), tonumber(begun), busy - 1
     if begun == total then
@@ -90,11 +90,12 @@ for place = 1, arrivals do
     end
     local visit, pending = 1, true
     if old then
-      local was, number_, fence, round, nonce = old:match('^(%a+) (%d+) %d+ (%d+) (%d+) %S+ (%S+)')
+      local was, number_, fence, round, nonce = old:match('@node(status visit fence stamp nonce)')
       -- After undone visits (`last` of a record) the next number differs.
       if was == 'pending' or old:find('"last":', 1, true) then return {'other'} end
       visit, pending = number_ + 1, tonumber(round) ~= current
-      record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. record:match('^%a+ 1 1 0 %d+ %- %-(.*)$')
+      record = 'ready ' .. visit .. ' 1 ' .. fence .. ' ' .. current .. ' - ' .. nonce .. ' '
+        .. record:match('@node(visit=1 attempt=1 fence=0 edges=- nonce=- rest)')
     end
     if pending and arrived >= needs and alive == 0 then return {'other'} end
     if pending and ((live > 0 and kind == ANY) or arrived >= needs) then
@@ -120,7 +121,7 @@ if follows and follows.ran then
 end
 local step, nonce, priority, queue = ARGV[12]:match('^(%d+) (%S+) ?(%d*) ?(.*)$')
 local function running(record)
-  local before, fence, middle, rest = record:match('^ready (%d+ %d+) (%d+) (%d+ %S+) %S+ (.*)$')
+  local before, fence, middle, rest = record:match('@node(status=ready visit+attempt fence stamp+edges rest)')
   return 'running ' .. before .. ' ' .. fence + step .. ' ' .. middle .. ' ' .. nonce .. ' ' .. rest
 end
 if follows then
@@ -141,8 +142,8 @@ local function fetch()
     and redis.call('HMGET', key, 'n:' .. name, 'q:' .. name, 'k:' .. name, 'm:' .. (owner or ''))
   -- A record that ends here has no questions or lost leases, or anything else that only the script of claims reads.
   local fresh = found and found[1] and not (found[2] or found[3])
-    and found[1]:find('^ready ' .. visit .. ' ' .. attempt .. ' %d+ %d+ %S+ %S+ $')
-  if not fresh or (owner and not (found[4] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ')) then
+    and found[1]:match('@node(status=ready visit+attempt rest=)') == visit .. ' ' .. attempt
+  if not fresh or (owner and not (found[4] or ''):find('@map(stopped=0)')) then
     redis.call('RPUSH', list, bell)
     return
   end

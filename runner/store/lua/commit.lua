@@ -89,7 +89,7 @@ for nth = 1, number() do
   if run.was == '^$' then text = 'executing 0 0 0 0 0 0 -' end
   if text then
     local old, active, waiting, held, failed, started, events, stops =
-      text:match('^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (%S+)$')
+      text:match('@run(status active waiting held failed started events stopping)')
     local a, w, h, f = active + more[1], waiting + more[2], held + more[3], failed + more[4]
     local counters = {a = a, w = w, h = h, f = f}
     for letter in run.expected_status_counters:gmatch('%a') do

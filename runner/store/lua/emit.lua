@@ -16,9 +16,9 @@ end
 local key = prefix .. 'r:' .. ARGV[6]
 local line, path, of = unpack(redis.call('HMGET', key, 'run', 'path', 'of'))
 if not line then return {'unknown'} end
-if of:find('^%S+ = ') then return {'packed'} end
-local head, number, stopping = line:match('^(.* )(%d+) (%S+)$')
-redis.call('HSET', key, 'run', head .. number + 1 .. ' ' .. stopping)
+if of:find('@of(parent==)') then return {'packed'} end
+local head, number, stopping = line:match('@run(status+started events stopping)')
+redis.call('HSET', key, 'run', head .. ' ' .. number + 1 .. ' ' .. stopping)
 local event = {kind = ARGV[7], node = ARGV[8], visit = ARGV[9], detail = '', data = ARGV[10]}
 write_event(key, number + 1, event, event.node)
 local root = path and root_of(key)

@@ -10,9 +10,9 @@
 local key = prefix .. 'r:' .. ARGV[6]
 local events, after, wait = key .. ':e', tonumber(ARGV[7]), tonumber(ARGV[9])
 local line, of = unpack(redis.call('HMGET', key, 'run', 'of'))
-local last = (line or ''):match('(%d+) %S+$')
+local last = (line or ''):match('@run(events)')
 if not last then return {'unknown'} end
-if of:find('^%S+ = ') and after < tonumber(last) then return {'packed', last, redis.call('LINDEX', events, 0)} end
+if of:find('@of(parent==)') and after < tonumber(last) then return {'packed', last, redis.call('LINDEX', events, 0)} end
 -- The last event of the list has the run's number of events, so the other numbers follow from their places.
 local gone = last - redis.call('LLEN', events)
 local first = math.max(after, gone)

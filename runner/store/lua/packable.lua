@@ -20,7 +20,7 @@ for place = 1, #entries, 2 do
   local key = prefix .. name
   local of, size = unpack(redis.call('HMGET', key, 'of', 'size'))
   local count = redis.call('LLEN', key .. ':e')
-  if of and of:find('^%S+ %- ') and tonumber(size or 0) <= BYTES and count > 0 and count <= EVENTS
+  if of and of:find('@of(parent=-)') and tonumber(size or 0) <= BYTES and count > 0 and count <= EVENTS
     and redis.call('HLEN', key) <= FIELDS and redis.call('EXISTS', key .. ':c') == 0 then
     words[#words + 1] = {name, redis.call('HGETALL', key), redis.call('LRANGE', key .. ':e', 0, -1)}
     bytes = bytes + tonumber(size or 0)

@@ -24,16 +24,16 @@ local run, name, visit, nonce = ARGV[6], ARGV[7], ARGV[8], ARGV[10]
 local key = prefix .. 'r:' .. run
 local found = redis.call('HMGET', key, 'n:' .. name, 'run', 'of', 'q:' .. name, 'k:' .. name, unpack(ARGV, 14))
 if not found[1] then return {'other'} end
-local fp, parent = found[3]:match('^(%S+) (%S+)')
+local fp, parent = found[3]:match('@of(fingerprint parent)')
 if fp ~= ARGV[12] then return {'graph', found[3]} end
 local status, number, attempt, fence, stamp, edges, own_nonce, rest =
-  found[1]:match('^(%a+) (%d+) (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
-local counters, event = found[2]:match('^(.* )(%d+) %-$')
+  found[1]:match('@node(status visit attempt fence stamp edges nonce rest)')
+local counters, event = found[2]:match('@run(status+started events stopping=-)')
 if ENDED[status] or number ~= visit or attempt ~= ARGV[9] or (status == 'running' and own_nonce ~= nonce) then
   return {'stale'}
 end
 if not event then return {'other'} end
-if ARGV[13] ~= '' and not (found[6] or ''):find('^%d+ %d+ %d+ %d+ %d+ %d+ 0 ') then return {'other'} end
+if ARGV[13] ~= '' and not (found[6] or ''):find('@map(stopped=0)') then return {'other'} end
 local record = found[1]
 if status == 'ready' then
   if rest:find('"[gru]') or rest:find('"since', 1, true) then
@@ -45,7 +45,7 @@ if status == 'ready' then
   event = event + 1
   record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[11] .. ' ' .. stamp .. ' ' .. edges .. ' '
     .. nonce .. ' ' .. rest
-  redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. event .. ' -')
+  redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. ' ' .. event .. ' -')
   local begun = {kind = 'node.started', letter = 's', visit = visit, node = name, detail = attempt}
   write_event(key, event, begun, name)
   if parent ~= '-' then echo(root_of(key), begun) end

@@ -311,8 +311,6 @@ class Listings:
                 pipe.hmget(self._keys.run(run_id), "of", "root")
             rows: list[list[bytes | None]] = pipe.execute()
         return [
-            (of.decode().split(" ", 2)[2], root.decode() if root else run_id)
-            if of
-            else ("", "")
+            (encoding.read_of(of)[2], root.decode() if root else run_id) if of else ("", "")
             for run_id, (of, root) in zip(ids, rows, strict=True)
         ]

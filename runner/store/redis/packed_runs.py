@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from runner.errors import CorruptDocument
-from runner.store.encoding import dump, is_packed, load
+from runner.store.encoding import OF, OUTERMOST, dump, is_packed, load
 from runner.store.redis.connection import Argument, mapping_of
 from runner.store.redis.keys import run_key
 
@@ -62,7 +62,7 @@ def pack(call: PackCall) -> int:
         packed = {name: value for name, value in fields.items() if not _stays(name)}
         packed[b"of"] = fields[b"of"]
         head = {name: value for name, value in fields.items() if _stays(name)}
-        head[b"of"] = fields[b"of"].replace(b" - ", b" = ", 1)
+        head[b"of"] = OF.replace(fields[b"of"], "parent", OUTERMOST[1])
         check = hashlib.sha1(b"\n".join((*fields.values(), *events)), usedforsecurity=False)
         arguments += (key, len(fields), *fields, check.hexdigest())
         arguments += (len(head), *(text for pair in head.items() for text in pair))

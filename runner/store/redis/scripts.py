@@ -1,6 +1,7 @@
 """The Lua scripts, each assembled from its file and the parts that it includes.
 
-A line `-- include: name` in a script or part stands for `lua/parts/<name>.lua`, once per script.
+A line `-- include: name` in a script or part stands for `lua/parts/<name>.lua`, once per script;
+for `'@node(...)'` and its like see `RecordForm` in store/encoding.py.
 Scripts are called by their hash; a server that has forgotten a script is sent the text again.
 """
 
@@ -16,10 +17,13 @@ from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from runner.store.encoding import FORMS
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.durability import Durability
 
 INCLUDE = re.compile(r"^-- include: (\w+)$", re.MULTILINE)
+
+FORM = re.compile(r"'@(\w+)\((.*?)\)'")
 
 ROOM = files("runner.store") / "lua"
 
@@ -65,7 +69,8 @@ def _collect(file: str, pieces: dict[str, str]) -> None:
 
 def _code(source: str) -> str:
     lines = (line.strip() for line in source.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("--"))
+    code = "\n".join(line for line in lines if line and not line.startswith("--"))
+    return FORM.sub(lambda named: f"'{FORMS[named[1]].pattern(named[2])}'", code)
 
 
 def run_on(

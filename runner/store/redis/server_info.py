@@ -286,7 +286,7 @@ def _ready(
         )
         ready = [
             (
-                of.decode().split(" ", 1)[0],
+                encoding.read_of(of)[0],
                 map_of(node) or node,
                 encoding.node_record(run, node, stored)[0].rings,
                 due,

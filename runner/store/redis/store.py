@@ -536,7 +536,7 @@ class RedisStore:
                 for name, value in fields.items()
                 if name.startswith(b"m:")
             },
-            events=int(fields[b"run"].split(b" ")[6]),
+            events=int(encoding.read_last_event(fields[b"run"])),
             reopened=fields.get(b"again", b"").decode(),
             size=int(fields.get(b"size", 0)),
         )

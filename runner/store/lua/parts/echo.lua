@@ -30,8 +30,8 @@ end
 -- `bytes` is the growth of the root's size.
 local function echo(root, event, bytes)
   if event.kind:find('^run%.') then return end
-  local head, number, stopping = root.run:match('^(.* )(%d+) (%S+)$')
+  local head, number, stopping = root.run:match('@run(status+started events stopping)')
   if not number then return end
-  redis.call('HSET', root.key, 'run', head .. number + 1 .. ' ' .. stopping, 'size', root.size + (bytes or 0))
+  redis.call('HSET', root.key, 'run', head .. ' ' .. number + 1 .. ' ' .. stopping, 'size', root.size + (bytes or 0))
   write_event(root.key, number + 1, event, root.path .. event.node)
 end

@@ -10,7 +10,7 @@ local function task_of(bell) return table.concat({bell[1], bell[2], bell[3], bel
 -- Return whether the visit of a doorbell still waits for a worker.
 local function is_ready(run, node, visit, attempt)
   local record = redis.call('HGET', prefix .. 'r:' .. run, 'n:' .. node)
-  return record and record:sub(1, 6) == 'ready ' and record:match('^ready (%d+ %d+) ') == visit .. ' ' .. attempt
+  return record and record:match('@node(status=ready visit+attempt)') == visit .. ' ' .. attempt
 end
 
 -- Take the doorbells to ring now; return whether there are more to pass.

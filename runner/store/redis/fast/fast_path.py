@@ -33,7 +33,15 @@ from runner.scheduler.changes import Changes
 from runner.scheduler.plan import PartialView, TransitionPlan, plan_transition
 from runner.store import encoding
 from runner.store.apply_transition import SHORT
-from runner.store.encoding import EVENT_LETTERS, NOTHING, doorbells_of, load, question_fields
+from runner.store.encoding import (
+    EVENT_LETTERS,
+    NODE,
+    NOTHING,
+    RUN,
+    doorbells_of,
+    load,
+    question_fields,
+)
 from runner.store.interface import Claim, Reply, RunSnapshot, Settlement, Token, UnreadableClaim
 from runner.store.redis import doorbell_template
 from runner.store.redis.connection import Argument, RedisConnection
@@ -62,6 +70,8 @@ GRAPHS, RUNS = 500, 5_000
 
 TEMPLATES = 10_000
 """The most settle templates that a process remembers of a graph: a node has one for each choice of edges."""
+
+CLAIMED, LEAVING = NODE.reader("attempt stamp rest"), NODE.reader("visit edges")
 
 RUN_FIELDS = tuple(name for name in HEAD if name != "run")
 """Fields of a run that a process reads when it first meets the run. Fields that may change are validated
@@ -189,7 +199,7 @@ class FastPath:
         text, parent, counters, *field_values = reply
         values: dict[str, bytes | None] = dict(zip(fields, field_values, strict=False))
         claim_read = ClaimRead(
-            run_id, graph, parent != b"-", counters + b"0 -", {f"n:{node}": text}
+            run_id, graph, parent != b"-", counters + b" 0 -", {f"n:{node}": text}
         )
         return self._claimed(
             node, claim_read, values, run_values, field_values[len(fields) :] or NO_EXTRAS
@@ -436,8 +446,7 @@ class FastPath:
                 values |= zip(missing, self._read(run_id, missing), strict=True)
         except StoreError:
             return None  # the settle is done, and the claim's lease runs out
-        status, _, counters = settled_read.line.split(b" ", 2)
-        line = b"%s %d %s" % (status, active, counters)
+        line = RUN.replace(settled_read.line, "active", str(active))
         claim_read = ClaimRead(run_id, graph, settled_read.is_child, line, {f"n:{node}": text})
         task, item = (
             (task_and_item[0].decode(), task_and_item[1]) if task_and_item else ("", None)
@@ -560,8 +569,8 @@ class FastPath:
         """
         (output, entry), node, visit = result, token.node, token.visit
         short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
-        _, _, attempt, _, stamp, _, _, extra = claim_read.texts[f"n:{node}"].split(b" ", 7)
-        is_item, is_plain = bool(map_of(node)), stamp == b"0" and not extra
+        attempt, stamp, extra = CLAIMED(claim_read.texts[f"n:{node}"])
+        is_item, is_plain = bool(map_of(node)), stamp == "0" and not extra
         # An item has no place in the order of results.
         fields: list[Argument] = [f"o:{node}.{visit}", output]
         results: list[Argument] = [f"x:{node}.{visit}", entry]
@@ -578,7 +587,16 @@ class FastPath:
         template = claim_read.graph.templates.get(name) if is_plain else None
         if template is not None:
             guards, edges = [f"n:{node}"], settlement.edges or "-"
-            text = f"completed {visit} {attempt.decode()} {token.fence} 0 {edges} {nonce} "
+            text = NODE.text(
+                status="completed",
+                visit=visit,
+                attempt=attempt,
+                fence=token.fence,
+                stamp=0,
+                edges=edges,
+                nonce=nonce,
+                rest="",
+            )
             event: list[Argument] = [
                 EVENT_LETTERS[EventKind.NODE_COMPLETED],
                 visit,
@@ -607,7 +625,7 @@ class FastPath:
             raise Unplanned(token)  # the run ends, or waits
         grows = VISIT_BYTES + len(output) + len(entry)
         fairness = claim_read.graph.topology.fairness
-        task_id = f"{token.run_id}.{node}.{visit}.{attempt.decode()}"
+        task_id = f"{token.run_id}.{node}.{visit}.{attempt}"
         claims = (
             f"{next_fence(0, nonce)} {nonce} {claim_read.graph.next_from(node)}"
             if settlement.may_continue
@@ -723,7 +741,7 @@ def _forward_inputs(
     for edge in incoming:
         text = values[f"n:{edge.source}"]
         if text is not None and edge.source not in sources:
-            _, visit, _, _, _, edges, _ = text.split(b" ", 6)
-            if edges[edge.position : edge.position + 1] == b"1":
+            visit, edges = LEAVING(text)
+            if edges[edge.position : edge.position + 1] == "1":
                 sources[edge.source] = None
                 yield edge.source, int(visit)

@@ -18,7 +18,7 @@ from runner.scheduler import plan as plans
 from runner.scheduler.changes import AddEvent, Arrival, Dispatch, DropTimer, SetTimer
 from runner.scheduler.plan import PartialView, TransitionPlan
 from runner.store import encoding
-from runner.store.encoding import EVENT_LETTERS, graph_with, loop_text, node_text
+from runner.store.encoding import EVENT_LETTERS, RUN, graph_with, loop_text, node_text
 from runner.store.redis.connection import Argument
 
 MOST_FIELDS = 3_000
@@ -153,6 +153,9 @@ class KnownGraph:
         return Target(shape.needs, kind, record, shape.scope, (bell.queue, bell.priority))
 
 
+ACTIVE = RUN.reader("active")
+
+
 @dataclass(slots=True)
 class ClaimRead:
     """Texts that a claim has read from its run; the visit's plans use them and are validated by them.
@@ -177,7 +180,7 @@ class ClaimRead:
     @property
     def is_alone(self) -> bool:
         """Return whether no other node of the run was active."""
-        return self.line.split(b" ", 2)[1] == b"1"
+        return bool(ACTIVE(self.line) == "1")
 
     def known(self) -> PartialView:
         """Decode the texts for a plan."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from runner.records.codec import LazyValue
 from runner.records.run import RunRecord, VisitKey
 from runner.records.size_limits import no_room
-from runner.store.encoding import V, dump
+from runner.store.encoding import OF, V, dump
 from runner.store.interface import Start
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import idempotency_key, run_key, shape_key
@@ -52,7 +52,9 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     }
     fields: dict[str, Argument] = {
         "v": f"\1{V} {write_set.time_within(write_set.read_set.now)} {TABLE_MARKER}",
-        "of": f"{record.fingerprint} {record.parent or '-'} {record.graph_id}",
+        "of": OF.text(
+            fingerprint=record.fingerprint, parent=record.parent or "-", graph=record.graph_id
+        ),
         **{name: value for name, value in values.items() if value != DEFAULTS[name]},
         **{name: text for name, text in texts.items() if text},
     }

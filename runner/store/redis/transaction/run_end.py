@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from runner.records.run import FINAL, RunRecord, Status
-from runner.store.encoding import RECORD, load, run_record
+from runner.store.encoding import RECORD, RUN, load, read_status, run_record
 from runner.store.redis.keys import run_key, shape_key
 from runner.store.redis.transaction.sets import Command, WriteSet
 
@@ -85,10 +85,11 @@ def outlived(write_set: WriteSet, parent: str) -> bool:
     """Return whether a run's parent has ended: a child stays as long as its parent, which may read it."""
     line = write_set.read_unvalidated(run_key(parent), "run")
     # Its status must stay: if it continued, expired children would be missing.
+    status = read_status(line) if line else ""
     write_set.patterns[run_key(parent), "run"] = (
-        f"^{line.split(b' ')[0].decode()} " if line else "^$"
+        RUN.pattern(f"status={status}") if line else "^$"
     )
-    return line is None or Status(line.partition(b" ")[0].decode()) in FINAL
+    return line is None or Status(status) in FINAL
 
 
 def retire(write_set: WriteSet, run: RunRecord) -> None:

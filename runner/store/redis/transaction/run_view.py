@@ -36,7 +36,11 @@ from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionRes
 from runner.store import encoding
 from runner.store.encoding import (
     FUNCTION_ENTRY,
+    MAP,
+    NODE,
     NOTHING,
+    OF,
+    RUN,
     dump,
     load,
     loop_text,
@@ -71,6 +75,8 @@ def slot_member(run_id: str, node: str, claim: str) -> str:
     """Name a node's claim under a limit that another partition counts; a run's id never contains "@"."""
     return f"@{claim}|{run_id}|{node}"
 
+
+read_status = NODE.reader("status")
 
 RECORDS = re.compile(r"[nl]:|a-?\d+:")
 """Prefixes of the fields with records of nodes and loops, and arrivals."""
@@ -147,7 +153,9 @@ class RunInTransaction:
         record = encoding.map_record(text) if text else MapRecord()
         if not self.write_set.changes_field(self.key, f"m:{node}"):
             form = (
-                rf"^{record.visit} {record.total} .* {int(record.stopped)} %d+$"
+                MAP.pattern(
+                    f"visit={record.visit} total={record.total} stopped={int(record.stopped)}"
+                )
                 if text
                 else "^$"
             )
@@ -188,7 +196,7 @@ class RunInTransaction:
                 return
             for node in some:
                 text = self.write_set.read_unvalidated(self.key, f"n:{node}")
-                if text and text.split(b" ", 1)[0].decode() in IDLE:
+                if text and read_status(text) in IDLE:
                     yield node
 
     def _names(self, previous_node: str) -> Iterator[str]:
@@ -426,8 +434,8 @@ class RunInTransaction:
     def last_event(self) -> int:
         """Return the number of the last event; no event may come before the commit."""
         self._compares_run_field = True
-        line = self.write_set.read_unvalidated(self.key, "run") or b"0 -"
-        return int(line.split(b" ")[-2])
+        line = self.write_set.read_unvalidated(self.key, "run")
+        return int(encoding.read_last_event(line)) if line else 0
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
         write_set, key = self.write_set, self.key
@@ -477,7 +485,13 @@ class RunInTransaction:
         if move.parent_node:
             write_set.put(key, "parent_node", move.parent_node)
             write_set.put(key, "path", move.path)
-        write_set.put(key, "of", f"{move.fingerprint} {initial.parent or '-'} {move.graph_id}")
+        write_set.put(
+            key,
+            "of",
+            OF.text(
+                fingerprint=move.fingerprint, parent=initial.parent or "-", graph=move.graph_id
+            ),
+        )
         if move.fingerprint != initial.fingerprint:
             write_set.released_shapes.append((initial.graph_id, initial.fingerprint))
             new_run.use_shape(write_set, move.fingerprint)
@@ -685,7 +699,9 @@ class RunInTransaction:
             text = write_set.read_unvalidated(self.key, "run") or b""
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:
-            counters.pattern = f"^{initial.status} .* {initial.stopping or '%-'}$"
+            counters.pattern = RUN.pattern(
+                f"status={initial.status} stopping={initial.stopping or '-'}"
+            )
             if record.started > initial.started and not (
                 record.stopping and not initial.stopping
             ):
