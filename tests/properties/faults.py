@@ -124,7 +124,7 @@ FAULTS = (
     ),
     Mutation(
         REDIS,
-        'if edges[edge.position : edge.position + 1] == b"1":',
+        'if edges[edge.position : edge.position + 1] == "1":',
         "if edges:",
         "the output of a dead edge is an input",
         test="tests/contract/test_stores.py::TestRedisStore::test_inputs_come_in_the_order_of_the_edges",
