@@ -15,6 +15,7 @@ from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, SharedStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
+from tests.simulation.unvalidated import checked
 from tests.simulation.watch import Seen
 from tests.simulation.world import LEASE, Setting, World
 
@@ -41,7 +42,7 @@ def on_redis(
         ]
         if races:
             for store in stores:
-                store._redis.call = racing(store._redis.call, lambda: world)
+                store._redis.call = racing(checked(store._redis.call), lambda: world)
         store = (
             stores[0]
             if partitions == 1

@@ -17,6 +17,8 @@ import pytest
 from runner.operations.recovery import write_retry
 from runner.records.run import Status
 from runner.store.interface import Settlement
+from runner.store.redis.fast import fast_path
+from runner.store.redis.transaction.sets import Because
 from runner.store.requests import SettleVisit
 from tests.chaos.test_racing_answers import NO_CHECK, UncheckedScripts
 from tests.contract.store.manual_worker import ManualWorker
@@ -307,6 +309,15 @@ def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url)
 
     errors = (play(raced(drawn(seed)), unchecked).error for seed in range(1, 101))
     assert any(error.partition(":")[0] in {"I1", "I2", "I3", "I9"} for error in errors)
+
+
+@pytest.mark.slow
+def test_a_wrong_reason_to_rely_on_a_value_is_found(redis_url):
+    """Control: with a question a run's field `v` becomes shorter, so it isn't guarded by a claim's record."""
+    with sabotage.replaced(fast_path, "EITHER", Because.GUARDED):
+        make = on_redis(redis_url, races=True)
+        errors = (play(raced(drawn(seed)), make).error for seed in (40, *range(1, 101)))
+        assert any("is GUARDED: it was" in error for error in errors)
 
 
 # -- controls: with a mechanism taken out, the simulator must complain ------------------------------------

@@ -11,7 +11,7 @@ from runner.store.redis.connection import mapping_of
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.run_end import ARCHIVE, UNARCHIVED
-from runner.store.redis.transaction.sets import Command
+from runner.store.redis.transaction.sets import GUARDED, Command
 from runner.store.redis.transaction.transaction import Transaction
 
 TIMER = "archive||"
@@ -60,7 +60,7 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
         write_set.read_set.want(run_key(run_id), ("ended",))
     for run_id, at in due.items():
         write_set.scores[UNARCHIVED, run_id] = at
-        age_ms = now - int(write_set.read_unvalidated(run_key(run_id), "ended") or now)
+        age_ms = now - int(write_set.read_unvalidated(run_key(run_id), "ended", GUARDED) or now)
         if age_ms > search.hold:
             _give_up(transaction, run_id, "it could not be written")
         else:

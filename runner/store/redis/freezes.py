@@ -19,8 +19,9 @@ KEPT_NOTICES = 100_000
 
 
 def freeze(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
-    if write_set.read(FROZEN, scope) is not None:
-        current = codec.decode(Freeze, write_set.read_unvalidated(FROZEN, scope) or b"")
+    text = write_set.read(FROZEN, scope)
+    if text is not None:
+        current = codec.decode(Freeze, text)
         same = (current.reason, current.by) == (reason, by)  # a repeat, after a lost reply
         return Reply("frozen" if same else "already")
     now = write_set.read_set.now

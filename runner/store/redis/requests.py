@@ -51,7 +51,13 @@ from runner.store.redis.keys import (
 )
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.questions import votes_field
-from runner.store.redis.transaction.sets import Command, ReadSet, StoreSettings, WriteSet
+from runner.store.redis.transaction.sets import (
+    CONSTANT,
+    Command,
+    ReadSet,
+    StoreSettings,
+    WriteSet,
+)
 from runner.store.redis.transaction.transaction import (
     HEAD,
     OPEN,
@@ -548,7 +554,7 @@ def _sum_fields(write_set: WriteSet, run_id: str, tagged: Tagged | None) -> budg
         key = f"budget:{tagged.key(write_set.read_set.now)}"
         write_set.command("PEXPIRE", key, 2 * tagged.window)
         return _SumFields(write_set, key, "")
-    root = write_set.read_unvalidated(run_key(run_id), "root")
+    root = write_set.read_unvalidated(run_key(run_id), "root", CONSTANT)
     key = run_key(root.decode() if root else run_id)
     return _SumFields(write_set, key, "b:") if write_set.read(key, "of") else {}
 

@@ -59,7 +59,7 @@ from runner.store.redis.sizes import VISIT_BYTES
 from runner.store.redis.transaction import run_end
 from runner.store.redis.transaction.early_answers import EARLY
 from runner.store.redis.transaction.run_view import RunInTransaction
-from runner.store.redis.transaction.sets import Command, ReadSet, WriteSet
+from runner.store.redis.transaction.sets import EITHER, GUARDED, Command, ReadSet, WriteSet
 from runner.store.redis.transaction.transaction import HEAD
 
 NO_EXTRAS = (None, None, None, None, None)
@@ -297,9 +297,14 @@ class FastPath:
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
         """Read the data for a node that a transaction claims; return a function that makes the claim."""
         graph, write_set, key = self.remember(run.topology), run.write_set, run.key
-        fields = (*graph.fields(node), *_unknown(None))
-        write_set.read_set.want(key, fields)
-        values = {name: write_set.read_unvalidated(key, name) for name in fields}
+        reasons = dict.fromkeys(_unknown(None), EITHER) | dict.fromkeys(
+            graph.fields(node), GUARDED
+        )
+        write_set.read_set.want(key, reasons)
+        values = {
+            name: write_set.read_unvalidated(key, name, because)
+            for name, because in reasons.items()
+        }
         claim_read = ClaimRead(
             run.record.run_id,
             graph,
@@ -702,9 +707,9 @@ def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
         [question_fields(question_id) for question_id in ids] if question_visit == visit else []
     )
     write_set.read_set.want(key, itertools.chain(*pairs))
-    questions = [write_set.read_unvalidated(key, question) for question, _ in pairs]
+    questions = [write_set.read_unvalidated(key, question, EITHER) for question, _ in pairs]
     decisions = [write_set.read(key, decision) for _, decision in pairs]
-    document = write_set.read_unvalidated(key, f"k:{node}")
+    document = write_set.read_unvalidated(key, f"k:{node}", GUARDED)
     if document is None:
         return (
             item,
@@ -713,12 +718,12 @@ def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
             decisions,
             None,
         )
-    count = int(write_set.read_unvalidated(f"{key}:m", f"#{node}") or 0)
+    count = int(write_set.read_unvalidated(f"{key}:m", f"#{node}", GUARDED) or 0)
     messages = [
-        write_set.read_unvalidated(f"{key}:m", f"{number}.{node}")
+        write_set.read_unvalidated(f"{key}:m", f"{number}.{node}", GUARDED)
         for number in range(1, count + 1)
     ]
-    own_task = write_set.read_unvalidated(key, f"t:{node}.{visit}")
+    own_task = write_set.read_unvalidated(key, f"t:{node}.{visit}", GUARDED)
     checkpoint = (None if document == b"1" else document, own_task, messages)
     return (
         item,

@@ -10,7 +10,8 @@ offered a slot starts in a later transaction.
    missing values are read in one request, another look, and the plan runs again from its beginning.
 2. Plan. The scheduler's transitions see a run as `RunInTransaction` and fill the write set (`WriteSet`).
    `WriteSet.read` notes the value in `expected`: it must not change until the commit. `read_unvalidated`
-   notes nothing. If only a part of a text matters, a pattern or a beginning is noted.
+   notes nothing, and takes the reason (`Because`). If only a part of a text matters, a pattern or a
+   beginning is noted.
 3. Validate and commit. `lua/commit.lua` compares `expected`, `patterns` and `scores` (of timers and of the
    archive queue; with `FEWER` for a member the lengths of lists) with the stored values, `deadline` with the
    time and `limit_positions` with the queues of limits. If all of them hold, it writes, rings doorbells and

@@ -9,14 +9,14 @@ from __future__ import annotations
 from runner.records.checkpoints import Remembered, Saved
 from runner.store.encoding import dump
 from runner.store.redis.sizes import MESSAGE_BYTES
-from runner.store.redis.transaction.sets import WriteSet
+from runner.store.redis.transaction.sets import GUARDED, WriteSet
 
 
 def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
     """Write a node's checkpoint in the run with the key; return the bytes by which the run grows."""
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
-    had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
+    had = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     dropped_numbers = range(checkpoint.keep + 1, had + 1)
     lengths = [
         ("HSTRLEN", key, field),
@@ -50,12 +50,14 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
 def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> None:
     """Add a visit's part to its session: its node's messages from `session.first` on, and values."""
     messages, session_messages = f"{key}:m", f"session:m:{session.session_id}"
-    count = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
+    count = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
     write_set.read_set.want(messages, names)
     for name in names:
         write_set.command(
-            "RPUSH", session_messages, write_set.read_unvalidated(messages, name) or b""
+            "RPUSH",
+            session_messages,
+            write_set.read_unvalidated(messages, name, GUARDED) or b"",
         )
     values = f"session:s:{session.session_id}"
     for name, value in session.state.items():
@@ -68,7 +70,7 @@ def forget(write_set: WriteSet, key: str, node: str) -> int:
     """Delete a node's document and messages; return their size in bytes."""
     field, messages = f"k:{node}", f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
-    had = int(write_set.read_unvalidated(messages, f"#{node}") or 0)
+    had = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     names = [f"{nth}.{node}" for nth in range(1, had + 1)]
     for name in names:
         write_set.read_set.ask("HSTRLEN", messages, name)

@@ -21,7 +21,7 @@ from runner.store.encoding import (
 )
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction.questions import document
-from runner.store.redis.transaction.sets import WriteSet
+from runner.store.redis.transaction.sets import GUARDED, WriteSet
 
 Moved = tuple[str, str, bytes]
 """A field that gets a value: key, name and value."""
@@ -36,9 +36,9 @@ def rename(write_set: WriteSet, root: str, move: Migration) -> None:
     for source, target, entry in move.visits:
         names = [f"{node}.{number}" for node, number in (source, target)]
         if entry is not None:
-            order = (write_set.read_unvalidated(key, f"x:{names[0]}") or b"0 ").partition(b" ")[
-                0
-            ]
+            order = (
+                write_set.read_unvalidated(key, f"x:{names[0]}", GUARDED) or b"0 "
+            ).partition(b" ")[0]
             text = dump(entry).removeprefix(FUNCTION_ENTRY)
             write_set.put(
                 key, f"x:{names[0]}", order + b" " + write_set.encode(move.run_id, text)
@@ -57,7 +57,8 @@ def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> li
     names = list(names)
     write_set.read_set.want(key, [source for source, _ in names])
     values = [
-        (source, target, write_set.read_unvalidated(key, source)) for source, target in names
+        (source, target, write_set.read_unvalidated(key, source, GUARDED))
+        for source, target in names
     ]
     for source, _, value in values:
         if value is not None:
@@ -67,14 +68,14 @@ def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> li
 
 def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[Moved]:
     source, target = node.node, node.today
-    count = int(write_set.read_unvalidated(f"{key}:m", f"#{source}") or 0)
+    count = int(write_set.read_unvalidated(f"{key}:m", f"#{source}", GUARDED) or 0)
     numbers = [f"{number}." for number in range(1, count + 1)]
     puts = _take(
         write_set,
         f"{key}:m",
         [(prefix + source, prefix + target) for prefix in ("#", *numbers)],
     )
-    document = write_set.read_unvalidated(key, f"k:{source}")
+    document = write_set.read_unvalidated(key, f"k:{source}", GUARDED)
     text = b"" if node.document is None else dump(node.document)
     # A single byte isn't a document: it marks a node with a task of its own.
     write_set.add_size(
@@ -86,7 +87,7 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
         puts.append((key, f"k:{target}", text or b"1"))
     if node.decided:
         puts.append((key, f"q:{target}", dump([node.visit, *map(short_id, node.decided)])))
-    items = write_set.read_unvalidated(key, f"m:{source}")
+    items = write_set.read_unvalidated(key, f"m:{source}", GUARDED)
     total = map_record(items).total if items else 0
     puts += _take(
         write_set,

@@ -13,7 +13,7 @@ from runner.store.redis.connection import Argument
 from runner.store.redis.keys import idempotency_key, run_key, shape_key
 from runner.store.redis.large_values import MARK, referred, size_of
 from runner.store.redis.sizes import MESSAGE_BYTES, RUN_BYTES, VISIT_BYTES
-from runner.store.redis.transaction.sets import WriteSet
+from runner.store.redis.transaction.sets import ADDED, CONSTANT, GUARDED, WriteSet
 
 TABLE_MARKER = "-" * 63
 """The end of a value with more than 64 bytes, which makes the server keep the hash as a table: otherwise it
@@ -109,7 +109,7 @@ def add_size(write_set: WriteSet, record: RunRecord, size: int) -> None:
         write_set.bounded_roots.add(record.root)
         return
     key = run_key(record.run_id)
-    size += int(write_set.read_unvalidated(key, "size") or 0)
+    size += int(write_set.read_unvalidated(key, "size", ADDED) or 0)
     if size > write_set.settings.most():
         raise no_room(0, size, write_set.settings.most())
     write_set.put(key, "size", size)
@@ -131,12 +131,12 @@ def copy_results(
     names = [f"{node}.{number}" for node, number in visits]
     write_set.read_set.want(source, [f"{kind}:{name}" for name in names for kind in "xo"])
     for name, number in zip(names, visits.values(), strict=True):
-        output = write_set.read_unvalidated(source, f"o:{name}")
+        output = write_set.read_unvalidated(source, f"o:{name}", GUARDED)
         if output is not None:
             value, value_size = _copy_value(write_set, run_id, output)
             write_set.put(key, f"o:{name}", value)
             size += value_size
-        numbered_entry = write_set.read_unvalidated(source, f"x:{name}")
+        numbered_entry = write_set.read_unvalidated(source, f"x:{name}", GUARDED)
         if numbered_entry is not None:
             entry, value_size = _copy_value(
                 write_set, run_id, numbered_entry.partition(b" ")[2]
@@ -151,7 +151,10 @@ def _copy_value(write_set: WriteSet, run_id: str, value: bytes) -> tuple[bytes, 
     if not value.startswith(MARK):
         return value, len(value)
     root, name = referred(value)
-    data, target = write_set.read_unvalidated(run_key(root, ":b"), name), run_key(run_id, ":b")
+    data, target = (
+        write_set.read_unvalidated(run_key(root, ":b"), name, CONSTANT),
+        run_key(run_id, ":b"),
+    )
     is_new = not write_set.changes_field(target, name)
     if data is not None:
         write_set.put(target, name, data)
@@ -177,7 +180,7 @@ def copy_checkpoints(
         names = [f"{number}.{node}" for number in range(1, count + 1)]
         write_set.read_set.want(f"{source}:m", names)
         for name in names:
-            message = write_set.read_unvalidated(f"{source}:m", name) or b""
+            message = write_set.read_unvalidated(f"{source}:m", name, GUARDED) or b""
             write_set.put(f"{key}:m", name, message)
             size += MESSAGE_BYTES + len(message)
         if count:

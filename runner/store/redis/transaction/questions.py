@@ -33,7 +33,7 @@ from runner.store.encoding import (
 )
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
-from runner.store.redis.transaction.sets import WriteSet
+from runner.store.redis.transaction.sets import EITHER, GUARDED, WriteSet
 
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
@@ -60,7 +60,7 @@ def _read(
 def document(write_set: WriteSet, key: str, interrupt_id: str) -> bytes:
     """Return a question as it was asked (JSON)."""
     asked_field, _ = question_fields(interrupt_id)
-    _, text = split_question(write_set.read_unvalidated(key, asked_field) or b"")
+    _, text = split_question(write_set.read_unvalidated(key, asked_field, EITHER) or b"")
     return text
 
 
@@ -78,7 +78,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     text = question_document(as_asked(question))
     # If a migration gives a node its old name back, it asks its old question again.
     asked_field, decision_field = question_fields(name)
-    old_text = write_set.read_unvalidated(key, asked_field)
+    old_text = write_set.read_unvalidated(key, asked_field, GUARDED)
     write_set.add_size(
         run.root, len(text) - (len(split_question(old_text)[1]) if old_text else 0)
     )
@@ -97,7 +97,9 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     head = f"\1{write_set.counters(run.run_id).event_number()} {write_set.time_within(asked_at)} {expires} "
     write_set.put(key, asked_field, head.encode() + compressed_question(text))
     # This document has more than 64 bytes: the hash stays a table without a longer `v`.
-    write_set.put(key, "v", (write_set.read_unvalidated(key, "v") or b"").split(b" -")[0])
+    write_set.put(
+        key, "v", (write_set.read_unvalidated(key, "v", EITHER) or b"").split(b" -")[0]
+    )
     write_set.drop(key, decision_field)
     for list_name in _lists(run, name, load(text)):
         write_set.command("ZADD", f"open:{list_name}", write_set.time(asked_at), name)
@@ -131,7 +133,7 @@ def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: byte
     key = run_key(run.run_id)
     asked_field, decision_field = question_fields(interrupt_id)
     write_set.put(key, decision_field, decision)
-    data = write_set.read_unvalidated(key, asked_field) or b""
+    data = write_set.read_unvalidated(key, asked_field, EITHER) or b""
     if write_set.read_set.is_incomplete:
         return  # its document is read later, in one request with the other questions' documents
     try:

@@ -8,7 +8,7 @@ from typing import Any
 from runner.records.run import FINAL, RunRecord, Status
 from runner.store.encoding import RECORD, RUN, load, read_status, run_record
 from runner.store.redis.keys import run_key, shape_key
-from runner.store.redis.transaction.sets import Command, WriteSet
+from runner.store.redis.transaction.sets import ADDED, CONSTANT, Command, WriteSet
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def speculation(run_id: str, *, has_archive: bool) -> dict[Command, Any]:
 
 def outlived(write_set: WriteSet, parent: str) -> bool:
     """Return whether a run's parent has ended: a child stays as long as its parent, which may read it."""
-    line = write_set.read_unvalidated(run_key(parent), "run")
+    line = write_set.read_unvalidated(run_key(parent), "run", ADDED)
     # Its status must stay: if it continued, expired children would be missing.
     status = read_status(line) if line else ""
     write_set.patterns[run_key(parent), "run"] = (
@@ -151,10 +151,12 @@ def forget(write_set: WriteSet, entry: bytes) -> str:
 
 def _entry(write_set: WriteSet, key: str, run: RunRecord) -> bytes:
     """Write the entry that outlives a run's keys: id, status, graph and tags."""
-    tags = write_set.read_unvalidated(key, "tags") or b""
+    tags = write_set.read_unvalidated(key, "tags", CONSTANT) or b""
     return f"{run.run_id}\n{run.status}\n{run.graph_id}\n".encode() + tags
 
 
 def _idem(write_set: WriteSet, key: str) -> str:
     """Name the key of a run's idempotency key, without the prefix; "" if it has none."""
-    return (write_set.read_unvalidated(key, "idem") or b"").decode().partition("}:")[2]
+    return (
+        (write_set.read_unvalidated(key, "idem", CONSTANT) or b"").decode().partition("}:")[2]
+    )

@@ -59,6 +59,10 @@ from runner.store.redis.transaction import (
     run_end,
 )
 from runner.store.redis.transaction.sets import (
+    ADDED,
+    CONSTANT,
+    EITHER,
+    GUARDED,
     ArrivalCount,
     LimitPosition,
     WriteSet,
@@ -149,7 +153,7 @@ class RunInTransaction:
 
     def _read_map(self, node: str) -> MapRecord:
         """Read a map's record; unless it is written, its items may begin and end until the commit."""
-        text = self.write_set.read_unvalidated(self.key, f"m:{node}")
+        text = self.write_set.read_unvalidated(self.key, f"m:{node}", ADDED)
         record = encoding.map_record(text) if text else MapRecord()
         if not self.write_set.changes_field(self.key, f"m:{node}"):
             form = (
@@ -168,12 +172,12 @@ class RunInTransaction:
 
     def _read_arrivals(self, scope: int, node: str) -> Arrivals:
         """Read arrivals; outside of loops others may come meanwhile, as long as they decide nothing."""
-        read_field = (
-            self.write_set.read
+        field = self.key, f"a{scope}:{node}"
+        text = (
+            self.write_set.read(*field)
             if self.topology.nodes[node].loops
-            else self.write_set.read_unvalidated
+            else self.write_set.read_unvalidated(*field, ADDED)
         )
-        text = read_field(self.key, f"a{scope}:{node}")
         return Arrivals(*load(text)) if text else Arrivals()
 
     def idle(self, after: str) -> Iterator[str]:
@@ -195,7 +199,7 @@ class RunInTransaction:
             if reads.is_incomplete:
                 return
             for node in some:
-                text = self.write_set.read_unvalidated(self.key, f"n:{node}")
+                text = self.write_set.read_unvalidated(self.key, f"n:{node}", EITHER)
                 if text and read_status(text) in IDLE:
                     yield node
 
@@ -211,7 +215,7 @@ class RunInTransaction:
             if node > first_node:
                 yield node
             text = (
-                self.write_set.read_unvalidated(self.key, f"m:{node}")
+                self.write_set.read_unvalidated(self.key, f"m:{node}", ADDED)
                 if nodes[node].map
                 else None
             )
@@ -229,12 +233,12 @@ class RunInTransaction:
         return self.write_set.read(self.key, f"h:{reference}") is not None
 
     def tag(self, name: str) -> str:
-        text = self.write_set.read_unvalidated(run_key(self.record.root), "tags")
+        text = self.write_set.read_unvalidated(run_key(self.record.root), "tags", CONSTANT)
         value: object = load(text).get(name, "") if text else ""
         return value if isinstance(value, str) else ""
 
     def limit_setting(self, name: str) -> LimitSetting | None:
-        text = self.write_set.read_unvalidated(LIMITS, name)
+        text = self.write_set.read_unvalidated(LIMITS, name, EITHER)
         return LimitSetting.read(name, text) if text else None
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
@@ -245,8 +249,8 @@ class RunInTransaction:
         if member not in known:
             text = (
                 self.item(node, visit)
-                or self.write_set.read_unvalidated(self.key, f"t:{node}.{visit}")
-                or self.write_set.read_unvalidated(self.key, "task")
+                or self.write_set.read_unvalidated(self.key, f"t:{node}.{visit}", GUARDED)
+                or self.write_set.read_unvalidated(self.key, "task", CONSTANT)
             )
             if self.write_set.read_set.is_incomplete:
                 return None
@@ -259,7 +263,11 @@ class RunInTransaction:
     def item(self, node: str, visit: int) -> bytes | None:
         """Return the item of a map that a visit works on; None for other nodes."""
         name = f"{map_of(node)}.{visit}.{index_of(node)}"
-        return self.write_set.read_unvalidated(f"{self.key}:f", name) if map_of(node) else None
+        return (
+            self.write_set.read_unvalidated(f"{self.key}:f", name, CONSTANT)
+            if map_of(node)
+            else None
+        )
 
     # Limits change with every claim of any run. A time under a rate is reserved before it is used in a plan;
     # a slot is guessed, and if the guess is wrong, the commit replies with the real position.
@@ -323,7 +331,9 @@ class RunInTransaction:
 
     def end(self, now: int) -> None:
         # An ended run doesn't need the table marker.
-        version = (self.write_set.read_unvalidated(self.key, "v") or b"").split(b" -")[0]
+        version = (self.write_set.read_unvalidated(self.key, "v", EITHER) or b"").split(b" -")[
+            0
+        ]
         ended_fields = {"ended": self.write_set.time(now), "v": version}
         self.write_set.fields.setdefault(self.key, {}).update(ended_fields)
 
@@ -333,15 +343,20 @@ class RunInTransaction:
 
     @property
     def _created(self) -> bytes:
-        time = (self.write_set.read_unvalidated(self.key, "v") or b"- 0").split(b" ")[1]
+        time = (self.write_set.read_unvalidated(self.key, "v", EITHER) or b"- 0").split(b" ")[1]
         return b"\1" + time if time[:1] == b"\1" else time  # see WriteSet.time
 
     @property
     def audited(self) -> int:
         # If a run stops, no entry may be missed: not all of its nodes change, so one may ask meanwhile.
         must_hold = self.record.stopping or self.write_set.read_set.is_speculative
-        read_field = self.write_set.read if must_hold else self.write_set.read_unvalidated
-        number = int(read_field(self.key, "audit") or 0)
+        field = self.key, "audit"
+        text = (
+            self.write_set.read(*field)
+            if must_hold
+            else self.write_set.read_unvalidated(*field, EITHER)
+        )
+        number = int(text or 0)
         if number:
             self._need_entries()
         return number
@@ -427,14 +442,16 @@ class RunInTransaction:
         Raises:
             PayloadTooLarge: there is no room.
         """
-        size = int(self.write_set.read_unvalidated(run_key(self.record.root), "size") or 0)
+        size = int(
+            self.write_set.read_unvalidated(run_key(self.record.root), "size", ADDED) or 0
+        )
         if size + growth > most and not self.record.stopping:
             raise no_room(size, growth, most)
 
     def last_event(self) -> int:
         """Return the number of the last event; no event may come before the commit."""
         self._compares_run_field = True
-        line = self.write_set.read_unvalidated(self.key, "run")
+        line = self.write_set.read_unvalidated(self.key, "run", GUARDED)
         return int(encoding.read_last_event(line)) if line else 0
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
@@ -447,9 +464,9 @@ class RunInTransaction:
         for (node, visit), entry in undone.items():
             output = f"o:{node}.{visit}"
             write_set.read_set.ask("HSTRLEN", key, output)
-            order = (write_set.read_unvalidated(key, f"x:{node}.{visit}") or b"0 ").split(b" ")[
-                0
-            ]
+            order = (
+                write_set.read_unvalidated(key, f"x:{node}.{visit}", GUARDED) or b"0 "
+            ).split(b" ")[0]
             size = int(write_set.read_set.reply("HSTRLEN", key, output))
             # An output that isn't stored is `null`: see `leave_result`.
             write_set.add_size(
@@ -461,7 +478,10 @@ class RunInTransaction:
             write_set.add_size(self.record.root, -checkpoints.forget(write_set, key, node))
 
     def has_entry(self, visit: VisitKey) -> bool:
-        return self.write_set.read_unvalidated(self.key, "x:{}.{}".format(*visit)) is not None
+        return (
+            self.write_set.read_unvalidated(self.key, "x:{}.{}".format(*visit), GUARDED)
+            is not None
+        )
 
     def copy_results(self, source: RunInTransaction, fork: Fork) -> None:
         write_set, run_id = self.write_set, self.record.run_id
@@ -472,7 +492,9 @@ class RunInTransaction:
             task = dump(fork.input)
             # A field k:<node> makes the node's claim look for a task of its own.
             write_set.put(
-                self.key, f"k:{node}", write_set.read_unvalidated(self.key, f"k:{node}") or b"1"
+                self.key,
+                f"k:{node}",
+                write_set.read_unvalidated(self.key, f"k:{node}", GUARDED) or b"1",
             )
             write_set.put(self.key, f"t:{node}.{number}", task)
             size += len(task)
@@ -535,7 +557,9 @@ class RunInTransaction:
         self.write_set.add_size(self.record.root, len(text))
 
     def requester(self) -> Mapping[str, Any]:
-        document = self.write_set.read_unvalidated(run_key(self.record.root), "requester")
+        document = self.write_set.read_unvalidated(
+            run_key(self.record.root), "requester", CONSTANT
+        )
         return load(document) if document else {}
 
     def standing(self, interrupt_id: str) -> Standing:
@@ -696,7 +720,7 @@ class RunInTransaction:
         if self.key in write_set.new_keys:
             counters.pattern = "^$"
         elif self._compares_run_field:
-            text = write_set.read_unvalidated(self.key, "run") or b""
+            text = write_set.read_unvalidated(self.key, "run", GUARDED) or b""
             counters.pattern = f"^{text.decode().replace('-', '%-')}$"
         else:
             counters.pattern = RUN.pattern(

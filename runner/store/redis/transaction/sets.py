@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, cast
 
 from runner.audit.entries import Mode
@@ -291,6 +292,18 @@ class ReadSet:
         self._fields, self._replies, self.looks = {}, {}, 0
 
 
+class Because(Enum):
+    """Why a plan may rely on a value that the commit doesn't validate; the simulation checks it."""
+
+    CONSTANT = "it never changes once it is written"
+    ADDED = "others only add to it, as the commit does"
+    GUARDED = "it changes only with a value that is validated and was read before it or with it"
+    EITHER = "the plan is right with the old value as with a new one"
+
+
+CONSTANT, ADDED, GUARDED, EITHER = Because
+
+
 class WriteSet:
     """The changes of one try, and the values that they rely on. Keys are without the prefix."""
 
@@ -331,7 +344,7 @@ class WriteSet:
     def read(self, key: str, name: str) -> bytes | None:
         """Return a field that must not change until the commit."""
         if key in self.new_keys or name in self.fields.get(key, ()):
-            return self.read_unvalidated(key, name)
+            return self.read_unvalidated(key, name, CONSTANT)
         value = self.read_set.field(key, name)
         self.expected.setdefault(key, {})[name] = value or b""
         return value
@@ -357,8 +370,13 @@ class WriteSet:
             self.patterns[key, ""] = "." if is_there else "^$"
         return is_there
 
-    def read_unvalidated(self, key: str, name: str) -> bytes | None:
-        """Return a field that may change before the commit."""
+    def read_unvalidated(
+        self,
+        key: str,
+        name: str,
+        because: Because,  # noqa: ARG002 - the simulation checks it
+    ) -> bytes | None:
+        """Return a field that the commit doesn't validate, for a reason."""
         fields = self.fields.get(key)
         if fields is None or name not in fields:
             return None if key in self.new_keys else self.read_set.field(key, name)

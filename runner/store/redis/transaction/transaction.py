@@ -55,6 +55,7 @@ from runner.store.redis.transaction import new_run, questions
 from runner.store.redis.transaction.key_lists import KeyLists
 from runner.store.redis.transaction.run_view import RunInTransaction, slot_member
 from runner.store.redis.transaction.sets import (
+    EITHER,
     FEWER_TOGETHER,
     Command,
     ReadSet,
@@ -146,7 +147,7 @@ class Transaction:
 
     def shape(self, graph_id: str, fingerprint: str) -> Topology | None:
         key = shape_key(fingerprint)
-        is_there = self.write_set.read_unvalidated(key, "meta") is not None
+        is_there = self.write_set.read_unvalidated(key, "meta", EITHER) is not None
         if self.write_set.expected.get("graphs", {}).get(graph_id) != fingerprint.encode():
             # The current shape exists as long as the graph is current.
             self.write_set.patterns[key, "meta"] = "." if is_there else "^$"
@@ -447,9 +448,8 @@ class Transactions:
                 return reply
             # A conflict, or a refusal that was planned on several looks or on a guess: a refusal must be
             # right at one moment. A commit may follow several looks: it compares the validated values with
-            # the stored ones. An unvalidated value is constant, or only added to, or changes only together
-            # with a validated one that was read before it or with it. Reading single values again after a
-            # conflict would break the last of these, so everything is read again.
+            # the stored ones, and unvalidated ones may change: see `Because`. Reading single values again
+            # after a conflict would break GUARDED, so everything is read again.
             read_set.reread_all()
             self._look(read_set, verb)
         raise StoreError(
