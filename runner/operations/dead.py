@@ -56,7 +56,7 @@ def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str], by: str) 
     if record is None:
         raise NotFoundError(
             f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
-            f"Start a new run, then: runner dead drop {letter.id}."
+            f"Start a new run, then: runner api DELETE /v1/dead/{letter.id}."
         )
     is_released = (
         engine.ring(engine.store.do(ReleaseNodes(letter.run_id, [letter.node]))).word

@@ -907,7 +907,7 @@ def _fairness(facts: Facts) -> Iterator[Check]:
                 f"of priority {key.priority} for {span(waited)}, but those of {one_line(other.key)!r}, "
                 f"{other.nodes} of priority {other.priority}, for {span(now - other.since)}",
                 "Give the key a weight in the graph's fairness, or its nodes the same priority; "
-                "see `runner limits fairness`.",
+                "see `runner api GET /v1/limits/fairness`.",
             )
 
 
