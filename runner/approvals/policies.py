@@ -18,6 +18,9 @@ from runner.errors import DefinitionError, UsageError
 ApprovalPolicy: TypeAlias = Callable[..., Rule | None]
 """A function of the validated arguments, and of a `CallContext` if it takes two."""
 
+ToolApprovals: TypeAlias = Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None
+"""The `approval=` of something with several tools: one for all of them, or by name."""
+
 Gates: TypeAlias = "Mapping[str, Rule | Policy] | Rule | Policy | None"
 """Rules and policies of several tools: one for all of them, or by name."""
 

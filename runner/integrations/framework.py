@@ -22,7 +22,7 @@ from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.gate import CallState, EditRefused, Granted, decide
-from runner.approvals.policies import CallContext, Gates, wants_no_more
+from runner.approvals.policies import CallContext, Gates, ToolApprovals, wants_no_more
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     ApprovalMismatch,
@@ -48,11 +48,18 @@ PastT = TypeVar("PastT", bound="Past")
 class FrameworkNode:
     """A node that runs a framework's agent, which a factory builds for each execution."""
 
+    built_type: type
+    """The type of what the factory builds."""
+
     def __init__(
-        self, factory: Callable[..., Any], agent: type, name: str | None, version: str
+        self,
+        factory: Callable[..., Any],
+        approval: ToolApprovals,
+        name: str | None,
+        version: str,
     ) -> None:
         """Refuse an agent, which one execution would change for the next, and non-callables."""
-        if isinstance(factory, agent) or not callable(factory):
+        if isinstance(factory, self.built_type) or not callable(factory):
             raise DefinitionError(
                 f"{type(self).__name__} takes a function that builds an agent, not an object of type "
                 f"{type(factory).__name__}: each execution needs a new agent."
@@ -60,6 +67,7 @@ class FrameworkNode:
         self.name = name or getattr(factory, "__name__", "")
         self.version = version
         self._factory = factory
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
 
     def execute(self, visit: Visit) -> Outcome:
         """Run the agent until it is done, fails or waits for people.

@@ -18,9 +18,8 @@ from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.policies import Gates, ToolApprovals
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     CorruptDocument,
@@ -98,6 +97,7 @@ class LangGraphNode(FrameworkNode):
     """
 
     kind = KIND
+    built_type = Pregel
 
     def __init__(
         self,
@@ -105,14 +105,13 @@ class LangGraphNode(FrameworkNode):
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as LangGraph calls it
         output: Callable[[Any], Any] | None = None,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         types: Iterable[type] = (),
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(factory, Pregel, name, version)
+        super().__init__(factory, approval, name, version)
         self._input, self._output = input, output
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._types = [(cls.__module__, cls.__name__) for cls in types]
 
     async def _execute(self, visit: Visit) -> Outcome:
