@@ -13,13 +13,13 @@ import os
 import secrets
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.approvals.decision_keys import proofs
 from runner.approvals.digests import canonical
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.immutable import immutable
 from runner.records.codec import JSON
 
 SECRET_BYTES = 32
@@ -27,7 +27,7 @@ SECRET_BYTES = 32
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PublicKey:
     """A public decision key, without its bytes; `revoked_at` is in milliseconds, 0 while it is valid.
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from runner.cli.arguments import add_options, by_option
 from runner.cli.context import CommandContext, with_context
+from runner.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Frozen:
     """A freeze in force or just ended; `scope` is all, graph:GRAPH or tool:TOOL, `by` who did it."""
 

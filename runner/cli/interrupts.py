@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -25,6 +25,7 @@ from runner.cli.arguments import (
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
+from runner.immutable import immutable
 from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
@@ -623,7 +624,7 @@ def _digest_of(line: str, number: int) -> tuple[str, str]:
     return interrupt_id, digest
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Withdrawn:
     """A question that was withdrawn."""
 

@@ -8,7 +8,6 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
@@ -33,6 +32,7 @@ from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
 from runner.cli.server import mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers
+from runner.immutable import immutable
 from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"
@@ -131,7 +131,7 @@ def runner() -> None:
 # -- about the program -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Versions:
     """The installed versions."""
 

@@ -32,6 +32,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
@@ -146,7 +147,7 @@ OPTIONS = (
 """Fields that a question keeps when it is asked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Asked:
     """One question: the framework's id, our id, and whether the framework has its answer."""
 
@@ -295,7 +296,7 @@ def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
     return whole_arguments(spec, args)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FrameworkCall:
     """One tool call that a framework's agent asks about.
 
@@ -446,7 +447,7 @@ class CallGate:
         return CallContext(tool, address.run_id, address.node_id, address.visit, address.judge)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _GatedCall:
     """A framework's call, as the gate sees it."""
 

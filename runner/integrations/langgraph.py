@@ -29,6 +29,7 @@ from runner.errors import (
     UsageError,
     needs_extra,
 )
+from runner.immutable import immutable
 from runner.integrations.framework import (
     Asked,
     CallGate,
@@ -426,7 +427,7 @@ def _asks(state: Any) -> list[tuple[str, Any]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Call:
     """A tool call that people review; `id` is "" if the middleware doesn't give it."""
 

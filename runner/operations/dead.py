@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from runner.errors import NotFoundError
 from runner.execution.engine import Engine
+from runner.immutable import immutable
 from runner.operations import recovery
 from runner.records.dead_letters import DeadLetter
 from runner.store.requests import ReleaseNodes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.store.shared import DeadLetters, SharedStore
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Replayed:
     """A dead letter and its destination: a position in a stream, or the run of a node."""
 
