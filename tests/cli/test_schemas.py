@@ -10,8 +10,8 @@ import redis
 from packaging.version import Version
 
 from runner.cli.program import runner
-from runner.cli.schemas import DOCUMENTS, schema
 from runner.store.redis.keys import Keys
+from tests.cli.schemas import DOCUMENTS, schema
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 

@@ -1,6 +1,6 @@
 """The JSON Schemas of the commands' output with `--json`; docs/reference/cli-schemas has them as files.
 
-They are generated from the records and views that the commands write. Commands don't import this module.
+They are generated from the records and views that the commands write. `docs/generate.py` writes the files.
 """
 
 from __future__ import annotations
