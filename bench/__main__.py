@@ -16,20 +16,14 @@ from bench import (
     answers,
     budgets,
     fair,
-    fleet,
     flow,
     growth,
     hop,
     idle,
-    inbox,
     memory,
     nodes,
-    pages,
     partitions,
-    people,
     results,
-    sizes,
-    start,
     waiting,
 )
 from bench.site import SLOTS
@@ -41,19 +35,13 @@ PARTS: dict[str, ModuleType] = {
     "answers": answers,
     "agents": agents,
     "fair": fair,
-    "start": start,
     "memory": memory,
     "idle": idle,
-    "fleet": fleet,
-    "sizes": sizes,
     "growth": growth,
     "waiting": waiting,
-    "inbox": inbox,
-    "pages": pages,
-    "people": people,
     "partitions": partitions,
 }
-ONE_POOL = ("sizes", "waiting", "idle", "partitions", "start", "fair")
+ONE_POOL = ("waiting", "idle", "partitions", "fair")
 """Parts that are measured on threads unless a pool is named: the pool changes little, and they are long."""
 
 
@@ -68,7 +56,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes",
         default="",
-        help="nodes (sizes, partitions), runs (waiting, memory), questions (growth) or workers (fleet)",
+        help="nodes (partitions), runs (waiting, memory) or questions (growth)",
     )
     chosen = parser.parse_args()
     console = Console(width=160)

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from bench import answers, flow, growth, hop, nodes, sizes, start
+from bench import answers, flow, growth, hop, nodes
 from bench.grid import Grid, number
 from bench.results import Results
 
 POOLS = ("threads", "solo", "prefork")
 SHAPES = tuple(nodes.NODES)
-SIZED = tuple(sizes.SHAPES)
 
 Figures = dict[str, Any]
 
@@ -79,16 +78,6 @@ def _idle(figures: Figures) -> str:
     return f"{ours} ({bare})"
 
 
-def _growth(figures: Figures) -> str:
-    """Write the Redis time of a node of the largest graph of each shape against the smallest one."""
-    cells = []
-    for shape in SIZED:
-        names = [name for name in figures if name.startswith(f"{shape} ")]
-        ratio = figures[names[-1]]["redis_us ratio"] / figures[names[0]]["redis_us ratio"]
-        cells.append(f"{ratio:.2f}")
-    return ", ".join(cells)
-
-
 def _turns(figures: Figures) -> str:
     agent = figures[growth.AGENT]
     return ", ".join(
@@ -140,15 +129,6 @@ def _partitions(figures: Figures) -> str:
     return ", ".join(f"{found['times']:.2f}" for found in figures.values() if "times" in found)
 
 
-def _commands(figures: Figures) -> str:
-    return f"{max(found['cpu'] for name, found in figures.items() if name.startswith('runner ')):.2f} s"
-
-
-def _ready(figures: Figures) -> str:
-    ours, bare = (figures[start.WORKERS[side]]["seconds"] for side in (start.OURS, start.BARE))
-    return f"{ours:.1f} s ({bare:.1f} s)"
-
-
 ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("commands, round trips (bare Celery)", "nodes", _each("commands", "trips"), "1.3, 1.3"),
     ("bytes to Redis (bare Celery)", "nodes", _each("bytes_in"), "800 + state"),
@@ -190,15 +170,7 @@ ROWS: list[tuple[str, str, Callable[[Figures], str], str]] = [
     ("a waiting run of 3 nodes, asked by a worker", "memory", _kilobytes("waiting"), "2.2 KB"),
     ("the same, answered and finished", "memory", _kilobytes("finished"), "2.0 KB"),
     ("a worker without work: commands/s, connections (bare Celery)", "idle", _idle, "2, 6"),
-    ("a command that reads, CPU, the dearest", "start", _commands, "0.5 s"),
-    ("a worker from start to ready (bare Celery)", "start", _ready, "2 s"),
     ("first 100 open questions", "waiting", _lists, "10 ms of 100,000"),
-    (
-        f"Redis CPU of a node, largest against smallest graph: {', '.join(SIZED)}",
-        "sizes",
-        _growth,
-        "1.1",
-    ),
     ("an agent's turn, 1,000 against 100: time, Python CPU", "growth", _turns, "1.2"),
     (
         "an item of a map, 3,000 against 100: Python, Redis CPU; four workers",

@@ -360,14 +360,15 @@ def grid(table: Table) -> Grid:
 def main() -> None:
     """Count and print; with --write accept the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--write", action="store_true", help="accept these counts")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="accept these counts; `make bench-report` shows them",
+    )
     table = count()
     if parser.parse_args().write:
         rows = [f"{json.dumps(step)}: {json.dumps(counts)}" for step, counts in table.items()]
         ACCEPTED.write_text("{\n" + ",\n".join(rows) + "\n}\n")
-        from bench import report  # noqa: PLC0415 - it shows this table
-
-        report.PAGE.write_text(report.render(report.PAGE.read_text(), {}))
     grid(table).show(Console(width=140))
 
 

@@ -15,7 +15,6 @@ from math import isqrt
 from typing import Any
 
 from runner import Fairness, Graph, GraphBuilder, NodeContext, graph
-from runner.approvals import Action, Rule
 
 SLEEP = 0.2
 """Seconds that an agent-like node waits, as for a model."""
@@ -59,13 +58,6 @@ def request(ctx: NodeContext) -> object:
     reason = {"amount": 1200, "currency": "EUR", "to": "Acme Inc."}
     people = ["ana@example.com", "bo@example.com"]
     return ctx.interrupt("release", reason, response_schema=schema, assignees=people)
-
-
-def approve(ctx: NodeContext) -> str:
-    """Ask one of finance about a call."""
-    action = Action("bench", "function", "pay", {"to": "Acme", "amount": ctx.task})
-    rule = Rule(eligible=["group:finance"])
-    return str(ctx.interrupt("pay", reason="It is **due**.", rule=rule, action=action).decision)
 
 
 def build(nodes: Mapping[str, Function], edges: list[tuple[str, str]]) -> Graph:
@@ -160,7 +152,6 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "single": lambda: chain(1, moment),
     "fair": lambda: chain(1, moment),
     "asking": lambda: build({"ask": question}, []),
-    "approval": lambda: build({"approve": approve}, []),
     "waiting": lambda: build(
         {"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]
     ),

@@ -40,8 +40,3 @@ def number(value: float) -> str:
     if abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-def milliseconds(times: dict[str, float], *shares: str) -> str:
-    """Write percentiles as `p50 2.1, p95 4.0`."""
-    return ", ".join(f"{share} {number(times[share])}" for share in shares or ("p50", "p95"))

@@ -21,9 +21,9 @@ import click
 import runner as runner_package
 from runner.cli.context import common_options
 from runner.cli.program import WORDS, runner
-from runner.cli.schemas import DOCUMENTS, PAGED, schema
 from runner.server import create_app
 from runner.store.redis.scripts import names as script_names
+from tests.cli.schemas import DOCUMENTS, PAGED, schema
 from tests.doors import matrix
 
 REFERENCE = Path(__file__).parent / "reference"

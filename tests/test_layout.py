@@ -9,7 +9,7 @@ import pytest
 from hatchling.builders.sdist import SdistBuilder
 
 ROOT = Path(__file__).parent.parent
-FOLDERS = ("runner", "tasks", "tests", "typing_tests", "examples", "bench", "docs")
+FOLDERS = ("runner", "tasks", "tests", "examples", "bench", "docs")
 TEXT = {
     ".cfg",
     ".html",

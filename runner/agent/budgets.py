@@ -25,6 +25,7 @@ from runner.agent.machine.protocol import FireHook
 from runner.agent.machine.state import AgentState, CallStage
 from runner.approvals.rules import Rule
 from runner.errors import BudgetExceeded, DefinitionError, InterruptExpired, InterruptWithdrawn
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.budgets import (
@@ -201,7 +202,7 @@ def checked_budgets(
     return tuple(budgets)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Bound:
     """One limit of one of an agent's budgets."""
 

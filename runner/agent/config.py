@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pydantic
@@ -14,9 +14,10 @@ from runner.agent.models.port import Model
 from runner.agent.tools import AgentTool, StructuredOutputTool, tools_by_name
 from runner.errors import DefinitionError
 from runner.hooks import HookRegistry
+from runner.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AgentConfig:
     """Model, tools, hooks, limits and budgets; executions share it and never change it."""
 

@@ -11,7 +11,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Coroutine
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.agent.budgets import Meter
@@ -42,13 +42,14 @@ from runner.agent.machine.state import AgentState, open_questions, to_document
 from runner.agent.machine.step import step
 from runner.approvals.ballots import Use
 from runner.errors import RetryAfter
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Ending:
     """End of an execution: done, interrupt or failed, with the checkpoint to store."""
 
@@ -299,14 +300,14 @@ class Drive:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Crashed:
     """An effect beside the machine ended in an error that isn't the agent's."""
 
     error: BaseException
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Posted:
     """An event whose sender waits until the machine has taken it."""
 

@@ -73,6 +73,7 @@ from runner.errors import (
     InterruptWithdrawn,
     UsageError,
 )
+from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.asking import Asker, judged_value, numbered_question
 from runner.records.codec import JSON
@@ -95,7 +96,7 @@ ToolOutcome = ToolEnded | ToolAsked | CallbackFailed
 CANCEL_CHECK_INTERVAL = 0.1  # seconds, while waiting for a throttled model
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Effects:
     """Carries out the commands of one execution; each effect gets the state at its command.
 
@@ -702,7 +703,7 @@ class ToolExecution:
 # Observers
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ObservedCall:
     """A call about to begin: names only, never data. `name` is the model's class or the tool."""
 

@@ -8,7 +8,7 @@ until the other person votes there. Then the message counts as a loan of the vot
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 import pydantic
@@ -18,6 +18,7 @@ from runner.approvals.ballots import escalated
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import Principal, Rule, Voter, selector
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
@@ -28,7 +29,7 @@ LONGEST = 366 * 86_400_000
 MOST_ONLY = 20
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Absence:
     """Absence of a person (`by`), the person who may vote for them (`to`), and its begin and end (ms).
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, ClassVar
 
 import pydantic
@@ -11,6 +11,7 @@ import pydantic
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
@@ -25,7 +26,7 @@ MOST_SIGNATURES = 64
 """Maximum number of one person's signatures on one question that are remembered at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Ballot:
     """One vote as it comes in, judged as far as its question alone allows.
 
@@ -53,7 +54,7 @@ class Ballot:
     away: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Use:
     """One use of a decision: the digest of the effect and its idempotency key.
 
@@ -82,7 +83,7 @@ class Use:
         return replace(self, result=digests.payload_digest(value), status=status)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Operation:
     """One operation on a question besides voting: see voting.py.
 
@@ -109,7 +110,7 @@ class Operation:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Standing:
     """Standing of a question's votes: the tally, and the effects of other operations.
 

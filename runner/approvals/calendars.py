@@ -6,12 +6,13 @@ A question's escalations are computed when it is asked, so the store only sees m
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import date, datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
 from runner.approvals.rules import Rule
 from runner.errors import UsageError
+from runner.immutable import immutable
 
 Span = tuple[time, time]
 """Working time: from the first until before the second, which is on the next day unless it is later."""
@@ -23,7 +24,7 @@ MOST_DAYS = 3_660
 """Days searched for working time: a calendar without any in ten years has none."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Calendar:
     """Working hours by weekday (0 is Monday), in the named time zone, without the days in `holidays`.
 

@@ -12,11 +12,11 @@ import json
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.store.requests import new_nonce
 
@@ -89,7 +89,7 @@ class DecisionKeys:
         return self._path
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SigningKey:
     """The key with which a service or a door signs decisions; `key` is a private key, or a secret."""
 

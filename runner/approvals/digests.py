@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import rfc8785
 
 from runner.errors import UnstorableError
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 
@@ -56,7 +56,7 @@ def payload_digest(data: JSON) -> str:
         return "stored:sha256:" + hashlib.sha256(codec.dump_json(data)).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Action:
     """Effect to be approved: a tool call, or what a function says it is about to do.
 

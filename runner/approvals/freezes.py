@@ -6,10 +6,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from runner.approvals.rules import plain_name
 from runner.errors import EffectsFrozen, StoreError, UsageError
+from runner.immutable import immutable
 from runner.records import validation
 
 log = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ WAIT_MS = 15_000
 """Milliseconds for which a node that met a frozen tool waits before it looks again."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Freeze:
     """A freeze of "all", "graph:<graph>" or "tool:<tool>", with its reason, author and beginning (ms)."""
 

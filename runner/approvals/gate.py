@@ -8,7 +8,7 @@ raises, the call is not made and a new question is asked, about those arguments 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from runner.approvals.ballots import Use
@@ -16,6 +16,7 @@ from runner.approvals.digests import Action
 from runner.approvals.policies import CallContext, Policy, rule_of, wants_no_more
 from runner.approvals.rules import Approval, Rule
 from runner.errors import ApprovalMismatch, UsageError
+from runner.immutable import immutable
 from runner.records.asking import is_answered, judged_value
 from runner.records.interrupts import Address, Interrupt
 
@@ -27,7 +28,7 @@ class EditRefused(UsageError):
     """An edit differs from the arguments that the tool would get; the model reads why."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CallState:
     """State of a call that needs approval: its question, the decision, and the arguments of the call.
 
@@ -40,7 +41,7 @@ class CallState:
     args: Any
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Granted:
     """A call that a grant covers: the grant's id, the call's digest and arguments; the use is counted."""
 

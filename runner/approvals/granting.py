@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
 from runner.approvals.grants import (
@@ -24,6 +24,7 @@ from runner.approvals.votes import now_of, sender_of
 from runner.definition.registry import tools_of
 from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
+from runner.immutable import immutable
 from runner.records import validation
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
@@ -32,7 +33,7 @@ from runner.records.run import outermost
 from runner.store.requests import ChangeGrant
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GrantVote:
     """A vote for a grant: the voter, approve or reject, the time (ms since 1970), and a comment."""
 
@@ -45,7 +46,7 @@ class GrantVote:
 GrantState = Literal["waits", "valid", "rejected", "used up", "over", "revoked"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GrantView:
     """A grant as doors show it, with its uses so far.
 

@@ -8,7 +8,7 @@ and for the requester of that run, and the store counts its uses: see docs/how-t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +28,7 @@ from runner.approvals.rules import (
     VoterFacts,
 )
 from runner.errors import GrantRefused, RunnerError, UsageError
+from runner.immutable import immutable
 from runner.records import codec, validation
 from runner.records.run import outermost
 
@@ -52,7 +53,7 @@ KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
 """Keywords of JSON Schema that can bound one argument of a grant's calls."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Grant:
     """Terms of a grant: calls of one tool, or runs of one node, in some graphs.
 
@@ -99,7 +100,7 @@ class Grant:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GrantRecord:
     """A grant as it is stored, with the votes for it and its uses.
 

@@ -9,7 +9,7 @@ docs/how-to/approvals.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, rules
@@ -25,6 +25,7 @@ from runner.approvals.rules import (
     VoterFacts,
 )
 from runner.errors import ApprovalMismatch, RunnerError
+from runner.immutable import immutable
 from runner.records import codec, interrupts
 from runner.records.interrupts import Interrupt, InterruptStatus
 
@@ -35,7 +36,7 @@ PARTITION = 2
 """Number of characters in a run id that name its partition."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Evidence:
     """Evidence for a decision.
 

@@ -12,14 +12,15 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from runner.approvals.decision_keys import proofs
 from runner.approvals.digests import canonical
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.immutable import immutable
 from runner.records.codec import JSON
 
 SECRET_BYTES = 32
@@ -27,7 +28,7 @@ SECRET_BYTES = 32
 Entry = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PublicKey:
     """A public decision key, without its bytes; `revoked_at` is in milliseconds, 0 while it is valid.
 
@@ -165,30 +166,17 @@ class KeySet:
         entries: list[Entry] = json.loads(text)["keys"]
         return entries
 
-    def _changed(self) -> _Change:
-        return _Change(self._path, self._read)
-
-
-class _Change:
-    """Change of the whole file at once: a reader finds the old set or the new one."""
-
-    def __init__(self, path: Path, read_entries: Callable[[], list[Entry]]) -> None:
-        self._path, self._read = path, read_entries
-
-    def __enter__(self) -> list[Entry]:
-        self._entries = self._read()
-        return self._entries
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if error is not None:
-            return
-        folder = self._path.parent
+    @contextmanager
+    def _changed(self) -> Iterator[list[Entry]]:
+        """Change the whole file at once: a reader finds the old set or the new one."""
+        entries, folder = self._read(), self._path.parent
+        yield entries
         folder.mkdir(parents=True, exist_ok=True)
-        secret = any(entry["kty"] == "oct" for entry in self._entries)
+        secret = any(entry["kty"] == "oct" for entry in entries)
         with tempfile.NamedTemporaryFile(
             "w", dir=folder, delete=False, encoding="utf-8"
         ) as new_file:
-            json.dump({"keys": self._entries}, new_file, indent=2)
+            json.dump({"keys": entries}, new_file, indent=2)
             new_file.write("\n")
         Path(new_file.name).chmod(0o600 if secret else 0o644)
         Path(new_file.name).replace(self._path)

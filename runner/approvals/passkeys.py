@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -25,6 +24,7 @@ from runner.approvals.proofs import (
     encoded,
 )
 from runner.errors import RunnerError, needs_extra
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 
@@ -40,7 +40,7 @@ KEY_ID = 55
 """Offset of the key's id in that data; the two bytes before it hold the id's length."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SignatureRequest:
     """Request that a browser has one passkey sign `challenge`; the signature completes `proof`."""
 

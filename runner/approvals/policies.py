@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from runner.approvals import digests, titles
 from runner.approvals.rules import Requester, Rule, selector
 from runner.errors import DefinitionError, UsageError
+from runner.immutable import immutable
 
 ApprovalPolicy: TypeAlias = Callable[..., Rule | None]
 """A function of the validated arguments, and of a `CallContext` if it takes two."""
+
+ToolApprovals: TypeAlias = Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None
+"""The `approval=` of something with several tools: one for all of them, or by name."""
 
 Gates: TypeAlias = "Mapping[str, Rule | Policy] | Rule | Policy | None"
 """Rules and policies of several tools: one for all of them, or by name."""
@@ -34,7 +38,7 @@ class CallSource(Protocol):
         """Return the tags of the run."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CallContext:
     """The call that a policy returns a rule for.
 
@@ -65,7 +69,7 @@ class CallContext:
         return self.source.tags() if self.source else {}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Policy:
     """A function that returns the rule of a call, or None if the call needs no approval."""
 

@@ -17,13 +17,13 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runner.approvals.ballots import SKEW
 from runner.approvals.digests import canonical
 from runner.approvals.rules import OWN_KEY, Principal, Voter
 from runner.errors import RunnerError, UsageError, needs_extra
+from runner.immutable import immutable
 from runner.records import codec, run_ids, validation
 from runner.records.codec import JSON
 
@@ -52,7 +52,7 @@ class ProofRefused(RunnerError):
     """A proof does not hold; the decision is not counted, and the question stays open."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VerificationKey:
     """One key of a set; `secret` is set for HMAC, otherwise `public`. See the module for the rest."""
 
@@ -71,7 +71,7 @@ class VerificationKey:
     x: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Proved:
     """A valid proof: whose it is, at which level, and the door's knowledge of the login.
 

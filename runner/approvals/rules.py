@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
 from runner.approvals import titles
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records import validation
 from runner.records.codec import JSON
 from runner.records.shown_text import shown
@@ -51,7 +52,7 @@ DELEGATED = "delegated"
 """Selector of a vote that is cast in another person's place."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Principal:
     """A person, service or agent that decides or asks.
 
@@ -99,7 +100,7 @@ class Principal:
         return cls(sub, iss, kind)  # type: ignore[arg-type] # it is one of KINDS
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Requester:
     """Requester of a run: the principal's key ("" if nobody was named), and those on whose behalf.
 
@@ -111,7 +112,7 @@ class Requester:
     level: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Auth:
     """Required authentication of voters: see docs/how-to/approvals.md for the levels 0 to 3.
 
@@ -124,7 +125,7 @@ class Auth:
     acr: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Grants:
     """The widest bounds of the grants that a rule allows: decisions on calls to come.
 
@@ -140,7 +141,7 @@ class Grants:
     lifetime: float = 7 * DAY
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Rule:
     """Rule for a question: who may decide it, how many are needed, and when it ends.
 
@@ -439,7 +440,7 @@ def plain_name(key: str) -> str:
     return key if "|" in name and name.partition(":")[0] in KINDS else name
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Approval:
     """Result of `interrupt()` with a rule.
 
@@ -464,7 +465,7 @@ class Approval:
 # Judging a voter where the vote comes in: by the question as it was frozen, so it costs no request.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Voter:
     """A principal as its door knows it: groups and roles (bare names), and how well its identity is proven.
 
@@ -579,7 +580,7 @@ def unsure(rule: Rule, voter: Voter, stage: int) -> str:
 # Counting votes.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Vote:
     """One principal's decision, for one effect (a digest); `weight` is its weight in its stage."""
 
@@ -589,7 +590,7 @@ class Vote:
     weight: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Tally:
     """Sums of the votes on one question so far.
 
@@ -605,7 +606,7 @@ class Tally:
     settled: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Count:
     """Outcome of one vote: "counted", "accepted", "duplicate" or "forbidden", and the tally after it.
 
@@ -679,7 +680,7 @@ def without(tally: Tally, vote: Vote) -> Tally:
     )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VoterFacts:
     """Facts besides the rule that decide who may vote.
 

@@ -7,13 +7,14 @@ grow with the number of voters.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from runner import scheduler
 from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot, Operation, Standing
 from runner.approvals.rules import Rule, VoterFacts
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
@@ -34,7 +35,7 @@ MOST_LENT = 100
 """Maximum number of people who may vote in place of others on one question."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CastVote(Request[Reply]):
     """Request to count one vote on a question with a rule; a vote that meets the rule answers it."""
 
@@ -179,7 +180,7 @@ def _refuse(
 # Operations besides voting. None of them decides anything.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Case:
     """One operation on a question, with all that decides whether it is applied."""
 
@@ -212,7 +213,7 @@ class Case:
         return ballots.receipt(self.operation, status, detail)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Done:
     """Changes by an operation: the standing, the person's part, a vote to remove; `data` is for its event.
 
@@ -227,7 +228,7 @@ class Done:
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ApplyOperation(Request[Reply]):
     """Request to claim, release, delegate, comment or withdraw a vote; a repeat gets its receipt again."""
 

@@ -11,9 +11,9 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from runner.errors import UsageError, needs_extra
+from runner.immutable import immutable
 
 with needs_extra("audit", "a signed audit"):
     from cryptography.exceptions import InvalidSignature
@@ -30,7 +30,7 @@ DASH = "— "
 """Beginning of a signature line: an em dash and a space."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Checkpoint:
     """The size and root of the tree of one partition, named by its `origin`."""
 

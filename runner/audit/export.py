@@ -22,6 +22,7 @@ from runner.audit.checkpoint import Checkpoint
 from runner.audit.signed_votes import BrokenLine, is_signed, verify_votes
 from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError, needs_extra
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.json_form import stamp
@@ -43,7 +44,7 @@ class Result(enum.IntEnum):
     INCOMPLETE = 3
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Verdict:
     """The result, its text, and the line (from 1) at which the file is broken; 0 if no line can be named.
 

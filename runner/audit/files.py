@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.keys import new_key, write_private
 from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed, terms
 from runner.errors import UsageError, needs_extra
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.run_ids import partition_of
 
@@ -130,7 +131,7 @@ def verify_file(
     return export.verify(list(lines), keys, outside, origin, public)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunAudit:
     """The entries of a run, and the result of verifying them.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.audit.tree import Frontier
+from runner.immutable import immutable
 
 BEGINNING = "0-0"
 """Id before any entry's."""
@@ -14,7 +15,7 @@ PAGE = 1_000
 """Number of entries or leaves read at once."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Head:
     """Progress of sealing and signing the audit; `now` is the server's time in ms.
 

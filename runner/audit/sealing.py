@@ -14,7 +14,7 @@ import itertools
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from runner.errors import (
     UsageError,
     needs_extra,
 )
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 
@@ -46,7 +47,7 @@ SIGN_AFTER = 1_000
 """Number of entries after which a checkpoint is signed early."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Signer:
     """Key that signs checkpoints, and its name in them."""
 
@@ -87,7 +88,7 @@ def read_signer(path: str, name: str) -> Signer:
     return Signer(name, key)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Terms:
     """Terms for signing and archiving the audit; times in ms. See the settings of the same names."""
 

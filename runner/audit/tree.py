@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.approvals.digests import canonical
+from runner.immutable import immutable
 from runner.records.codec import JSON
 
 EMPTY = hashlib.sha256().digest()
@@ -32,7 +32,7 @@ def parent_hash(left_hash: bytes, right: bytes) -> bytes:
     return hashlib.sha256(b"\1" + left_hash + right).digest()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Frontier:
     """A tree that can grow, without its leaves: the roots of its full subtrees, largest first.
 

@@ -14,7 +14,6 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runner.agent import Agent
@@ -38,6 +37,7 @@ from runner.definition.model import (
 from runner.definition.registry import CompiledGraph, tools_of
 from runner.errors import UsageError
 from runner.execution.functions import FunctionNode
+from runner.immutable import immutable
 from runner.records.codec import JSON
 
 
@@ -75,7 +75,7 @@ Finding = tuple[str, str, str, str]
 """A problem's code, node, message and advice."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LintProblem:
     """A mistake at a node, and how to fix it; `code` is stable, so scripts may rely on it."""
 
@@ -247,7 +247,7 @@ READ = ("results", "inputs")
 GUARDS = (*READ, "completed_nodes", "failed_nodes")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Reads:
     """The node ids in code: those `needed` without a check for a result, and all `named`."""
 

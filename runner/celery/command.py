@@ -14,7 +14,7 @@ from runner.celery.config import settings_of
 from runner.cli.context import CommandContext
 from runner.cli.program import report, runner
 
-LEFT_OUT = ("completion", "dev", "init", "keeper", "worker")
+LEFT_OUT = ("dev", "init", "keeper", "worker")
 """Commands that make no sense for an existing app, or that Celery already has."""
 
 

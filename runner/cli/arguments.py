@@ -35,7 +35,6 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-COMMENT = re.compile(r"^[ \t]*//.*(?:\n|\Z)", re.MULTILINE)
 
 MAX_PAGES = 100
 """Pages that one command reads at most if few items match; then it prints a cursor to continue from."""
@@ -57,10 +56,8 @@ def input_option(meaning: str, default: str) -> Callable[[Command], Command]:
     return click.option("--input", "input_text", metavar="JSON", help=text)
 
 
-def read_json(text: str, option: str, *, commented: bool = False) -> Any:
+def read_json(text: str, option: str) -> Any:
     """Read JSON from the text itself, from `@file`, or from standard input for `-`.
-
-    With `commented`, lines that begin with // are ignored.
 
     Raises:
         CommandError: the file can't be read, or its content is not JSON.
@@ -68,18 +65,12 @@ def read_json(text: str, option: str, *, commented: bool = False) -> Any:
     from runner.errors import CorruptDocument
     from runner.records import codec
 
-    content = _content(text, option)
     try:
-        return codec.load_json(without_comments(content) if commented else content)
+        return codec.load_json(_content(text, option))
     except CorruptDocument as error:
         lacks_quotes = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
         hint = f"Text needs its own quotes: {option} '\"{text}\"'." if lacks_quotes else ""
         raise CommandError(Exit.USAGE, f"{option} is {error}.", hint) from error
-
-
-def without_comments(text: str) -> str:
-    """Remove the lines that begin with //, which no line of JSON does."""
-    return COMMENT.sub("", text)
 
 
 def _content(text: str, option: str) -> str:
@@ -99,13 +90,22 @@ def _content(text: str, option: str) -> str:
 # -- tags and times ----------------------------------------------------------------------------------
 
 
+def _or_user(context: click.Context, _: click.Parameter, name: str) -> str:
+    return name or str(context.obj.user)
+
+
 by_option = click.option(
-    "--by", metavar="NAME", default="", help="Who does it (default: the user's login name)."
+    "--by",
+    metavar="NAME",
+    default="",
+    callback=_or_user,
+    help="Who does it (default: the user's login name).",
 )
 requester_option = click.option(
     "--requester",
     metavar="NAME",
     default="",
+    callback=_or_user,
     help="Who asks for it; a rule may exclude them from deciding (default: the user's login name).",
 )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ import click
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def audit() -> None:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Exported:
     """A file of exported entries; `run` is "" if it has all runs."""
 
@@ -121,7 +121,7 @@ def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLo
     return logs[number]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Verified:
     """The result of a verification: holds, broken or incomplete; `line` is 0 if no line is to blame.
 
@@ -199,7 +199,7 @@ def verify(
     return int(verdict.result)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AuditKey:
     """The public key of the audit, as `runner audit verify` takes it."""
 
@@ -222,7 +222,7 @@ def audit_key(context: CommandContext, path: Path) -> None:
     context.output.write(AuditKey(own_key(path, context.settings.namespace).public()))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Restarted:
     """A new tree of the audit, by its name in checkpoints."""
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import click
 
 from runner.cli.context import CommandContext, common_options, with_context
+from runner.immutable import immutable
 from runner.store.addresses import without_password
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Setting:
     """An effective setting; `origin` is flag, environment, .env, pyproject.toml or default."""
 

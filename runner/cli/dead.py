@@ -8,21 +8,17 @@ import click
 
 from runner.cli.arguments import limit_option
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.exits import Exit
-from runner.cli.output import Removed, clock_time, short, visible
-from runner.records.json_form import document, stamp
+from runner.cli.output import clock_time, short
+from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
     from runner.records.dead_letters import DeadLetter
 
 
-LETTERS = click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
-
-
 @click.group()
 @common_options
 def dead() -> None:
-    """List dead letters, and send them again or delete them.
+    """List dead letters, and send them again.
 
     A dead letter is a message that could not be read or applied, or a node that failed because every
     worker that ran it died. It is stored with the reason.
@@ -35,7 +31,8 @@ def dead() -> None:
 def list_letters(context: CommandContext, limit: int) -> None:
     """List dead letters, newest first.
 
-    Without a terminal: id, time (UTC), source and reason, separated by tabs.
+    With --json each has the message as it was received, too. Without a terminal: id, time (UTC), source and
+    reason, separated by tabs. To delete one: `runner api DELETE /v1/dead/LETTER`.
     """
     letters = context.installation.dead_letters.all(limit)
     context.output.listing(
@@ -51,21 +48,7 @@ def list_letters(context: CommandContext, limit: int) -> None:
 
 
 @dead.command()
-@click.argument("letter_id", metavar="LETTER")
-@with_context
-def show(context: CommandContext, letter_id: str) -> None:
-    """Show one dead letter, with the message as it was received.
-
-    Without a terminal: the name and the value of each part, separated by a tab.
-    """
-    letter, output = context.installation.dead_letters.get(letter_id), context.output
-    fields = [(name, value) for name, value in document(letter).items() if value]
-    text = "\n".join(f"{name}  {visible(str(value))}" for name, value in fields)
-    output.present(letter, lambda: output.show_text(text), fields)
-
-
-@dead.command()
-@LETTERS
+@click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
 @with_context
 def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     """Send messages again and retry nodes.
@@ -91,28 +74,6 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     finally:
         # Even if one fails, list the letters that were sent before it.
         context.output.write({"replayed": replays}, ((item.id, item.sent) for item in replays))
-
-
-@dead.command()
-@LETTERS
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@with_context
-def drop(context: CommandContext, letter_ids: tuple[str, ...], *, yes: bool) -> int:
-    """Delete dead letters permanently.
-
-    It asks for confirmation. For each: letter, and dropped or unknown, separated by a tab. Exit code 4
-    if a letter does not exist.
-    """
-    if not yes:
-        click.confirm(
-            f"Delete {len(letter_ids)} dead letters permanently?", abort=True, err=True
-        )
-    letters = context.installation.dead_letters
-    results = [
-        Removed(item, "dropped" if letters.drop(item) else "unknown") for item in letter_ids
-    ]
-    context.output.write({"dropped": results}, ((item.id, item.status) for item in results))
-    return Exit.NOT_FOUND if any(item.status == "unknown" for item in results) else Exit.DONE
 
 
 def _source(letter: DeadLetter) -> str:

@@ -11,7 +11,6 @@ import tempfile
 import webbrowser
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +19,7 @@ import click
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import CommandError, Exit
 from runner.errors import MissingExtra
+from runner.immutable import immutable
 
 if TYPE_CHECKING:
     from runner.cli.workers import WorkerProcess
@@ -34,7 +34,7 @@ SERVER_TIMEOUT = 30.0
 LOGIN = re.compile(r"http://\S+/login\?token=\w+")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Ready:
     """A store and a worker that are ready; `pages` is the address of the server, "" without one."""
 

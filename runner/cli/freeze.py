@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import click
 
 from runner.cli.arguments import add_options, by_option
 from runner.cli.context import CommandContext, with_context
+from runner.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Frozen:
     """A freeze in force or just ended; `scope` is all, graph:GRAPH or tool:TOOL, `by` who did it."""
 
@@ -39,16 +40,7 @@ _options = add_options(
 @_options
 @click.option("--force", is_flag=True, help="Even if nothing here has this name.")
 @with_context
-def freeze(
-    context: CommandContext,
-    graph: str,
-    tool: str,
-    reason: str,
-    by: str,
-    *,
-    everything: bool,
-    force: bool,
-) -> None:
+def freeze(context: CommandContext, *, reason: str, by: str, force: bool, **names: Any) -> None:
     """Stop all effects of a graph, of a tool, or everything.
 
     No node of a frozen graph starts, even if the graph is a node of another one, and its running nodes call
@@ -65,17 +57,15 @@ def freeze(
     from runner.approvals import freezing
     from runner.approvals.freezes import scope_of
 
-    scope = scope_of(graph, tool, everything=everything)
-    freezing.freeze(context.client.engine, scope, reason, by or context.user, force=force)
-    context.output.write(Frozen(scope, "frozen", reason, by or context.user))
+    scope = scope_of(**names)
+    freezing.freeze(context.client.engine, scope, reason, by, force=force)
+    context.output.write(Frozen(scope, "frozen", reason, by))
 
 
 @click.command()
 @_options
 @with_context
-def thaw(
-    context: CommandContext, graph: str, tool: str, reason: str, by: str, *, everything: bool
-) -> None:
+def thaw(context: CommandContext, *, reason: str, by: str, **names: Any) -> None:
     """End a freeze, with the option that began it.
 
     Waiting nodes start with the next sweep, or within fifteen seconds if they met a frozen tool. Without a
@@ -86,6 +76,6 @@ def thaw(
     from runner.approvals import freezing
     from runner.approvals.freezes import scope_of
 
-    scope = scope_of(graph, tool, everything=everything)
-    freezing.thaw(context.client.engine, scope, reason, by or context.user)
-    context.output.write(Frozen(scope, "thawed", reason, by or context.user))
+    scope = scope_of(**names)
+    freezing.thaw(context.client.engine, scope, reason, by)
+    context.output.write(Frozen(scope, "thawed", reason, by))

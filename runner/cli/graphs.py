@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ import click
 from runner.cli.arguments import complete_run
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
+from runner.immutable import immutable
 from runner.records.shown_text import shown
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def graphs() -> None:
     """List, check and draw graphs."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphLine:
     """A graph of the list; `fingerprint` is the store's, `fingerprint_here` this folder's."""
 
@@ -74,7 +75,7 @@ def _line(name: str, here: str | None, fingerprint: str | None) -> GraphLine:
 # -- show --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphNode:
     """A node of a graph; `entry` is true if a run starts there."""
 
@@ -86,7 +87,7 @@ class GraphNode:
     entry: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphEdge:
     """An edge of a graph; `kind` is forward, exit (of a loop) or back.
 
@@ -100,7 +101,7 @@ class GraphEdge:
     on_expire: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphView:
     """A graph of this folder."""
 
@@ -173,7 +174,7 @@ def _tree(view: GraphView) -> Tree:
 # -- remove ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RemovedGraph:
     """A graph that was removed."""
 
@@ -263,7 +264,7 @@ def _write_check(context: CommandContext, result: GraphCheck) -> None:
 # -- draw --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphDrawing:
     """A drawing of a graph; `run_id` is the run whose statuses it shows, null for none."""
 

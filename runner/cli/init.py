@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import click
 
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import CommandError, Exit
+from runner.immutable import immutable
 
 FILES = (
     "refunds.py",
@@ -27,7 +27,7 @@ TEMPLATES = ("pyproject.toml", "docker-compose.yml", "README.md")
 """The files in which {name} is replaced by the project's name."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Project:
     """A project that was created: its folder, its name, and the files in it."""
 

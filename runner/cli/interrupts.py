@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
     add_options,
+    by_option,
     complete_run,
     interrupt_argument,
     limit_option,
@@ -23,12 +21,11 @@ from runner.cli.arguments import (
     read_json,
     read_pages,
     to_seconds,
-    without_comments,
 )
-from runner.cli.arguments import by_option as user_option
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
+from runner.immutable import immutable
 from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
@@ -258,7 +255,7 @@ def show(context: CommandContext, interrupt_id: str) -> None:
 def _answer_of(text: str) -> Any:
     from runner.records import codec
 
-    answer = read_json(text, "--response", commented=True)
+    answer = read_json(text, "--response")
     if answer is None:
         raise click.UsageError(
             'null is not an answer; nothing was sent. Use false, 0 or "" if you mean that.'
@@ -276,7 +273,6 @@ def _answer_of(text: str) -> Any:
     callback=lambda _context, _option, text: None if text is None else _answer_of(text),
     help="The answer: JSON, @file, or - for standard input.",
 )
-@click.option("--edit", is_flag=True, help="Write the answer in $VISUAL or $EDITOR instead.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
 @click.option(
     "--digest",
@@ -294,10 +290,7 @@ def respond(
     *,
     interrupt_id: str,
     response: Any,
-    edit: bool,
-    responder: str | None,
-    digest: str | None,
-    idempotency_key: str | None,
+    **options: str | None,
 ) -> int:
     """Answer a question and write the receipt.
 
@@ -309,28 +302,18 @@ def respond(
     Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
     question; 5 already answered, expired, withdrawn, or another digest; 6 you may not answer it.
 
-    On a terminal, without --response and --edit, it shows the question and asks for the answer field by
-    field, as the schema says. A question that shows a call takes no answer: see `interrupts vote`.
+    On a terminal, without --response, it shows the question and asks for the answer field by field, as the
+    schema says. A question that shows a call takes no answer: see `interrupts vote`.
 
     \b
     Example:
       runner interrupts respond ID
       runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
-      runner interrupts respond ID --edit
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    options = {"responder": responder, "digest": digest, "idempotency_key": idempotency_key}
-    if edit and response is not None:
-        raise click.UsageError(
-            "Write the answer with --response or with --edit: one of the two."
-        )
     has_terminal = sys.stdin.isatty() and context.output.is_terminal
-    if not (edit or response is not None or has_terminal):
-        raise click.UsageError(
-            "Without a terminal, write the answer with --response or with --edit."
-        )
-    _check_answerable(context, interrupt_id, options, edit=edit, response=response)
-    if edit:
-        return _respond_with_editor(context, interrupt_id, options)
+    if response is None and not has_terminal:
+        raise click.UsageError("Without a terminal, write the answer with --response.")
+    _check_answerable(context, interrupt_id, options, response)
     if response is not None:
         return _respond(context, interrupt_id, response, options)
     return _respond_with_form(context, interrupt_id, options)
@@ -340,8 +323,6 @@ def _check_answerable(
     context: CommandContext,
     interrupt_id: str,
     options: Mapping[str, str | None],
-    *,
-    edit: bool,
     response: object,
 ) -> None:
     """Refuse early an answer that would be refused later, or be taken for a decision."""
@@ -357,14 +338,14 @@ def _check_answerable(
         )
     is_vote, is_written = question.rule is not None, response is not None
     missing = []
-    if options["responder"] is None and (is_vote or (question.assignees and edit)):
+    if options["responder"] is None and is_vote:
         missing.append("--responder, who answers")
     if options["digest"] is None and is_vote and is_written:
         missing.append("--digest, which `runner interrupts show` has")
     if missing:
-        why = "has a rule, so the answer is a vote" if is_vote else "is for certain people"
         raise click.UsageError(
-            f"The question {why}; nothing was sent. Add {' and '.join(missing)}."
+            "The question has a rule, so the answer is a vote; nothing was sent. "
+            f"Add {' and '.join(missing)}."
         )
 
 
@@ -477,12 +458,10 @@ def vote(
     *,
     interrupt_id: str,
     decision: str,
-    by: str,
     response: Any,
     variant: str | None,
     digest: str,
-    comment: str,
-    idempotency_key: str | None,
+    **options: Any,
 ) -> int:
     """Vote on a question.
 
@@ -503,13 +482,7 @@ def vote(
         response = _response_for(context, interrupt_id, decision, response, variant)
     _check_response(context, [interrupt_id], decision, response)
     receipt = context.client.vote(
-        interrupt_id,
-        decision,
-        by=by,
-        response=response,
-        digest=digest,
-        comment=comment,
-        idempotency_key=idempotency_key,
+        interrupt_id, decision, response=response, digest=digest, **options
     )
     return _show_outcome(context, receipt, digest)
 
@@ -651,81 +624,7 @@ def _digest_of(line: str, number: int) -> tuple[str, str]:
     return interrupt_id, digest
 
 
-by_option = click.option(
-    "--by", required=True, metavar="WHO", help="Who does it: a name, or kind:issuer|subject."
-)
-
-
-@interrupts.command()
-@interrupt_argument
-@click.option("--to", required=True, metavar="WHO", help="Who may vote instead.")
-@by_option
-@with_context
-def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
-    """Delegate your vote.
-
-    The rule must allow it. Delegate to yourself to take it back. Exit codes: 0 done; 4 no such question;
-    5 it is no longer open, or you have voted; 6 the rule forbids it.
-    """
-    return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by))
-
-
-@interrupts.command()
-@interrupt_argument
-@by_option
-@click.option(
-    "--ttl",
-    default="10m",
-    metavar="TIME",
-    callback=to_seconds,
-    help="For how long (default: 10m).",
-)
-@with_context
-def claim(context: CommandContext, *, interrupt_id: str, by: str, ttl: float) -> int:
-    """Claim a question.
-
-    Others see that you work on it, and may still vote. Exit codes: 0 done; 4 no such question; 5 it
-    is no longer open, or claimed by another; 6 you may not decide it.
-    """
-    return _show_outcome(context, context.client.claim(interrupt_id, by=by, ttl=ttl))
-
-
-@interrupts.command()
-@interrupt_argument
-@by_option
-@with_context
-def release(context: CommandContext, *, interrupt_id: str, by: str) -> int:
-    """Release your claim of a question."""
-    return _show_outcome(context, context.client.release(interrupt_id, by=by))
-
-
-@interrupts.command()
-@interrupt_argument
-@click.argument("text")
-@by_option
-@with_context
-def comment(context: CommandContext, *, interrupt_id: str, text: str, by: str) -> int:
-    """Comment on a question.
-
-    TEXT becomes an event of the question's run, and a notice.
-    """
-    return _show_outcome(context, context.client.comment(interrupt_id, text, by=by))
-
-
-@interrupts.command("withdraw-vote")
-@interrupt_argument
-@by_option
-@with_context
-def withdraw_vote(context: CommandContext, *, interrupt_id: str, by: str) -> int:
-    """Take back your own vote.
-
-    The question must be open; you may then vote again. A vote that others have built on stays. Exit
-    codes: 0 done; 4 no such question; 5 it can't be taken back.
-    """
-    return _show_outcome(context, context.client.withdraw_vote(interrupt_id, by=by))
-
-
-@dataclass(frozen=True, slots=True)
+@immutable
 class Withdrawn:
     """A question that was withdrawn."""
 
@@ -742,7 +641,7 @@ class Withdrawn:
     help="Why; recorded in the run's events (default: none).",
 )
 @click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
-@user_option
+@by_option
 @with_context
 def withdraw(
     context: CommandContext, interrupt_id: str, *, reason: str, reask: bool, by: str
@@ -752,42 +651,8 @@ def withdraw(
     Answers to it are refused from now on. The node that asked resumes with an error, or asks again with
     --reask. Exit codes: 0 it was withdrawn; 4 no such question; 5 it is no longer open.
     """
-    context.client.withdraw(interrupt_id, reason, reask=reask, by=by or context.user)
+    context.client.withdraw(interrupt_id, reason, reask=reask, by=by)
     context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
-
-
-@interrupts.command()
-@interrupt_argument
-@click.option("--to", required=True, metavar="WHO", help="Who decides instead.")
-@click.option(
-    "--instead-of",
-    metavar="WHO",
-    help="The person they replace (default: the only one the rule names).",
-)
-@click.option(
-    "--reason", required=True, metavar="TEXT", help="Why; recorded in the run's events."
-)
-@user_option
-@with_context
-def reassign(
-    context: CommandContext,
-    interrupt_id: str,
-    *,
-    to: str,
-    instead_of: str | None,
-    reason: str,
-    by: str,
-) -> int:
-    """Have another person decide an open question.
-
-    A question without a rule is withdrawn, and that person is asked instead. With a rule they may vote in
-    an eligible person's place, as far as its `delegate` allows. Exit codes: 0 done; 4 no such question; 5 it
-    is no longer open, or they have voted; 6 the rule forbids it.
-    """
-    receipt = context.client.reassign(
-        interrupt_id, to=to, reason=reason, instead_of=instead_of, by=by or context.user
-    )
-    return _show_outcome(context, receipt)
 
 
 # -- on a terminal -----------------------------------------------------------------------------------
@@ -949,9 +814,9 @@ def _respond_with_form(
     """Show the question, and ask for its answer on the terminal."""
     question = _open_question(context, interrupt_id)
     context.output.show(_whole(question))
-    context.output.note("Field by field; all of it as JSON: --response JSON or --edit.")
+    context.output.note("Field by field; all of it as JSON: --response JSON.")
     answer = ask_for_answer(question, context.output)
-    # As with the editor, the answer is to the question as it was shown.
+    # The answer is to the question as it was shown.
     options = {
         **options,
         "responder": options["responder"] or ask_for_responder(question),
@@ -975,130 +840,6 @@ def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
             f"See its answer: runner interrupts show {question.id}.",
         )
     return question
-
-
-# -- in an editor ------------------------------------------------------------------------------------
-
-SCHEMA_KEYWORDS = (
-    "type",
-    "enum",
-    "const",
-    "format",
-    "pattern",
-    "minimum",
-    "maximum",
-    "minLength",
-    "maxLength",
-    "items",
-)
-"""The keywords of a field's schema that are written above the field."""
-
-
-def _respond_with_editor(
-    context: CommandContext, interrupt_id: str, options: dict[str, str | None]
-) -> Exit:
-    """Open an editor on a file with the question in comments, and send the answer written there.
-
-    The file is deleted only when the answer is accepted, so that no answer is lost.
-    """
-    question = _open_question(context, interrupt_id)
-    path = _edit(answer_template(question))
-    # The answer is only to the question as the editor showed it.
-    options = {**options, "digest": options["digest"] or question.digest}
-    code: Exit | None = None
-    try:
-        code = _respond(context, interrupt_id, _answer_of(f"@{path}"), options)
-    finally:
-        if code is Exit.DONE:
-            path.unlink(missing_ok=True)
-        else:
-            command = f"runner interrupts respond {interrupt_id} --response @{path}"
-            command += f" --digest {question.digest}" if question.rule else ""
-            context.output.note(
-                f"The answer is saved in {path}. After correcting it, send it with: {command}"
-            )
-    return code
-
-
-def _edit(template: str) -> Path:
-    """Open an editor on a new file, and return the file.
-
-    Raises:
-        CommandError: nothing was written. ClickException: the editor failed.
-    """
-    handle, name = tempfile.mkstemp(prefix="runner-answer-", suffix=".json")
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(template)
-    path = Path(name)
-    click.edit(filename=name)
-    try:
-        answer = without_comments(path.read_text(encoding="utf-8")).strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(
-            Exit.USAGE, f"{path} can't be read: {error}; nothing was sent."
-        ) from error
-    if not answer or answer == without_comments(template).strip():
-        path.unlink()
-        problem = "was not changed" if answer else "is empty"
-        raise CommandError(
-            Exit.USAGE,
-            f"The answer {problem}; nothing was sent.",
-            "The question stays open: use --edit again.",
-        )
-    return path
-
-
-def answer_template(question: Question) -> str:
-    """Write the question as comments, and an answer to fill in.
-
-    Lines that begin with // are comments. JSON has none, so they are removed when the file is read.
-    """
-    head = [f"{question.title}, asked by node {question.node_id} of run {question.run_id}"]
-    if question.reason is not None:
-        head += ["Reason:", *block(question.reason).split("\n")]
-    fields = list(_template_lines(question.response_schema))
-    if question.response_schema is not None and not fields:
-        lines = block(question.response_schema).split("\n")
-        head += ["The answer must fit this JSON Schema:", *lines]
-    head += [
-        "",
-        "Write the answer below, as JSON. Lines that begin with // are ignored.",
-        "Nothing is sent if the answer stays empty or unchanged.",
-    ]
-    return "\n".join([*map(_comment, head), *fields, ""])
-
-
-def _comment(line: str, indent: str = "") -> str:
-    # An agent's text may contain anything. Escaped, it can't continue on a line that looks like the answer.
-    return f"{indent}// {one_line(line)}".rstrip()
-
-
-def _template_lines(schema: dict[str, Any] | None) -> Iterator[str]:
-    """Write an object with one commented line for each field; nothing for any other schema."""
-    from runner.operations.answer_fields import answer_field
-
-    fields = answer_field(schema).fields
-    if not fields:
-        return
-    yield "{"
-    for index, field in enumerate(fields, 1):
-        yield _comment(_description(field), "  ")
-        comma = "," if index < len(fields) else ""
-        yield f"  {json.dumps(field.name)}: {json.dumps(field.schema.get('default'))}{comma}"
-    yield "}"
-
-
-def _description(field: AnswerField) -> str:
-    schema = field.schema
-    phrases = [str(schema["description"])] if "description" in schema else []
-    phrases.append("required" if field.required else "optional")
-    keywords = [keyword for keyword in SCHEMA_KEYWORDS if keyword in schema] or [
-        keyword for keyword in ("anyOf", "oneOf", "allOf") if keyword in schema
-    ]
-    phrases += [
-        f"{keyword} {json.dumps(schema[keyword], ensure_ascii=False)}" for keyword in keywords
-    ]
-    return "; ".join([*phrases, *(["or null"] if field.nullable else [])])
 
 
 MISSING = object()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import read_duration, to_ms
+from runner.cli.arguments import to_ms, to_seconds
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.errors import StoreError, UsageError
 from runner.records.json_form import stamp
@@ -157,12 +157,13 @@ def new(
     metavar="DURATION",
     default="1d",
     show_default=True,
+    callback=to_seconds,
     help="How long signatures of the old key are still accepted, such as 90s or 7d.",
 )
 @PRIVATE
 @with_context
 def rotate(
-    context: CommandContext, kid: str, successor: str, overlap: str, private: Path | None
+    context: CommandContext, kid: str, successor: str, overlap: float, private: Path | None
 ) -> None:
     """Make a key that follows KID, which still signs for a while.
 
@@ -170,12 +171,7 @@ def rotate(
     then stay valid.
     Exit codes: 0 made; 4 no such key; 5 the new id or the private file exists.
     """
-    seconds = read_duration(overlap)
-    if seconds is None:
-        raise click.BadParameter(
-            f"{overlap!r} is not a duration such as 90s, 30m, 2h or 7d.", param_hint="--overlap"
-        )
-    ends = time.time() + seconds
+    ends = time.time() + overlap
     key = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
     _write(context, "rotated", key, {"follows": kid})
 

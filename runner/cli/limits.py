@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import add_options, by_option, paged, to_seconds
+from runner.cli.arguments import add_options, by_option, to_seconds
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.output import short_time
 from runner.records.json_form import stamp
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from runner.limits.concurrency import QueuedKey, RunOfKey
     from runner.limits.control import LimitView
     from runner.limits.setting import LimitPause
-
-MOST_FAIR_KEYS = 1_000
-"""Maximum number of keys that are read, the longest waiting first."""
 
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
 
@@ -87,54 +79,6 @@ def show(context: CommandContext, name: str) -> None:
     context.output.write(limit, rows or [_row(limit)])
 
 
-@limits.command()
-@with_context
-def fairness(context: CommandContext) -> None:
-    """List the keys of fair graphs whose nodes wait.
-
-    Without a terminal: queue, priority, key, how many nodes wait, and since when the first does, separated
-    by tabs. The key is empty for runs without the tag.
-    """
-    page = context.installation.fair_keys(MOST_FAIR_KEYS)
-    context.output.listing(
-        {"fairness": page},
-        ("QUEUE", "PRIORITY", "KEY", "WAITING", "SINCE"),
-        [(*astuple(key)[:-1], stamp(key.since)) for key in page],
-        "No node waits for others' keys. `fairness=` of a graph divides its slots between keys.",
-    )
-
-
-@limits.command()
-@click.option("--graph", default="", help="Filter by graph (default: any).")
-@paged
-@with_context
-def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) -> None:
-    """List the concurrency keys of graphs that runs wait for.
-
-    The longest waiting come first. Without a terminal: graph, key, how many runs wait, since when the first
-    does, the first of them, and the open runs that they wait for, each with its status and since when it is
-    open, separated by tabs. A run that can't be read has the status "gone". If there are more, stderr has
-    the cursor of the next page.
-    """
-    page = context.installation.queued_keys(graph, limit, cursor)
-    context.output.listing(
-        {"queued": list(page), "next": page.next},
-        ("RUN", "STATUS", "SINCE", "KEY", "GRAPH"),
-        [row for key in page for row in _runs(key)],
-        "No run waits for others of its key. `concurrency=` of a graph bounds its open runs.",
-        lines=[
-            (
-                *(key.graph, key.key, key.runs, stamp(key.since)),
-                " ".join(run.run_id for run in key.waiting),
-                ", ".join(
-                    f"{run.run_id} {_status(run)} {stamp(run.since)}" for run in key.open
-                ),
-            )
-            for key in page
-        ],
-    )
-
-
 @limits.command("set")
 @_change
 @click.option("--concurrency", type=int, help="Executions at a time (default: unchanged).")
@@ -143,16 +87,7 @@ def queued(context: CommandContext, graph: str, limit: int, cursor: str | None) 
 )
 @click.option("--per", default="1s", show_default=True, callback=to_seconds, help="For --rate.")
 @with_context
-def set_limit(
-    context: CommandContext,
-    name: str,
-    reason: str,
-    by: str,
-    *,
-    concurrency: int | None,
-    rate: float | None,
-    per: float,
-) -> None:
+def set_limit(context: CommandContext, name: str, **changes: Any) -> None:
     """Change the numbers of a limit.
 
     Running executions go on, even if fewer may run now.
@@ -164,12 +99,7 @@ def set_limit(
       runner limits set model --concurrency 5 --reason 'the provider is slow today'
       runner limits set shop --rate 100 --per 1m
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    by = by or context.user
-    control = context.installation.limits
-    _write(
-        context,
-        control.set(name, concurrency=concurrency, rate=rate, per=per, reason=reason, by=by),
-    )
+    _write(context, context.installation.limits.set(name, **changes))
 
 
 @limits.command()
@@ -186,11 +116,10 @@ def set_limit(
 def pause(
     context: CommandContext,
     name: str,
-    reason: str,
-    by: str,
     *,
     seconds: float | None,
     until_resumed: bool,
+    **change: str,
 ) -> None:
     """Pause a limit, or one of its keys.
 
@@ -207,28 +136,26 @@ def pause(
         raise click.UsageError(
             "say how long: --for 10m, or --until-resumed for a pause without an end."
         )
-    _write(
-        context, context.installation.limits.pause(name, seconds, reason, by or context.user)
-    )
+    _write(context, context.installation.limits.pause(name, seconds, **change))
 
 
 @limits.command()
 @_change
 @with_context
-def resume(context: CommandContext, name: str, reason: str, by: str) -> None:
+def resume(context: CommandContext, name: str, **change: str) -> None:
     """End the pause of a limit, or of one of its keys.
 
     The pauses of a limit's keys end with its own. Waiting nodes start.
     """
-    _write(context, context.installation.limits.resume(name, reason, by or context.user))
+    _write(context, context.installation.limits.resume(name, **change))
 
 
 @limits.command()
 @_change
 @with_context
-def reset(context: CommandContext, name: str, reason: str, by: str) -> None:
+def reset(context: CommandContext, name: str, **change: str) -> None:
     """Return to the numbers in the code, and end all pauses of a limit."""
-    _write(context, context.installation.limits.reset(name, reason, by or context.user))
+    _write(context, context.installation.limits.reset(name, **change))
 
 
 def _write(context: CommandContext, limit: LimitView) -> None:
@@ -246,20 +173,6 @@ def _row(limit: LimitView) -> tuple[object, ...]:
     if pauses:
         status += f", {len(pauses)} of its keys paused"
     return limit.name, code, changed, status, sum(key.nodes for key in limit.waiting)
-
-
-def _runs(key: QueuedKey) -> Iterator[tuple[object, ...]]:
-    """Yield a row for each run that a key lists: the open ones, then the waiting ones."""
-    for run in key.open:
-        yield run.run_id, _status(run), short_time(run.since), key.key, key.graph
-    for run in key.waiting:
-        yield run.run_id, "waiting", short_time(run.since), key.key, key.graph
-    if others := key.runs - len(key.waiting):
-        yield f"{others} more", "waiting", "", key.key, key.graph
-
-
-def _status(run: RunOfKey) -> str:
-    return run.status.shown if run.status else "gone"
 
 
 def _last(starts_at: int) -> str:

@@ -11,7 +11,7 @@ import functools
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -25,19 +25,8 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Width, in columns, of a drawing that doesn't go to a terminal."""
 
-LEAST_LAST = 24
-"""Least width of a table's last column; with less room, its cells stand below the row."""
-
 NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
-
-
-@dataclass(frozen=True, slots=True)
-class Removed:
-    """An item that was deleted: dropped; unknown if it did not exist."""
-
-    id: str
-    status: str
 
 
 class Output:
@@ -121,12 +110,6 @@ class Output:
                 print("\t".join(cells))  # noqa: T201 - as above
         sys.stdout.flush()
 
-    def show_text(self, text: str) -> None:
-        """Write a text for a person to stdout, as it is."""
-        from rich.text import Text
-
-        self.show(Text(text))
-
     def show(self, *drawings: RenderableType) -> None:
         """Write drawings for a person to stdout."""
         for drawing in drawings:
@@ -183,26 +166,9 @@ class Output:
                 self.show("")
             return
         table = Table(box=None, pad_edge=False, header_style="bold")
-        titled = zip([Text(heading) for heading in headings], *cells, strict=False)
-        widths = [max(cell.cell_len for cell in column) for column in titled]
-        room, breaks_last = self.console.width - 2 * len(widths[1:]), True
-        # A last column that has no room, such as the fixes of `doctor`, stands below the widest one.
-        if len(widths) > 2 and room - sum(widths[:-1]) < min(widths[-1], LEAST_LAST):
-            label, breaks_last = (f"{headings[-1].lower()} ", "dim"), False
-            widths, headings = widths[:-1], headings[:-1]
-            under = widths.index(max(widths[1:]), 1)
-            cells = [
-                line
-                for *row, last in cells
-                for line in (row, [Text()] * under + [Text.assemble(label, last)] * bool(last))
-                if any(line)
-            ]
-        # The last column is broken first, then the widest; never the ids in front, which people copy.
-        while sum(widths) + 2 * len(widths[1:]) > self.console.width and max(widths[1:]) > 8:
-            at = -1 if breaks_last and widths[-1] > 8 else widths.index(max(widths[1:]), 1)
-            widths[at] -= 1
-        for heading, width in zip(headings, widths, strict=True):
-            table.add_column(heading, overflow="fold", width=width)
+        for number, heading in enumerate(headings):
+            # The ids in front, which people copy, are never broken.
+            table.add_column(heading, overflow="fold", no_wrap=not number)
         for row in cells:
             table.add_row(*row)
         self.show(table)

@@ -8,7 +8,6 @@ import shutil
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import click
@@ -23,7 +22,6 @@ from runner.cli.dev import dev
 from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, command_error
 from runner.cli.freeze import freeze, thaw
-from runner.cli.grants import grants
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
@@ -34,6 +32,7 @@ from runner.cli.run_changes import again, cancel, fork, migrate, remove, retry
 from runner.cli.runs import run, runs
 from runner.cli.server import mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers
+from runner.immutable import immutable
 from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"
@@ -131,47 +130,8 @@ def runner() -> None:
 
 # -- about the program -------------------------------------------------------------------------------
 
-COMPLETION_SETUP = {
-    "bash": 'eval "$(runner completion bash)"  # in ~/.bashrc',
-    "zsh": 'eval "$(runner completion zsh)"  # in ~/.zshrc',
-    "fish": "runner completion fish > ~/.config/fish/completions/runner.fish",
-}
 
-
-@dataclass(frozen=True, slots=True)
-class Completion:
-    """The completion script of a shell."""
-
-    shell: str
-    script: str
-
-
-@click.command()
-@click.argument("shell", type=click.Choice(sorted(COMPLETION_SETUP)))
-@with_context
-def completion(context: CommandContext, shell: str) -> None:
-    """Write the script for completing commands by Tab.
-
-    \b
-    For bash, in ~/.bashrc:  eval "$(runner completion bash)"
-    For zsh, in ~/.zshrc:    eval "$(runner completion zsh)"
-    For fish, once:          runner completion fish > ~/.config/fish/completions/runner.fish
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from click.shell_completion import get_completion_class
-
-    complete = get_completion_class(shell)
-    if complete is None:
-        raise click.UsageError(f"there is no completion for {shell}.")
-    script = complete(runner, {}, "runner", "_RUNNER_COMPLETE").source()
-    if context.output.as_json:
-        context.output.data(Completion(shell, script))
-        return
-    click.echo(script)
-    if context.output.is_terminal:
-        context.output.note(f"To install it: {COMPLETION_SETUP[shell]}")
-
-
-@dataclass(frozen=True, slots=True)
+@immutable
 class Versions:
     """The installed versions."""
 
@@ -212,7 +172,6 @@ for _command in (
     runs,
     limits,
     interrupts,
-    grants,
     graphs,
     workers,
     dead,
@@ -227,7 +186,6 @@ for _command in (
     mcp,
     metrics,
     config,
-    completion,
     version,
 ):
     runner.add_command(_command)

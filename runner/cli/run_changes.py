@@ -43,7 +43,7 @@ def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> Non
     from runner.operations.recovery import cancellation
 
     run = context.client.run(run_id)
-    if not run.cancel(cancellation(by or context.user or "an operator", reason)):
+    if not run.cancel(cancellation(by or "an operator", reason)):
         raise ConflictError(
             f"run {run_id} has ended or is stopping already; nothing was changed."
         )
@@ -65,7 +65,7 @@ def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) ->
     again, one per line. Exit codes: 0 it runs; 2 the node has not failed; 4 no such run or node; 5 the run
     has not ended, or has completed.
     """
-    nodes = context.client.run(run_id).retry(node, by=by or context.user)
+    nodes = context.client.run(run_id).retry(node, by=by)
     from runner.operations.views import RetriedRun
 
     context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])
@@ -124,7 +124,7 @@ def fork(
       runner runs fork RUN --from summary --input '"Say it in one sentence."'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     changes = _input("input", input_text)
-    run, by = context.client.run(run_id), by or context.user
+    run = context.client.run(run_id)
     forked = run.fork(node, visit=visit, tags=read_tags(tags), by=by or None, **changes)
     _write_new(context, forked)
 
@@ -137,7 +137,7 @@ def fork(
 def again(context: CommandContext, run_id: str, *, input_text: str | None, by: str) -> None:
     """Start a new run like RUN from the beginning, and write its id."""
     run, changes = context.client.run(run_id), _input("task", input_text)
-    _write_new(context, run.again(by=by or context.user or None, **changes))
+    _write_new(context, run.again(by=by or None, **changes))
 
 
 def _input(option: str, text: str | None) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def run(
             task,
             idempotency_key=idempotency_key,
             tags=read_tags(tags),
-            requester=requester or context.user or None,
+            requester=requester or None,
         )
     except NotFoundError as error:
         if graph in runs.commands:

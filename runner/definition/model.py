@@ -14,12 +14,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from runner.approvals.policies import Policy
 from runner.approvals.rules import Rule
 from runner.definition.policies import RetryPolicy
+from runner.immutable import immutable
 from runner.limits.concurrency import Admission
 from runner.limits.fairness import Fairness
 from runner.limits.limit import TAG, Limit, LimitShape
@@ -28,7 +29,7 @@ BRACKETS = "[]"
 """Part of the ids of map items; users' ids may not contain it."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MapSpec:
     """Map part of a node: `kind` is its executor's kind, `over` the source of its list.
 
@@ -42,7 +43,7 @@ class MapSpec:
     stops: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MapTopology:
     """Topology of a map: how many items run at once (0: all), whether a failed item stops it."""
 
@@ -109,7 +110,7 @@ class FailurePolicy(enum.StrEnum):
     CONTINUE = "continue"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeSpec:
     """One node as it was declared; `timeout` in seconds, `priority` from 0 (first) to 9.
 
@@ -137,7 +138,7 @@ class NodeSpec:
         return replace(self, kind=self.map.kind, map=None) if self.map else self
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EdgeSpec:
     """One edge as it was declared; `back` overrides the loop search, `on_expire` is for expiry."""
 
@@ -148,7 +149,7 @@ class EdgeSpec:
     on_expire: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Definition:
     """A whole graph as it was declared, already validated. Timeouts are in seconds.
 
@@ -181,7 +182,7 @@ class Definition:
         return by_source
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OutEdge:
     """An edge seen from its source. `scope` is the innermost loop around both ends, `loop` the loop
     that it leaves (exit) or repeats (back).
@@ -194,7 +195,7 @@ class OutEdge:
     on_expire: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class InEdge:
     """The same edge seen from its target; `position` is its place among the source's edges."""
 
@@ -204,7 +205,7 @@ class InEdge:
     loop: int = ROOT
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeTopology:
     """Topology of one node; its edges are stored separately because there may be many."""
 
@@ -226,7 +227,7 @@ class NodeTopology:
         return self.loops[0] if self.loops else ROOT
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LoopTopology:
     """One loop: `inner` and `outer` are the loops inside and around it, innermost first."""
 
@@ -237,7 +238,7 @@ class LoopTopology:
     exits: tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Topology:
     """The shape of a graph, computed for scheduling; the items of a map `M` have the entry `M[]`."""
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from runner.errors import DataMismatch, DefinitionError, PayloadTooLarge
+from runner.immutable import immutable
 from runner.records.failures import ErrorRecord
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RetryPolicy:
     """Rule for running a failed node again: how often, when and for which errors.
 

@@ -13,7 +13,7 @@ import itertools
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any, Protocol, TypeVar
@@ -22,6 +22,7 @@ from runner.approvals.rules import OUTER, Rule, excluded_answerers, excludes_req
 from runner.definition.model import Definition, EdgeSpec, NodeSpec, Topology, map_of
 from runner.definition.topology import topology
 from runner.errors import DefinitionError, NotFoundError, RunnerError
+from runner.immutable import immutable
 from runner.limits.concurrency import Admission, Concurrency, Debounce, admission
 from runner.limits.fairness import Fairness
 from runner.records.run import PATH
@@ -34,7 +35,7 @@ class HasDefinition(Protocol):
     definition: Definition
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CompiledGraph:
     """A graph ready to run: its declaration, its topology, and each node's edges.
 

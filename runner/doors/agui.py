@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, cast
 
@@ -32,6 +31,7 @@ from runner.doors.questions import (
 from runner.doors.run_progress import RunProgress
 from runner.doors.transcript import Transcript
 from runner.errors import RunnerError, needs_extra
+from runner.immutable import immutable
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView, read_run, with_items
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
@@ -70,7 +70,7 @@ class Refusal(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ShownRun:
     """A run as its caller sees it: the caller's interrupts, and notes on other open questions."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of
 from runner.doors.questions import message, page_message, page_of
 from runner.errors import needs_extra
+from runner.immutable import immutable
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import Decision, Receipt
 
@@ -20,7 +20,7 @@ with needs_extra("mcp", "the MCP server"):
     import mcp_types as types
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Caller:
     """A caller, the address where they open pages, and the elicitations their client can show."""
 
@@ -34,7 +34,7 @@ class Caller:
         return page_of(self.address, question_id)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Elicitation:
     """A question to a client, as a form or a link to its page."""
 

@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import astuple, dataclass, replace
+from dataclasses import astuple, replace
 from email.message import EmailMessage
 from email.utils import formatdate
 from functools import partial
@@ -49,6 +49,7 @@ from runner.errors import (
     UsageError,
     needs_extra,
 )
+from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Receipt
@@ -106,7 +107,7 @@ UNSUBSCRIBE = re.compile(r"|(mailto:|https://)[!-;=?-~]{1,900}")
 """An address for the header List-Unsubscribe, or an empty text."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MailedQuestion:
     """The people who got a message about a question, and whose link decided, as hashed addresses.
 
@@ -125,7 +126,7 @@ class MailedQuestion:
         """Return None, because it has no timer."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Link:
     """The content of a link, with the shown digest; `expires_at` is in ms."""
 

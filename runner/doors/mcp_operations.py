@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any
 
 from runner.approvals.rules import DECISIONS, SERVICE
 from runner.doors.questions import permit
 from runner.errors import needs_extra
+from runner.immutable import immutable
 from runner.records.run import FINAL, Status, outermost
 from runner.records.validation import MAX_REASON, MAX_TEXT, violation
 
@@ -23,7 +24,7 @@ with needs_extra("server", "the MCP server"):
     from runner.server.services import Services
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ApiTool:
     """A tool beside the graphs' tools: it calls a route of the API, with the route's permission."""
 

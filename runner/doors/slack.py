@@ -18,7 +18,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 from runner.approvals.rules import Principal
@@ -36,6 +36,7 @@ from runner.errors import (
     UsageError,
     needs_extra,
 )
+from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
@@ -103,7 +104,7 @@ PASSING = (StoreError, SlackClientError, OSError, http.client.HTTPException)
 """Errors that lead to a retry: the store or Slack doesn't answer, or asks for one."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SlackMessage:
     """The message that shows a question; `id` is the question's, `checksum` covers the content."""
 
@@ -120,7 +121,7 @@ class SlackMessage:
         """Return None, because it has no timer."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Intent:
     """The content of a button: its action, its question, and the shown digest."""
 

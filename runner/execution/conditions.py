@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -17,6 +17,7 @@ from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
 from runner.definition.registry import CompiledGraph
 from runner.execution.context import ClaimedVisit
 from runner.execution.results import NodeResult, node_result
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.outcomes import Succeeded
 from runner.records.run import Status, VisitEntry
@@ -75,7 +76,7 @@ def _has_result(result: NodeResult) -> bool:
     return result.status in (Status.COMPLETED, Status.FAILED)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphState:
     """State for a condition: the task, the node that just completed, and the results so far."""
 

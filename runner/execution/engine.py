@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextvars import copy_context
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Unpack
 
@@ -44,6 +44,7 @@ from runner.execution.context import ClaimedVisit, never
 from runner.execution.held_nodes import RETURN_DELAY_MS, UnservedNodes
 from runner.execution.leases import Lease, Leases, Quarantine, SweepTimer
 from runner.execution.runs import RunStarter, StartOptions, call_on_end
+from runner.immutable import immutable
 from runner.records import codec, failures, size_limits, validation
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
@@ -102,7 +103,7 @@ LOCKED = 0.01
 """Seconds before retrying a settle that met another node's lock on the run."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DoorbellOutcome:
     """Outcome of a doorbell: the store's reply, and why the node waits or failed, if it does.
 

@@ -10,7 +10,6 @@ import functools
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import (
     Any,
     ForwardRef,
@@ -43,6 +42,7 @@ from runner.errors import (
     RunStopped,
     UsageError,
 )
+from runner.immutable import immutable
 from runner.records import codec, validation
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.checkpoints import Saved
@@ -79,7 +79,7 @@ class NodeSignature(Protocol):
         """Return the packed result and its plain JSON form."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Untyped:
     """A function of the context alone."""
 
@@ -94,7 +94,7 @@ class Untyped:
         return codec.pack_result(result, visit.input_values)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Typed:
     """A function of checked data. `filled` are the parameters for the data and the context, in order."""
 

@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Mapping, Sequence
 from contextvars import copy_context
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner import async_loop
@@ -56,6 +56,7 @@ from runner.hooks import (
     HookRegistry,
     fire,
 )
+from runner.immutable import immutable
 from runner.records import codec, failures, size_limits
 from runner.records.asking import Asker, numbered_question
 from runner.records.checkpoints import Saved, load_document
@@ -223,7 +224,7 @@ GATE = "node"
 """The scope of the question whether a node may run, and the kind of its action."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _GatedNode:
     """A node as the gate sees it when asking whether it may run: its task and inputs are the action."""
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
 
 from runner.definition.model import HIDDEN, map_of
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.executors import restorers
 from runner.records.failures import ErrorRecord
@@ -23,7 +24,7 @@ HARMLESS = frozenset({Status.READY, Status.RUNNING, Status.COMPLETED, Status.CAN
 AGENT = "agent"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeResult:
     """Result of a node's latest visit. `execution_time` is in milliseconds, without waits.
 
@@ -42,7 +43,7 @@ class NodeResult:
     visit: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphResult:
     """Result of a run so far. `execution_time` is in milliseconds, without waits."""
 

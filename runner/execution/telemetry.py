@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from runner.execution.context import ClaimedVisit
+from runner.immutable import immutable
 from runner.records.outcomes import (
     Delegated,
     Expanded,
@@ -32,7 +33,7 @@ from runner.records.run import RunRecord
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunningNode:
     """The node that runs: names and numbers only, never data."""
 

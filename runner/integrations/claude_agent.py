@@ -21,10 +21,8 @@ from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
-from runner.approvals.rules import Rule
+from runner.approvals.policies import Gates, ToolApprovals
 from runner.errors import DefinitionError, NodeFailed, needs_extra
 from runner.integrations.framework import (
     Approved,
@@ -91,6 +89,7 @@ class ClaudeAgent(FrameworkNode):
     """
 
     kind = KIND
+    built_type = ClaudeAgentOptions
 
     def __init__(
         self,
@@ -98,17 +97,16 @@ class ClaudeAgent(FrameworkNode):
         *,
         gate: Sequence[str] = (),
         input: Callable[[Visit], str] | None = None,  # noqa: A002 - as in the other adapters
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(options, ClaudeAgentOptions, name, version)
+        super().__init__(options, approval, name, version)
         if isinstance(gate, str):
             raise DefinitionError(
                 f"the gate of a ClaudeAgent is a list of tools' names, not {gate!r}."
             )
         self._gate, self._input = tuple(gate), input
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         if isinstance(self._approval, Mapping) and (
             unknown := sorted(self._approval.keys() - {*gate})
         ):

@@ -22,7 +22,7 @@ from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.gate import CallState, EditRefused, Granted, decide
-from runner.approvals.policies import CallContext, Gates, wants_no_more
+from runner.approvals.policies import CallContext, Gates, ToolApprovals, wants_no_more
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     ApprovalMismatch,
@@ -32,6 +32,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
@@ -48,11 +49,18 @@ PastT = TypeVar("PastT", bound="Past")
 class FrameworkNode:
     """A node that runs a framework's agent, which a factory builds for each execution."""
 
+    built_type: type
+    """The type of what the factory builds."""
+
     def __init__(
-        self, factory: Callable[..., Any], agent: type, name: str | None, version: str
+        self,
+        factory: Callable[..., Any],
+        approval: ToolApprovals,
+        name: str | None,
+        version: str,
     ) -> None:
         """Refuse an agent, which one execution would change for the next, and non-callables."""
-        if isinstance(factory, agent) or not callable(factory):
+        if isinstance(factory, self.built_type) or not callable(factory):
             raise DefinitionError(
                 f"{type(self).__name__} takes a function that builds an agent, not an object of type "
                 f"{type(factory).__name__}: each execution needs a new agent."
@@ -60,6 +68,7 @@ class FrameworkNode:
         self.name = name or getattr(factory, "__name__", "")
         self.version = version
         self._factory = factory
+        self._approval = policies.by_tool(approval, f"node {self.name!r}")
 
     def execute(self, visit: Visit) -> Outcome:
         """Run the agent until it is done, fails or waits for people.
@@ -138,7 +147,7 @@ OPTIONS = (
 """Fields that a question keeps when it is asked again."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Asked:
     """One question: the framework's id, our id, and whether the framework has its answer."""
 
@@ -287,7 +296,7 @@ def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
     return whole_arguments(spec, args)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FrameworkCall:
     """One tool call that a framework's agent asks about.
 
@@ -438,7 +447,7 @@ class CallGate:
         return CallContext(tool, address.run_id, address.node_id, address.visit, address.judge)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _GatedCall:
     """A framework's call, as the gate sees it."""
 

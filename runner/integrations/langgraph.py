@@ -18,9 +18,8 @@ from typing import Any
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.policies import Gates, ToolApprovals
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
     CorruptDocument,
@@ -30,6 +29,7 @@ from runner.errors import (
     UsageError,
     needs_extra,
 )
+from runner.immutable import immutable
 from runner.integrations.framework import (
     Asked,
     CallGate,
@@ -98,6 +98,7 @@ class LangGraphNode(FrameworkNode):
     """
 
     kind = KIND
+    built_type = Pregel
 
     def __init__(
         self,
@@ -105,14 +106,13 @@ class LangGraphNode(FrameworkNode):
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as LangGraph calls it
         output: Callable[[Any], Any] | None = None,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         types: Iterable[type] = (),
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(factory, Pregel, name, version)
+        super().__init__(factory, approval, name, version)
         self._input, self._output = input, output
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._types = [(cls.__module__, cls.__name__) for cls in types]
 
     async def _execute(self, visit: Visit) -> Outcome:
@@ -427,7 +427,7 @@ def _asks(state: Any) -> list[tuple[str, Any]]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Call:
     """A tool call that people review; `id` is "" if the middleware doesn't give it."""
 

@@ -30,7 +30,7 @@ from runner.agent.machine.state import SubagentState
 from runner.agent.models.port import call_name
 from runner.agent.tools import check_tool_schema, whole_schema
 from runner.approvals import policies
-from runner.approvals.policies import ApprovalPolicy, Policy
+from runner.approvals.policies import Policy, ToolApprovals
 from runner.approvals.rules import Rule
 from runner.errors import (
     DefinitionError,
@@ -164,7 +164,7 @@ class McpServer:
     def tools(
         self,
         only: Sequence[str] | None = None,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
     ) -> list[McpTool]:
         """List the server's tools, or those in `only`; for `approval`, see `mcp_tools`.
 
@@ -517,7 +517,7 @@ def mcp_tools(
     *,
     call_timeout: float = 60.0,
     task_timeout: float = 7 * DAY,
-    approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+    approval: ToolApprovals = None,
 ) -> list[McpTool]:
     """List MCP server tools for an agent: `Agent(tools=mcp_tools(StdioServerParameters(...)))`.
 

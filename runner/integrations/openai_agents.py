@@ -21,9 +21,8 @@ from typing import Any
 from pydantic import StrictBool, TypeAdapter
 
 from runner import async_loop
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.policies import Gates, ToolApprovals
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, DefinitionError, UsageError, needs_extra
 from runner.integrations.framework import (
@@ -87,6 +86,7 @@ class OpenAIAgent(FrameworkNode):
     """
 
     kind = KIND
+    built_type = Agent
 
     def __init__(
         self,
@@ -94,15 +94,14 @@ class OpenAIAgent(FrameworkNode):
         *,
         input: Callable[[Visit], Any] | None = None,  # noqa: A002 - as the SDK calls it
         context: Callable[[Visit], Any] | None = None,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         run_config: RunConfig | None = None,
         max_turns: int | None = 10,
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(factory, Agent, name, version)
+        super().__init__(factory, approval, name, version)
         self._input, self._context = input, context
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
         self._options = {"run_config": run_config, "max_turns": max_turns}
 
     def _cause(self, error: BaseException) -> BaseException:

@@ -18,9 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from runner import async_loop
 from runner.agent.machine.state import add_usage
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
+from runner.approvals.policies import Gates, ToolApprovals
 from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, UsageError, needs_extra
 from runner.integrations.framework import (
@@ -91,19 +90,19 @@ class PydanticAIAgent(FrameworkNode):
     """
 
     kind = KIND
+    built_type = Agent
 
     def __init__(
         self,
         factory: Callable[[], Agent[Any, Any]],
         *,
         deps: Callable[[dict[str, Any]], Any] | None = None,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(factory, Agent, name, version)
+        super().__init__(factory, approval, name, version)
         self._deps = deps
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
 
     async def _execute(self, visit: Visit) -> Outcome:
         past = self._past(_PydanticPast, visit)

@@ -18,10 +18,9 @@ from typing import Any
 from runner import async_loop
 from runner.agent.context import AgentResult
 from runner.agent.machine.state import add_usage
-from runner.approvals import policies
 from runner.approvals.gate import CallState
-from runner.approvals.policies import ApprovalPolicy, Gates
-from runner.approvals.rules import Approval, Rule
+from runner.approvals.policies import Gates, ToolApprovals
+from runner.approvals.rules import Approval
 from runner.errors import (
     ApprovalMismatch,
     ConflictError,
@@ -73,17 +72,17 @@ class StrandsAgent(FrameworkNode):
     """
 
     kind = KIND
+    built_type = strands.Agent
 
     def __init__(
         self,
         factory: Callable[[], strands.Agent],
         *,
-        approval: Mapping[str, Rule | ApprovalPolicy] | Rule | ApprovalPolicy | None = None,
+        approval: ToolApprovals = None,
         name: str | None = None,
         version: str = "",
     ) -> None:
-        super().__init__(factory, strands.Agent, name, version)
-        self._approval = policies.by_tool(approval, f"node {self.name!r}")
+        super().__init__(factory, approval, name, version)
         self._built: weakref.WeakSet[strands.Agent] = weakref.WeakSet()
 
     def _cause(self, error: BaseException) -> BaseException:

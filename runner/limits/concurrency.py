@@ -8,10 +8,10 @@ and those that wait to begin, in the order in which they were accepted.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from runner.errors import DefinitionError
+from runner.immutable import immutable
 from runner.limits.limit import TAG
 from runner.records.run import FINAL, Status
 
@@ -21,7 +21,7 @@ MOST_RUNS, LONGEST_DEBOUNCE = 1_000_000_000, 366 * 86_400
 """The largest bound of open runs; the longest time in seconds that a start may be put off."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Concurrency:
     """Bound of `at_most` open runs of a graph, or of a graph for each value of a tag (`by="tag:account"`).
 
@@ -62,7 +62,7 @@ class Concurrency:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Debounce:
     """Delay of a run of a graph, or of one value of a tag: it begins `seconds` after the last of its starts.
 
@@ -91,7 +91,7 @@ class Debounce:
         return min(now + round(self.seconds * 1000), created_at + round(longest * 1000))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunOfKey:
     """A run that waits since its start (ms), or is open since it began; `status` is None if it is gone."""
 
@@ -100,7 +100,7 @@ class RunOfKey:
     status: Status | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class QueuedKey:
     """A key of a graph's concurrency: how many runs wait, since when (ms), and for which open ones.
 
@@ -132,7 +132,7 @@ def of_graph(graph_id: str, name: str) -> str:
     return f"{graph_id.replace(':', '//')}:{name}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Admission:
     """The rules of a graph for the starts of its runs; `max_open_runs` is 0 without a bound."""
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.errors import NotFoundError, UsageError
+from runner.immutable import immutable
 from runner.limits.limit import Limit, name_of
 from runner.limits.setting import DeclaredNumbers, LimitPause, LimitSetting, is_of
 from runner.records import validation
@@ -17,7 +18,7 @@ from runner.store.requests import ChangeLimit
 from runner.store.shared import Shared, WaitingKey
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Declaration:
     """The numbers of a limit in the code of some graphs; None for a number that it doesn't limit.
 
@@ -35,7 +36,7 @@ class Declaration:
         return start, self.concurrency or 0, self.interval or 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LimitView:
     """A limit as the graphs' code declares it, the operators' setting, and the keys with waiting nodes.
 

@@ -11,10 +11,11 @@ import heapq
 import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from runner.errors import DefinitionError
+from runner.immutable import immutable
 
 TAG = "tag:"
 
@@ -29,7 +30,7 @@ STAYS_MS = 330_000
 """Milliseconds for which a window counts an unclaimed doorbell; a timer rings again before that."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FairKey:
     """A key of a queue with waiting nodes, "" for runs without a key: how many, and since when (ms)."""
 
@@ -40,7 +41,7 @@ class FairKey:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Share:
     """The key that a doorbell counts for, and the stride by which it moves the key's pass."""
 
@@ -48,7 +49,7 @@ class Share:
     stride: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Fairness:
     """Fair sharing of a graph's queues between the values of a tag, whatever the backlog of each.
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from runner.errors import DataMismatch, DefinitionError, UsageError
+from runner.immutable import immutable
 from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec
 from runner.records.codec import JSON, LazyValue
@@ -23,7 +24,7 @@ FASTEST, SLOWEST = 1000.0, 1 / (366 * 86_400)
 """Bounds of a rate in executions per second: times are whole milliseconds, and the slowest is one a year."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Limit:
     """Limit of `concurrency` executions at a time, or of `rate` executions begun per `per` seconds, or both.
 

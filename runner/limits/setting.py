@@ -6,14 +6,16 @@ import functools
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
+
+from runner.immutable import immutable
 
 MOST_PAUSES = 1_000
 """Maximum number of paused keys of a limit; further pauses replace those that end first."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LimitPause:
     """Pause of a key: no node starts under it until `ends_at` (ms), or until it is resumed if that is 0.
 
@@ -35,7 +37,7 @@ DeclaredNumbers = tuple[str, int, int]
 """The start of a limit's keys, its slots and the ms of its rate in the code of some graphs; 0 for none."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LimitSetting:
     """The changes of the limit `id`; None keeps the number from the code.
 

@@ -10,13 +10,13 @@ names, so that no two nodes wait for each other.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from runner.immutable import immutable
 from runner.limits.limit import Keyed, LimitShape
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class KeyedLimit:
     """A visit's limit with its current numbers, and the key that counts it; 0 means no limit.
 
@@ -29,7 +29,7 @@ class KeyedLimit:
     paused_until: float = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class QueuePosition:
     """A node at a limit: slots `taken` by others, others `ahead` of it, and whether one slot is its own."""
 
@@ -53,7 +53,7 @@ class LimitUsage(Keyed, Protocol):
         """Return the position of a node of this run that requested a slot at `since` (ms)."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReserveTime:
     """Record that the next execution under a rate limit may begin at `start` (ms)."""
 
@@ -61,7 +61,7 @@ class ReserveTime:
     start: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TakeSlot:
     """Give a node a slot of a limit: until the node returns it, or a reserved slot until `until` (ms)."""
 
@@ -70,7 +70,7 @@ class TakeSlot:
     until: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class JoinQueue:
     """Put a node into the queue of a limit that has no free slot, ordered by `since` (ms)."""
 
@@ -79,7 +79,7 @@ class JoinQueue:
     since: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReturnSlot:
     """Take back a node's slot, or its position in the queue; `OfferSlots` gives free slots to others.
 
@@ -92,7 +92,7 @@ class ReturnSlot:
     ran: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OfferSlots:
     """Reserve a limit's free slots for the next nodes in its queue for one lease; push their doorbells."""
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import quote, unquote
 
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.validation import mismatch
 
@@ -20,7 +21,7 @@ ADDRESS = "runner:answer"
 """The default address of a schema without an address, for references to its parts."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AnswerField:
     """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the whole schema.
 

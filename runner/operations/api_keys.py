@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.store.shared import Shared
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ApiKey:
     """An API key, by its hash. `used_at` is its last use, to the minute; 0 means never."""
 

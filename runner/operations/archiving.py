@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerError
+from runner.immutable import immutable
 from runner.operations.exports import read_export
 from runner.records.json_form import document
 from runner.records.run import FINAL
@@ -46,7 +46,7 @@ class ArchivableStore(Store, Protocol):
     def archived(self, runs: Mapping[str, int]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EndedRun(ArchivedRun):
     """A run to write, and the time when it ended (ms)."""
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 from runner.errors import NotFoundError
 from runner.execution.engine import Engine
+from runner.immutable import immutable
 from runner.operations import recovery
 from runner.records.dead_letters import DeadLetter
 from runner.store.requests import ReleaseNodes
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.store.shared import DeadLetters, SharedStore
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Replayed:
     """A dead letter and its destination: a position in a stream, or the run of a node."""
 
@@ -56,7 +56,7 @@ def _retry(engine: Engine, letter: DeadLetter, retried_runs: set[str], by: str) 
     if record is None:
         raise NotFoundError(
             f"the run {letter.run_id} of letter {letter.id} no longer exists; nothing was retried. "
-            f"Start a new run, then: runner dead drop {letter.id}."
+            f"Start a new run, then: runner api DELETE /v1/dead/{letter.id}."
         )
     is_released = (
         engine.ring(engine.store.do(ReleaseNodes(letter.run_id, [letter.node]))).word

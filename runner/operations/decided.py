@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.approvals.rule_text import instead
 from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import Interrupt, InterruptStatus, title_of
 from runner.records.listings import InterruptQuery, Page, cut, position_in
@@ -26,7 +27,7 @@ BATCH, LOOKS = 50, 10
 """The fewest closed questions that are read at a time, and the most reads for one page."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DecisionView:
     """A closed question: `decision` is how it was decided, `by` the people whose votes or answer did that.
 

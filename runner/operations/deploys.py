@@ -8,7 +8,6 @@ with their graphs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.authoring.lint import LintProblem, Severity, check
 from runner.definition.fingerprint import changes
@@ -16,6 +15,7 @@ from runner.definition.model import BRACKETS, Topology
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError
 from runner.execution.held_nodes import UNDER_WAY, plans_of, runs_of
+from runner.immutable import immutable
 from runner.records.listings import RunQuery, RunSummary
 from runner.records.run import NodeRecord, Status
 from runner.store.interface import Store
@@ -26,7 +26,7 @@ COMES_BACK = frozenset({Status.READY, Status.RUNNING, Status.WAITING, Status.RET
 NO_SHAPE = "the shape that its run began with is gone"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AffectedNode:
     """A node that would be held when it is claimed; `status` is its present status."""
 
@@ -105,7 +105,7 @@ def _records(store: Store, run_id: str, names: Sequence[str]) -> dict[str, NodeR
     return {name: record for name, (record, _, _) in zip(names, rows, strict=False)}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class GraphCheck:
     """The problems of `runner graphs check`, and with --against-waiting the nodes that would be held."""
 

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from shlex import quote
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
 from runner.errors import UsageError
 from runner.execution.held_nodes import UNDER_WAY
+from runner.immutable import immutable
 from runner.limits.concurrency import QueuedKey, of_graph
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
@@ -39,7 +40,7 @@ from runner.store.shared import AuditLog, ServerInfo, Shared
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Check:
     """The result of one check: pass, warn or fail; `fix` is empty for pass."""
 
@@ -55,7 +56,7 @@ BROKER_TIMEOUT = 3.0
 """Seconds that a broker may take to accept a connection."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Facts:
     """Input of the checks. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
 
@@ -125,7 +126,7 @@ class Facts:
         ]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Audited:
     """The audit of one partition: its entries, how many are signed and unsealed, and for how long (ms).
 
@@ -907,7 +908,7 @@ def _fairness(facts: Facts) -> Iterator[Check]:
                 f"of priority {key.priority} for {span(waited)}, but those of {one_line(other.key)!r}, "
                 f"{other.nodes} of priority {other.priority}, for {span(now - other.since)}",
                 "Give the key a weight in the graph's fairness, or its nodes the same priority; "
-                "see `runner limits fairness`.",
+                "see `runner api GET /v1/limits/fairness`.",
             )
 
 

@@ -6,10 +6,11 @@ Packed data are made plain: models as data, bytes as base64. Times are ms of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import cache
 from typing import Any, TypeVar
 
+from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
 from runner.records.run import NodeRecord, Status, VisitEntry, existing
@@ -37,7 +38,7 @@ def plain(packed_value: Any) -> Any:
     return codec.plain(codec.unpack(packed_value))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Question(Interrupt):
     """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never)."""
 
@@ -69,7 +70,7 @@ def event_of(event: Event) -> Event:
     return replace(event, data=plain(event.data))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeError:
     """Why a node failed."""
 
@@ -79,7 +80,7 @@ class NodeError:
     summary: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunHead:
     """First fields of every view of a run."""
 
@@ -92,7 +93,7 @@ class RunHead:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VisitView:
     """One visit of a node. `attempts` is known only for the latest visit."""
 
@@ -106,7 +107,7 @@ class VisitView:
     error: NodeError | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeState:
     """State of a node: its latest visit, the number of a map's `items`, a graph's child run."""
 
@@ -117,7 +118,7 @@ class NodeState:
     run: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Export(RunHead):
     """All that the store keeps about a run; `runs` are the child runs in the same form.
 

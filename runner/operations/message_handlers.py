@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from runner.approvals.votes import apply_operation, requester_of
 from runner.errors import NotFoundError, TooManyRuns, UsageError
 from runner.execution.engine import Engine
+from runner.immutable import immutable
 from runner.operations.answers import apply_decisions
 from runner.records import messages, size_limits
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
@@ -44,7 +44,7 @@ class Disposition(enum.StrEnum):
     LEFT = "left"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class IncomingMessage:
     """A message as received; `traceparent` comes from its headers, or is ""."""
 
@@ -54,7 +54,7 @@ class IncomingMessage:
     traceparent: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HandlerResult:
     """The result of a message; `reason` is why it is dead, `reply_to` where the receipt goes."""
 

@@ -7,7 +7,7 @@ only if the run has not changed since it was read.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.definition.model import HIDDEN, Topology, map_of
@@ -18,6 +18,7 @@ from runner.execution.conditions import GraphState, Results
 from runner.execution.engine import Engine
 from runner.execution.held_nodes import held_themselves
 from runner.execution.results import node_result
+from runner.immutable import immutable
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest, NodeOutcome
 from runner.records import codec
 from runner.records.migration import Migration
@@ -31,7 +32,7 @@ TRIES = 20
 WAITING = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MigrationResult:
     """The outcome for a run's nodes; with `dry_run` the planned one."""
 
@@ -44,7 +45,7 @@ class MigrationResult:
         return [question for outcome in self.nodes for question in outcome.unused]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MigratedRun:
     """A run and the outcome for its nodes; `error` says why it could not be moved, or ""."""
 

@@ -22,6 +22,7 @@ from runner.definition.model import (
     map_of,
 )
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.immutable import immutable
 from runner.operations import recovery
 from runner.operations.recovery import SettledVisit
 from runner.records import interrupts
@@ -50,7 +51,7 @@ LATER = "comes later"
 DROPPED = "dropped"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MigrationRequest:
     """A person's request: the new ids of nodes, and the nodes to remove.
 
@@ -114,7 +115,7 @@ class MigrationRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeOutcome:
     """Plan for a node; `unused` are the ids of its answered questions whose answers don't apply."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any, cast
 
 from runner.approvals.absences import Absence, standing_in
@@ -14,6 +14,7 @@ from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
+from runner.immutable import immutable
 from runner.operations.exports import Question, all_events, plain, question_view
 from runner.records import codec
 from runner.records.codec import JSON
@@ -23,7 +24,7 @@ from runner.records.run import EventKind
 from runner.store.interface import Store
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VoteView:
     """One vote: its voter, its object (a digest), its weight, and how surely the voter is known.
 
@@ -47,7 +48,7 @@ class VoteView:
     response: Any = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Change:
     """One argument that an edit changes; before or after is None if that version lacks the argument."""
 
@@ -56,7 +57,7 @@ class Change:
     after: Any
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Variant:
     """One version of a question's action: as it was proposed, or as a person edited or answered it.
 
@@ -77,7 +78,7 @@ class Variant:
     decision: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CommentView:
     """A comment: the principal who wrote it, the time (in ms), and its text."""
 
@@ -86,7 +87,7 @@ class CommentView:
     comment: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Away:
     """A person (`by`) in whose place another (`to`) may vote, with the first and last time (ms).
 
@@ -105,7 +106,7 @@ def away_view(absence: Absence) -> Away:
     return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class QuestionView(Question):
     """A question with all that was done to it.
 
@@ -196,7 +197,7 @@ def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
     return list(store.signed(Absence).values()) if matters else []
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VotedAll:
     """Questions to decide together, each with the full decided action, or the receipts of the votes."""
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from operator import itemgetter
 
 from runner import scheduler
@@ -25,6 +25,7 @@ from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.execution.runs import check_requester
+from runner.immutable import immutable
 from runner.limits.concurrency import label, tag_of
 from runner.records import codec
 from runner.records.codec import JSON
@@ -56,7 +57,7 @@ TRIES = 20
 BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SettledVisit:
     """An ended visit: its status, a bit for each of its edges, and the results its conditions read."""
 
@@ -441,7 +442,7 @@ def undone_entries(
     return undone
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ForkOptions:
     """A fork's id, tags and requester, and if `edited` the packed `input` of the node that starts again."""
 

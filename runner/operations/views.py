@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from runner.definition.model import item_id, map_of, shape_name
 from runner.definition.registry import registry
 from runner.errors import NotFoundError, UsageError
 from runner.execution.results import sink_outputs, total_usage
+from runner.immutable import immutable
 from runner.limits.limit import input_key
 from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
@@ -50,14 +51,14 @@ STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying", "node.held"}
 CHANGED = "its graph has changed since the run began; `runner runs migrate` moves the run"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WorkerView(Worker):
     """A worker with its state: alive, stopping, hangs or gone."""
 
     state: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeView:
     """A node's latest visit; `since` is when it got its status, `execution_ms` how long its code ran.
 
@@ -81,7 +82,7 @@ class NodeView:
     items: tuple[NodeView, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunView(RunHead):
     """A run with its nodes, in the graph's order if this program has it, otherwise as they began.
 
@@ -108,7 +109,7 @@ class RunView(RunHead):
     on_behalf_of: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StartedRun:
     """A run that was started."""
 
@@ -117,7 +118,7 @@ class StartedRun:
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunStatus:
     """A run and its status; "removed" for a run that was removed."""
 
@@ -125,7 +126,7 @@ class RunStatus:
     status: Status | Literal["removed"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RetriedRun:
     """A run that was retried, and the nodes that run again."""
 
@@ -133,7 +134,7 @@ class RetriedRun:
     nodes: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class BackfilledRun:
     """A run of a backfill."""
 
@@ -211,7 +212,7 @@ def _reasons_held(
             yield f"{node.id} is held: {(node.run and node.run.reason) or error or CHANGED}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Backlog:
     """The nodes of some queues: ready ones, executing ones, and both."""
 
@@ -314,7 +315,7 @@ def _node(
     )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Keys:
     """The values of a run by which limits count; not for the items of a map."""
 

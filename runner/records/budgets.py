@@ -8,8 +8,10 @@ without bounds; new spending is refused if a bound is reached.
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from runner.immutable import immutable
 
 COUNTERS = ("tokens", "model_calls", "tool_calls", "cost")
 """Counters of spending. A cost is in millionths of the prices' currency."""
@@ -31,7 +33,7 @@ AWAITED = "awaited:"
 """Prefix of an agent's ids for calls that wait for the answer to another call's question."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Tagged:
     """All runs with one value of a tag, in one of the windows of `window` ms counted from 1970."""
 
@@ -44,7 +46,7 @@ class Tagged:
         return f"{self.tag}={self.value}:{self.window}:{now // self.window}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Spending:
     """Amounts to add to a sum unless they reach a bound.
 
@@ -60,7 +62,7 @@ class Spending:
     raises: Mapping[str, tuple[str, int]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Sum:
     """One counter: the amount spent, the last bound (0: none), and people's additions to it."""
 

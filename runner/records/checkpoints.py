@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.records.codec import JSON
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Saved:
     """State of a node across a pause: its document, and the messages after the first `keep`.
 
@@ -21,7 +22,7 @@ class Saved:
     messages: list[JSON] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Session:
     """A conversation that outlives its runs: packed messages in order, and packed state by name."""
 
@@ -29,7 +30,7 @@ class Session:
     state: dict[str, JSON] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Remembered:
     """Messages that a completed visit adds to a session: the node's messages from index `first`.
 
@@ -62,7 +63,7 @@ VERSION = 1
 OPTIONAL_FIELDS = ("trace", "named")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeDocument:
     """A node's stored document between executions: its executor's document and the writing visit.
 

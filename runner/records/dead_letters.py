@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
+from runner.immutable import immutable
 
-@dataclass(frozen=True, slots=True)
+
+@immutable
 class DeadLetter:
     """One dead letter. `at` is in ms; nodes have a `run_id`, messages a `body`."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, Unpack
 
 from runner.approvals.ballots import Use
 from runner.approvals.rules import Approval, Rule
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.checkpoints import Saved, Session
@@ -19,7 +19,7 @@ restorers: dict[str, Callable[[Any], Any]] = {}
 """Functions that restore packed results, by executor kind; executors register their own."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Input:
     """One live incoming edge: the upstream node, its visit, and its output as it is stored."""
 
@@ -132,7 +132,7 @@ class Executor(Protocol):
         """Run the node until it is done, failed or waits for a person."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ExternalTaskState:
     """The external task of this attempt: `report` is its packed outcome or None; `late` says that
     no report came within the node's timeout.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import BuiltinFunctionType, TracebackType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 import pydantic
 
 from runner.errors import NodeFailed, UnstorableError
+from runner.immutable import immutable
 from runner.records import codec
 
 AROUND = frozenset(
@@ -37,7 +38,7 @@ MAX_MESSAGE = 16_000  # characters; an exception may carry the whole body of a r
 MAX_VALUE = 64_000  # bytes of its arguments, or of one attribute; a larger value is left out
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ErrorRecord:
     """A stored exception: `type` is `module:qualname`, `bases` the same for its MRO.
 

@@ -15,7 +15,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
@@ -27,6 +27,7 @@ from runner.approvals.policies import CallSource
 from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, plain_name
 from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
+from runner.immutable import immutable
 from runner.records import codec, failures, validation
 from runner.records.codec import JSON
 from runner.records.run import VisitEntry
@@ -84,7 +85,7 @@ class InterruptStatus(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Interrupt:
     """A question to a person, asked by one visit of one node.
 
@@ -185,7 +186,7 @@ class Judge(CallSource, Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Address:
     """Place of a question: one visit of one node of one run.
 
@@ -470,7 +471,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
 # The answer and its receipt.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Decision:
     """One person's decision on one question: an answer, or a vote if the question has a rule.
 
@@ -551,7 +552,7 @@ class ReceiptStatus(enum.StrEnum):
     FULL = "full"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Receipt:
     """Outcome of an answer, with the reason.
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
+
+from runner.immutable import immutable
 
 JobAction = Literal["cancel", "retry", "remove"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Job:
     """A job; `by` is the person who asked for it, `results` has the results of runs it reached."""
 
@@ -23,7 +25,7 @@ class Job:
     ended_at: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunOfJob:
     """Outcome of a run, real or planned; `result` is null until the job reaches it."""
 
@@ -31,7 +33,7 @@ class RunOfJob:
     result: str | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class JobView:
     """A job as people see it; `done` of `total` runs have their result."""
 

@@ -10,10 +10,11 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.interrupts import Interrupt, selectors_of, tool_of
 from runner.records.run import Status, outermost
@@ -34,7 +35,7 @@ SKEW = 3_600_000
 """Ms by which the clock that made an id may differ from the store's, which sets the run's start."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Page(Generic[Item]):
     """Some items of a listing; `next` is the cursor of the next page, None at the end.
 
@@ -55,7 +56,7 @@ class Page(Generic[Item]):
         return self.items[index]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunSummary:
     """One line of a listing of runs; `fingerprint` is its graph shape's.
 
@@ -80,7 +81,7 @@ class RunSummary:
         return self.created_at, self.run_id
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SessionSummary:
     """One line of a listing of sessions: its id, how many messages it has, and its graph ("": shared)."""
 
@@ -89,7 +90,7 @@ class SessionSummary:
     graph: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunQuery:
     """A filter of runs, which must match all of its fields. Times are ms; `until` is exclusive.
 
@@ -117,7 +118,7 @@ class RunQuery:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class InterruptQuery:
     """A filter of questions, open or with `closed` closed, which must match all of its fields.
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from runner.immutable import immutable
 
 NODE = "runner_node_seconds"
 QUEUE_WAIT = "runner_queue_wait_seconds"
@@ -14,7 +16,7 @@ DROPPED = "runner_dead_letters_dropped_total"
 FORGOTTEN = "runner_limit_keys_forgotten_total"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Metric:
     """One number; its labels have few values and never name a run.
 

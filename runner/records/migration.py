@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt
 from runner.records.run import Records, VisitEntry, VisitKey
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Renamed:
     """A node that has another name now, with its present visit.
 
@@ -25,7 +26,7 @@ class Renamed:
     decided: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Migration:
     """A waiting run that continues in another shape, with records derived at event number `events`.
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from runner.approvals.titles import filled
+from runner.immutable import immutable
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Notice:
     """One notice; `entry` is its place in the stream, `at` is in ms, `question` is as it was asked.
 

@@ -6,9 +6,10 @@ An executor doesn't write its outcome to the store: it returns it, and the engin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from runner.immutable import immutable
 from runner.records import failures
 from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON, LazyValue
@@ -16,7 +17,7 @@ from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Succeeded:
     """The node has completed. `result` is packed and becomes NodeResult.result; `output` is its
     plain JSON form and the input of the next nodes. Both are lazy if the node passes a large value
@@ -30,7 +31,7 @@ class Succeeded:
     session: Remembered | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Failed:
     """The node has failed. With `final` no retry policy applies.
 
@@ -51,7 +52,7 @@ class Failed:
         return cls(failures.record(error), raised=error, **options)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Interrupted:
     """The node waits for a person: `interrupts` are all open questions; it resumes from `saved`.
 
@@ -66,7 +67,7 @@ class Interrupted:
     awaits: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Delegated:
     """The node is a graph: a child run executes it, and the end of that run makes the node ready. A
     lazy task is passed on as it is stored.
@@ -75,14 +76,14 @@ class Delegated:
     task: JSON | LazyValue
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Expanded:
     """The node is a map: it waits for its items (packed), or with None for those it already has."""
 
     items: list[JSON] | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ExternalTask:
     """An external system executes the node under the id `reference`; `send` submits it once the node waits.
 

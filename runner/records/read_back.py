@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -16,47 +16,28 @@ def difference(value: Any, again: Any, path: str = "the value") -> str:
     """
     if value is again:
         return ""
-    if isinstance(value, pydantic.BaseModel) and type(value) is type(again):
-        names = [name for name, info in type(value).model_fields.items() if not info.exclude]
-        return _of_parts(
-            [(name, getattr(value, name), getattr(again, name)) for name in names], path
-        )
-    if is_dataclass(value) and not isinstance(value, type) and type(value) is type(again):
-        names = [field.name for field in fields(value)]
-        return _of_parts(
-            [(name, getattr(value, name), getattr(again, name)) for name in names], path
-        )
-    if isinstance(value, Mapping) and isinstance(again, Mapping):
-        if len(value) == len(again):
-            pairs = zip(value.items(), again.values(), strict=True)
-            return _of_parts(
-                [
-                    (str(name), value_before, value_after)
-                    for (name, value_before), value_after in pairs
-                ],
-                path,
-            )
-        return path
-    if isinstance(value, (list, tuple)) and isinstance(again, (list, tuple)):
-        if len(value) == len(again):
-            pairs = zip(value, again, strict=True)
-            return _of_parts(
-                [
-                    (str(n), value_before, value_after)
-                    for n, (value_before, value_after) in enumerate(pairs)
-                ],
-                path,
-            )
-        return path
-    if any("__eq__" in base.__dict__ for base in type(value).__mro__[:-1]):
+    parts: Iterable[tuple[object, Any, Any]]
+    if type(value) is type(again) and (names := _fields(value)):
+        parts = [(name, getattr(value, name), getattr(again, name)) for name in names]
+    elif isinstance(value, Mapping) and isinstance(again, Mapping):
+        pairs = zip(value.items(), again.values(), strict=False)
+        parts = [(name, before, after) for (name, before), after in pairs]
+    elif isinstance(value, (list, tuple)) and isinstance(again, (list, tuple)):
+        parts = [(n, *pair) for n, pair in enumerate(zip(value, again, strict=False))]
+    elif any("__eq__" in base.__dict__ for base in type(value).__mro__[:-1]):
         return "" if value == again or value != value else path  # noqa: PLR0124 - NaN
-    return ""
-
-
-def _of_parts(pairs_by_name: list[tuple[str, Any, Any]], path: str) -> str:
+    else:
+        return ""
+    if isinstance(value, Sized) and isinstance(again, Sized) and len(value) != len(again):
+        return path
     inner = "" if path == "the value" else f"{path}."
-    paths = (
-        difference(value_before, value_after, f"{inner}{name}")
-        for name, value_before, value_after in pairs_by_name
-    )
+    paths = (difference(before, after, f"{inner}{name}") for name, before, after in parts)
     return next(filter(None, paths), "")
+
+
+def _fields(value: Any) -> list[str]:
+    """Name the fields of a model or a dataclass."""
+    if isinstance(value, pydantic.BaseModel):
+        return [name for name, info in type(value).model_fields.items() if not info.exclude]
+    is_value = is_dataclass(value) and not isinstance(value, type)
+    return [field.name for field in fields(value)] if is_value else []

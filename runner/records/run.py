@@ -10,10 +10,11 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TypedDict, TypeVar
 
 from runner.errors import NotFoundError
+from runner.immutable import immutable
 
 
 class Status(enum.StrEnum):
@@ -84,7 +85,7 @@ class VisitEntry(TypedDict, total=False):
     undone: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodeRecord:
     """One node of a run. `stamp` is the round of its innermost loop in which the record holds.
 
@@ -154,7 +155,7 @@ class NodeRecord:
         return (self.visit, self.status) if has_result else (0, "")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MapRecord:
     """The items of a map's visit: their number, the index of the `next` one, and counts by status.
 
@@ -177,7 +178,7 @@ class MapRecord:
         return not (self.active or self.waiting) and (self.stopped or self.next >= self.total)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LoopRecord:
     """One loop of a run: its round, how many nodes have settled in it, the (node, visit) pairs that
     asked for another round, and the exits that were taken, each with the visit of its source.
@@ -189,7 +190,7 @@ class LoopRecord:
     taken: tuple[tuple[str, int, int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Arrivals:
     """Arrivals at one node over the edges of one scope, in that scope's round `stamp`."""
 
@@ -198,7 +199,7 @@ class Arrivals:
     live: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Records:
     """All records of a run, derived from its history: see `operations.recovery`. `failed` counts
     the nodes that have failed; `maps` are the maps that start again; `scopes` holds the innermost
@@ -220,7 +221,7 @@ class Records:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Rewrite:
     """An ended run that continues, with records derived at its event number `events`.
 
@@ -235,7 +236,7 @@ class Rewrite:
     forgets: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunRecord:
     """A run's own counters. `active` counts nodes that are ready, running or retrying and executing
     children; `waiting` those that wait; `stopping` is "", "failed" or "cancelled". `lock` is "" or

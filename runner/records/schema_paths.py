@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 from urllib.parse import unquote, urldefrag, urljoin
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 
 MOST = 10_000
 """The most paths of a schema, and the most steps of the check of a small value."""
@@ -72,7 +72,7 @@ VISITS = 3
 """Visits of an alternative beside an unevaluated keyword, as measured with jsonschema-rs."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Edge:
     """A subschema of a schema: the values it applies to, and how often it is visited for each.
 
@@ -85,7 +85,7 @@ class Edge:
     visits: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SchemaPaths:
     """The graph of a schema: edges by node; a node is named by the identity of its JSON object."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from runner.immutable import immutable
 
 EVERY = 10.0
 """Seconds between two signs of life of a worker."""
@@ -17,7 +19,7 @@ KEEPER = "keeper"
 """The `pool` of a process that runs no nodes."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Worker:
     """One worker as it described itself; `graphs` are fingerprints by name.
 

@@ -12,10 +12,11 @@ import enum
 import heapq
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
+from runner.immutable import immutable
 from runner.limits.concurrency import Concurrency, key_of
 from runner.limits.fairness import Share
 from runner.limits.slots import LimitAction, LimitUsage, ReturnSlot
@@ -49,7 +50,7 @@ MAX_REDISPATCH_MS = 300_000
 """Longest wait before a doorbell that no worker has claimed is pushed again; waits double up to this."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Dispatch:
     """Push a ready node's doorbell, a queue message with only ids. `attempt` marks stale ones.
 
@@ -87,7 +88,7 @@ class TimerKind(enum.StrEnum):
     CALLBACK = "callback"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SetTimer:
     """Set a timer to `due` (ms of the store's clock), replacing one of the same kind and key."""
 
@@ -96,7 +97,7 @@ class SetTimer:
     due: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DropTimer:
     """Delete a timer, if it exists."""
 
@@ -104,7 +105,7 @@ class DropTimer:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AddEvent:
     """Add an event to the run's stream, and to the notices if its kind is in `NOTICES`."""
 
@@ -114,7 +115,7 @@ class AddEvent:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CloseQuestion:
     """Set a question's final status, "expired" or "withdrawn"."""
 
@@ -122,7 +123,7 @@ class CloseQuestion:
     status: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EndExpired:
     """Write the output and entry of a node that ends because its question expired.
 
@@ -135,14 +136,14 @@ class EndExpired:
     edges: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NotifyParent:
     """Notify the parent's node of a child run's new status."""
 
     status: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StopChild:
     """Cancel the child run of `node`."""
 
@@ -150,14 +151,14 @@ class StopChild:
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class JoinKey:
     """Count the run among its key's open runs."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LeaveKey:
     """Stop counting the run, and begin waiting runs while fewer than `at_most` are open."""
 
@@ -165,7 +166,7 @@ class LeaveKey:
     at_most: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EnterKey:
     """Begin a run whose debounce is over, within its key's bound `at_most` unless that is 0."""
 
@@ -173,7 +174,7 @@ class EnterKey:
     at_most: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WriteDeadLetter:
     """Write the error and dead letter of a node that was lost or released too often."""
 
@@ -199,7 +200,7 @@ Action = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Arrival:
     """One arrival that the store must count: see `Changes.uncounted`.
 
@@ -244,7 +245,7 @@ class View(LimitUsage, Protocol):
         """Return whether the external task with this reference has reported its outcome."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TransitionResult:
     """Decision of a transition: the reply to the caller, the changed records, and actions for the store.
 

@@ -11,11 +11,12 @@ plan is applied only if those records are unchanged.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
 from runner.definition.model import Topology, shape_name
+from runner.immutable import immutable
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records.interrupts import Interrupt
@@ -107,7 +108,7 @@ class PartialView(View):
         raise Unread(limit, node, since, now)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TransitionPlan:
     """All changes by one transition to one run. Timers are in ms from the time it is applied.
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar, Literal
 from zoneinfo import ZoneInfo
 
 from runner.errors import UsageError, needs_extra
+from runner.immutable import immutable
 from runner.records import validation
 from runner.records.json_form import stamp
 from runner.records.listings import checked_tags
@@ -45,7 +46,7 @@ MOST_BACKFILL = 1_000
 """Maximum number of runs of one backfill."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Schedule:
     """Times at which a graph is started automatically.
 

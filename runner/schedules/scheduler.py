@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.run import Status
 from runner.schedules.schedule import (
@@ -28,7 +29,7 @@ LATE = 60_000
 """Ms after its time at which an unvisited schedule counts as late: sweeps come every few seconds."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Scheduler:
     """The schedules of a store, and the engine that starts their runs."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Any, Literal, cast
 
 from fastapi import Depends, Request
@@ -16,6 +16,7 @@ from fastapi.concurrency import run_in_threadpool
 
 from runner.approvals.rules import Principal, Voter
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.records.run import outermost
 from runner.server.problems import Problem, prefix
 
@@ -45,7 +46,7 @@ def split_role(text: str) -> tuple[str, str]:
     return role, graph
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Person:
     """A caller: a principal, with facts from its login.
 

@@ -13,7 +13,7 @@ import threading
 import time
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from fastapi.responses import RedirectResponse
 
 from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.operations.api_keys import ApiKey, read_keys
 from runner.server.access import GRANTS, OPEN, Person, split_role
 from runner.server.parameters import QueryText
@@ -159,7 +160,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ProxyHeaders:
     """The person that a proxy in front names, which has checked the login.
 

@@ -39,8 +39,7 @@ def decide(
 ) -> Receipt:
     """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
     body = body_of(decision, person.principal.key)
-    body = {**body, "proof": proof} if proof else _sign(services, person, body)
-    voter = Voter(person.principal, person.groups, person.roles)
+    body, voter = _proven(services, person, body, proof)
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
         0
     ]
@@ -56,8 +55,7 @@ def grant(
 ) -> Receipt:
     """Count a person's vote on a grant; see `decide` for `proof`."""
     body = granting.message(record, decision, person.principal, comment)
-    body = {**body, "proof": proof} if proof else _sign(services, person, body)
-    voter = Voter(person.principal, person.groups, person.roles)
+    body, voter = _proven(services, person, body, proof)
     return granting.vote(services.client.engine, record, body, voter)
 
 
@@ -71,8 +69,7 @@ def act(
 ) -> Receipt:
     """Apply a person's operation other than a vote: claim, release, delegate, comment, withdraw a vote."""
     body = operation_body(question_id, kind, person.principal, **options)
-    body = {**body, "proof": proof} if proof else _sign(services, person, body)
-    voter = Voter(person.principal, person.groups, person.roles)
+    body, voter = _proven(services, person, body, proof)
     return apply_operation(services.client.engine, body, voter)
 
 
@@ -96,8 +93,7 @@ def be_away(
 ) -> Absence:
     """Let another person vote in a person's place for some time; see `decide` for `proof`."""
     body = absence_message(services, person, **options)
-    body = {**body, "proof": proof} if proof else _sign(services, person, body)
-    voter = Voter(person.principal, person.groups, person.roles)
+    body, voter = _proven(services, person, body, proof)
     return begin_absence(services.client.engine, body, voter)
 
 
@@ -134,6 +130,14 @@ def requested_by(services: Services, person: Person, **changes: Any) -> dict[str
     """Return the options of a run like another, with the person who asks for it and their changes."""
     sign = functools.partial(_sign, services, person)
     return {"by": person.principal, "sign": sign, **changes}
+
+
+def _proven(
+    services: Services, person: Person, body: dict[str, JSON], proof: dict[str, JSON] | None
+) -> tuple[dict[str, JSON], Voter]:
+    """Return a message with its proof, the server's if there is none, and the person as its voter."""
+    body = {**body, "proof": proof} if proof else _sign(services, person, body)
+    return body, Voter(person.principal, person.groups, person.roles)
 
 
 def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Annotated, Any
 
 from fastapi import Form, Request
 from pydantic import AfterValidator
 
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
 
@@ -41,7 +42,7 @@ LONG = 200
 """A text that may have more characters gets several lines."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Choice:
     """One of several values, as a form sends it."""
 
@@ -50,7 +51,7 @@ class Choice:
     checked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Field:
     """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input,
     "group", which has `parts`, or "whole", the answer as JSON; `value` is the typed text, `was` the earlier

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 
 SENTINEL_PORT = 26379
 
@@ -57,7 +58,7 @@ MOST_PARTITIONS = 100
 """The limit on partitions: a run's id names its partition in two digits."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PartitionAddress:
     """The URL of a partition's server, and the partition's number."""
 
@@ -77,7 +78,7 @@ def partition_addresses(urls: str, partitions: int = 1) -> tuple[PartitionAddres
     return tuple(PartitionAddress(url, number) for number, url in enumerate(servers))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Hosts:
     """Several hosts and their login, with user and password as in the URL."""
 
@@ -97,7 +98,7 @@ class Hosts:
         return ",".join(f"{host}:{port}" for host, port in self.hosts)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Cluster(Hosts):
     """Some servers of a cluster."""
 
@@ -116,7 +117,7 @@ class Cluster(Hosts):
         return f"rediscluster://{login}{host}:{port}/0"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Sentinels(Hosts):
     """Several Sentinels and the service that they watch; the login is for the service's servers.
 

@@ -8,7 +8,7 @@ first reply. All times are milliseconds of the store's clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from runner.approvals.freezes import Freeze
 from runner.approvals.grants import GrantRecord
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.limits.fairness import Share
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
@@ -49,7 +50,7 @@ EVERY_RUN = RunQuery()
 EVERY_QUESTION = InterruptQuery()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Doorbell:
     """A wake-up: the visit to claim, and the queue to ring it on. It carries no data.
 
@@ -71,7 +72,7 @@ class Doorbell:
         return f"{self.run_id}.{self.node}.{self.visit}.{self.attempt}"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Token:
     """A worker's right to write for one visit: only the newest fence is obeyed.
 
@@ -96,7 +97,7 @@ class UnreadableClaim(CorruptDocument):
         self.token, self.graph_id = token, graph_id
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Start:
     """A run to begin. `task`, `invocation_state` and `tags` are packed JSON data. With `parent` set it is a
     child run, and the parent's node waits for it; `on_end` names a task to call at its end. `trace` is the
@@ -119,7 +120,7 @@ class Start:
     requester: Mapping[str, JSON] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Reply:
     """The result of a transition.
 
@@ -140,7 +141,7 @@ class Reply:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Claim:
     """A claimed visit and the data it needs; `inputs` are (node, visit, output) in edge order.
 
@@ -173,7 +174,7 @@ Rung = TypeVar("Rung", bound=Reply | Claim)
 """A reply or a claim, with doorbells that are still to be rung."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Settlement:
     """The end of a visit: status, edge bits, the stored output and entry, and the `reads` of conditions.
 
@@ -196,7 +197,7 @@ class Settlement:
     effects: Sequence[Use] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Fork:
     """A run to begin from the results of another.
 
@@ -215,7 +216,7 @@ class Fork:
     reopened: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Event:
     """One event of a run; `position` orders them and resumes a reader."""
 
@@ -228,7 +229,7 @@ class Event:
     data: JSON = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunSnapshot:
     """A whole run; `outputs` and `entries` are by (node, visit), `events` is the number of its last event.
 

@@ -12,7 +12,7 @@ import functools
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
@@ -21,6 +21,7 @@ from runner.approvals.ballots import Use
 from runner.approvals.grants import GrantRecord
 from runner.audit.entries import of_change
 from runner.definition.model import Topology
+from runner.immutable import immutable
 from runner.limits.concurrency import (
     Admission,
     Concurrency,
@@ -176,7 +177,7 @@ _nonces = _begin_nonces()
 # One visit on a worker
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StartRun(Request[Reply]):
     """Begin a run: "started", "exists" (with the key's run), "unknown_graph" or "full".
 
@@ -381,7 +382,7 @@ def _begin(transaction: UnitOfWork[RunT], start: Start, fingerprint: str) -> Run
     return transaction.begin(record, start)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ClaimVisit(Request[Claim | Reply]):
     """Claim a ready visit; otherwise "stale", "cancelled", "unknown" or "limited" (it has to wait)."""
 
@@ -400,7 +401,7 @@ class ClaimVisit(Request[Claim | Reply]):
         return make(transaction, self.run_id, scheduler.claim, *arguments)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PassOver(Request[Reply]):
     """Remove the doorbell of a visit that isn't claimed now from the window of its queue: "passed"."""
 
@@ -412,7 +413,7 @@ class PassOver(Request[Reply]):
     fingerprint: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class VisitRequest(Request[Reply]):
     """A request by the worker that holds a visit."""
 
@@ -423,7 +424,7 @@ class VisitRequest(Request[Reply]):
         return self.token.run_id
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SaveCheckpoint(VisitRequest):
     """Checkpoint a running visit: "saved" or "stale"."""
 
@@ -438,7 +439,7 @@ class SaveCheckpoint(VisitRequest):
         return Reply("saved")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AskQuestions(VisitRequest):
     """Publish questions of a running visit at once: "asked", "stopping" or "stale"."""
 
@@ -459,7 +460,7 @@ class AskQuestions(VisitRequest):
         return visit(transaction, self.token, transition, ids, questions=self.interrupts)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ParkVisit(AskQuestions):
     """Make a visit wait for answers: "waiting", "ready", "cancelled", "nothing_open" or "stale".
 
@@ -473,7 +474,7 @@ class ParkVisit(AskQuestions):
         return self._wait(transaction, functools.partial(scheduler.park, awaits=self.awaits))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WakeVisit(Request[Reply]):
     """Continue a visit that awaits the answer to another node's question: "woken" or "stale"."""
 
@@ -488,7 +489,7 @@ class WakeVisit(Request[Reply]):
         return make(transaction, self.run_id, scheduler.wake, self.node, self.visit)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SettleVisit(VisitRequest):
     """End a visit: "settled", "changed" (evaluate conditions again), "locked" (wait), "stale"."""
 
@@ -520,7 +521,7 @@ class SettleVisit(VisitRequest):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RetryVisit(VisitRequest):
     """Run a visit again later: "retrying", "cancelled" or "stale".
 
@@ -566,7 +567,7 @@ class RetryVisit(VisitRequest):
                 transaction.put_limit_setting(setting.at_time(now).pause(pause), None)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ExpandMap(VisitRequest):
     """Start a map's items, None for its stored ones: "expanded", "cancelled", "no_items", "stale"."""
 
@@ -583,7 +584,7 @@ class ExpandMap(VisitRequest):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HoldVisit(VisitRequest):
     """Hold a visit until it is released, or its run is migrated: "held" or "stale".
 
@@ -604,7 +605,7 @@ class HoldVisit(VisitRequest):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LeaveVisit(VisitRequest):
     """Ring again for a running visit whose worker shuts down: "left", "cancelled", "dead" or "stale".
 
@@ -624,7 +625,7 @@ class LeaveVisit(VisitRequest):
 # calls the system again under the same reference.
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HandOver(VisitRequest):
     """Make a visit wait for a result: "handed", "ready" (the result is in), "cancelled" or "stale"."""
 
@@ -642,7 +643,7 @@ class HandOver(VisitRequest):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ConfirmHandOver(VisitRequest):
     """Record that the system has the task, due in `timeout_ms` (0: no limit): "sent" or "stale"."""
 
@@ -661,7 +662,7 @@ class ConfirmHandOver(VisitRequest):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReportResult(Request[Reply]):
     """Record an external task's packed result once: "reported" (also a repeat), "stale" or "unknown"."""
 
@@ -687,7 +688,7 @@ class ReportResult(Request[Reply]):
 # Questions
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AnswerQuestions(Request[Reply]):
     """Apply all answers of a set or none, each of at most `max_bytes`: "answered", with receipts."""
 
@@ -735,7 +736,7 @@ class AnswerQuestions(Request[Reply]):
         return Reply("answered", doorbells, receipts=receipts)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class UseDecision(VisitRequest):
     """Record that the decision's effect begins or has ended, with the checkpoint that goes with it.
 
@@ -782,7 +783,7 @@ class UseDecision(VisitRequest):
         return Reply("used")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WithdrawQuestion(Request[Reply]):
     """Withdraw an open question: "withdrawn", "closed" (answered, expired or withdrawn) or "unknown".
 
@@ -830,7 +831,7 @@ class WithdrawQuestion(Request[Reply]):
 # Operations of people on runs
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CancelRun(Request[Reply]):
     """Stop a run: "cancelled", "already" (it is stopping or has ended) or "unknown"."""
 
@@ -851,7 +852,7 @@ class CancelRun(Request[Reply]):
         return reply
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ForkRun(Request[Reply]):
     """Begin a run from the results of a source run: "forked", "unknown" (no source) or "unknown_graph".
 
@@ -900,7 +901,7 @@ def _as_planned(source: StoredRun, fork: Fork) -> bool:
     return source.reopened == fork.reopened and visits and memories
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MigrateRuns(Request[Reply]):
     """Move waiting runs to other shapes, a parent before its children: all or none.
 
@@ -958,7 +959,7 @@ class MigrateRuns(Request[Reply]):
         return Reply("migrated", doorbells)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RewriteRuns(Request[Reply]):
     """Reopen ended runs, a parent before its children: all ("reopened") or none.
 
@@ -1004,7 +1005,7 @@ class RewriteRuns(Request[Reply]):
         return Reply("reopened", doorbells)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReleaseNodes(Request[Reply]):
     """Make held nodes ready again: "released", or "stale" when none of them is held."""
 
@@ -1016,7 +1017,7 @@ class ReleaseNodes(Request[Reply]):
         return make(transaction, self.run_id, scheduler.release, self.nodes)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RemoveRun(Request[Reply]):
     """Remove an ended run before it expires: "removed", "goes_on", "inside" (another run) or "unknown".
 
@@ -1027,7 +1028,7 @@ class RemoveRun(Request[Reply]):
     run_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReportEnd(Request[Reply]):
     """Record that the callback for a run's end was called: "end_reported" or "stale"."""
 
@@ -1039,7 +1040,7 @@ class ReportEnd(Request[Reply]):
         return make(transaction, self.run_id, scheduler.end_reported, self.end)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FreezeScope(Request[Reply]):
     """Stop the effects in a scope: "frozen" or "already". See runner/approvals/freezes.py."""
 
@@ -1050,14 +1051,14 @@ class FreezeScope(Request[Reply]):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ThawScope(FreezeScope):
     """End a freeze: "thawed", or "unknown" if nothing is frozen."""
 
     verb = "thaw"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ChangeGrant(Request[Reply]):
     """Make or change a grant: "changed" or "same". `change` depends on the stored record alone.
 
@@ -1075,7 +1076,7 @@ class ChangeGrant(Request[Reply]):
     drop: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ChangeAbsence(Request[Reply]):
     """Store that a person is away, or with None is back: "changed", or "unknown" if they weren't away.
 
@@ -1089,7 +1090,7 @@ class ChangeAbsence(Request[Reply]):
     by: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class UseGrant(Request[Reply]):
     """Count one use of a grant: "used", "spent", or "over" if the grant no longer applies.
 
@@ -1108,7 +1109,7 @@ class UseGrant(Request[Reply]):
     node: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ShareSlots(Request[Reply]):
     """Size the windows of queues that keys share, by the slots that serve each queue: "sized"."""
 
@@ -1123,7 +1124,7 @@ class ShareSlots(Request[Reply]):
         return Reply("sized")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ChangeLimit(Request[Reply]):
     """Replace a limit's setting: "changed", or "relaxed" if nodes may start now.
 
@@ -1153,7 +1154,7 @@ class ChangeLimit(Request[Reply]):
         return Reply("changed" if len(after.pauses) > len(readable.pauses) else "relaxed")
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class EmitEvent(Request[None]):
     """Add an event to a run; do nothing if the run is gone."""
 
@@ -1170,7 +1171,7 @@ class EmitEvent(Request[None]):
             transaction.event(run, self.kind, self.node, self.visit, data=pack_copy(self.data))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class OpenRaise(Request[str]):
     """Let a visit ask to raise a sum's bound, or wait: see `open_raise` in records/budgets.py."""
 
@@ -1182,7 +1183,7 @@ class OpenRaise(Request[str]):
     instead_of: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CloseRaise(Request[list[str]]):
     """End a visit's request to raise a sum's bound; return the visits that waited for it."""
 
@@ -1194,7 +1195,7 @@ class CloseRaise(Request[list[str]]):
     refusal: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SpendBudget(Request[str]):
     """Add to a sum; return "", or the counter whose bound is reached, in which case nothing is added.
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from runner.errors import needs_extra
+from runner.immutable import immutable
 from runner.store.addresses import CLIENTS
 from runner.store.shared import RedisStore
 
@@ -45,7 +45,7 @@ class Connection(FakeRedisConnection):
 _servers: dict[str, fakeredis.FakeServer] = {}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FakeStore:
     """One fake server. `url` is its address, in this process only; `client` reads its keys."""
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.definition.model import HIDDEN, shape_name
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import UsageError
+from runner.immutable import immutable
 from runner.local import Graph
 from runner.records.run import FINAL, SETTLED, EventKind
 from runner.testing.in_process import built
@@ -22,7 +22,7 @@ from runner.testing.in_process import built
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ChangedNode:
     """A node that today's graph can't continue, the reason, and the names of its open questions."""
 
@@ -32,7 +32,7 @@ class ChangedNode:
     questions: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ReplayResult:
     """The effect on the run; `held` is empty if it can continue to its end."""
 

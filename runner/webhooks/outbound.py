@@ -16,11 +16,11 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from urllib.parse import SplitResult, urlsplit
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -48,7 +48,7 @@ SPECIAL = """
 PRIVATE = [ipaddress.ip_network(network) for network in SPECIAL.split()]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Answer:
     """The status of an answer; 0 without an answer, and `problem` says why."""
 

@@ -11,11 +11,12 @@ import base64
 import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from runner.errors import UsageError, needs_extra
+from runner.immutable import immutable
 from runner.records import validation
 from runner.records.listings import checked_tags
 from runner.records.run import NOTICES
@@ -38,7 +39,7 @@ GONE = 410
 LONGEST_URL, SECRET_BYTES = 2_000, 32
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Webhook:
     """An endpoint that is sent notices.
 
@@ -76,7 +77,7 @@ class Webhook:
         return bool(self.graph or self.tags)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WebhookView:
     """A webhook as it is shown. `secret` is shown only after it was made or rotated, and only for "v1".
 
@@ -99,7 +100,7 @@ class WebhookView:
     dropped: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Delivery:
     """One notice for one webhook; `id` is the message's, the same at every attempt.
 

@@ -111,7 +111,7 @@ def test_a_password_in_a_list_is_not_shown():
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_gets_its_completion(call, shell):
     """The script names our program, and the program answers the shell's question."""
-    script = call("completion", shell)
+    script = call(_RUNNER_COMPLETE=f"{shell}_source")
     variables = {
         "_RUNNER_COMPLETE": f"{shell}_complete",
         "COMP_WORDS": "runner in",

@@ -48,7 +48,7 @@ def test_a_letter_is_shown_as_it_came(letters):
     """The message can be read, also where it is not text."""
     call, _ = letters
 
-    shown = json.loads(call("show", "message:1000-0", "--json").stdout)
+    _, shown = json.loads(call("list", "--json").stdout)["letters"]
     assert shown["body"] == '{"v":1�'
     assert shown["reason"] == "no JSON"
 
@@ -61,7 +61,7 @@ def test_a_message_is_sent_again_unchanged(letters):
     assert done.exit_code == 0
     ((_, fields),) = client.xrange(KEYS.responses)
     assert fields == {b"body": b'{"v":1\xff'}
-    assert call("show", "message:1000-0").exit_code == 4
+    assert call("replay", "message:1000-0").exit_code == 4
     ((_, entry),) = client.xrange(KEYS.audit)
     audited = json.loads(entry[b"e"])
     assert (audited["type"], audited["outcome"]["letter"]) == (
@@ -87,7 +87,7 @@ def test_replaying_a_nodes_letter_retries_its_run(cli, shop_url):
         lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0],
         "it completes",
     )
-    assert [cli("dead", "show", place).exit_code for place in places] == [4, 4]
+    assert cli("dead", "list").stdout == ""
 
 
 def test_a_letter_whose_run_is_gone_stays(letters):
@@ -98,25 +98,15 @@ def test_a_letter_whose_run_is_gone_stays(letters):
 
     assert done.exit_code == 4
     assert "00run" in done.stderr
-    assert "dead drop node:2000-0" in done.stderr
+    assert "runner api DELETE /v1/dead/node:2000-0" in done.stderr
     assert done.stdout.startswith("message:1000-0\t")
     assert client.xlen(KEYS.responses) == 1
     assert client.xlen(KEYS.dead) == 1
-
-
-def test_dropping_asks_first(letters):
-    """Nothing is deleted without a yes."""
-    call, client = letters
-
-    assert call("drop", "node:2000-0", stdin="n\n").exit_code == 130
-    assert client.xlen(KEYS.dead) == 1
-    assert call("drop", "node:2000-0", "--yes").stdout == "node:2000-0\tdropped\n"
-    assert call("drop", "node:2000-0", "--yes").exit_code == 4
 
 
 def test_ids_that_are_not_letters_are_refused(letters):
     """An id that can't be one has another exit code than one that is gone."""
     call, _ = letters
 
-    assert call("show", "1000-0").exit_code == 2
-    assert call("show", "message:9-9").exit_code == 4
+    assert call("replay", "1000-0").exit_code == 2
+    assert call("replay", "message:9-9").exit_code == 4

@@ -12,7 +12,7 @@ import jsonschema_rs
 import pytest
 
 from runner import Client
-from runner.cli.schemas import schema
+from tests.cli.schemas import schema
 from tests.logins import logged_in
 from tests.ports import free_port
 from tests.processes import is_alive, run_module

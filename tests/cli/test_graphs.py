@@ -9,10 +9,10 @@ import jsonschema_rs
 import pytest
 from click.testing import Result
 
-from runner.cli.schemas import schema
 from runner.definition.registry import registry
 from runner.settings import Settings
 from runner.store.shared import open_store
+from tests.cli.schemas import schema
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 HERE = Path(__file__).parent

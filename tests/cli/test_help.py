@@ -56,7 +56,7 @@ def groups(group, path=()):
             yield from groups(command, (*path, name))
 
 
-DEFAULT = re.compile(r"\(default: |^The answer: ")  # an answer has none: it or --edit is needed
+DEFAULT = re.compile(r"\(default: |^The answer: ")  # an answer has none: it is asked for
 
 
 def test_help_imports_nothing_heavy():

@@ -194,90 +194,12 @@ def test_a_question_shows_as_lines_of_key_and_value(cli, waiting):
     assert "response" not in lines
 
 
-@pytest.fixture
-def editor(tmp_path, monkeypatch):
-    """Set the editor to a program that appends its file to what was seen, and then runs a line on it."""
-    seen = tmp_path / "seen"
-
-    def use(line: str):
-        program = tmp_path / "editor"
-        program.write_text(f'#!/bin/sh\ncat "$1" >> {seen}\n{line}\n', encoding="utf-8")
-        program.chmod(0o755)
-        monkeypatch.setenv("VISUAL", str(program))
-        monkeypatch.setenv("TMPDIR", str(tmp_path))
-        monkeypatch.setattr("tempfile.tempdir", None)
-        return seen
-
-    return use
-
-
-def saved_answers(folder):
-    return list(folder.glob("runner-answer-*.json"))
-
-
-def test_an_answer_is_written_in_an_editor(cli, waiting, editor, tmp_path):
-    """The file says what is asked and what fits; filled in, it is sent, and the file is deleted."""
+def test_an_answer_is_written_only_while_the_question_is_open(cli, waiting):
+    """A pipe can't be asked field by field, and a closed question takes no answer."""
     _, question = waiting
-    seen = editor("""sed -i 's/"decision": null/"decision": "approve"/' "$1" """)
-
-    done = cli("interrupts", "respond", question, "--edit", "--responder", "ana")
-
-    assert done.exit_code == 0, done.stderr
-    assert done.stdout.startswith(f"accepted\t{question}\t")
-    text = seen.read_text(encoding="utf-8")
-    assert "// shop_refund, asked by node approve" in text
-    assert '//     "amount": 120' in text
-    assert 'enum ["approve", "reject"]' in text
-    assert saved_answers(tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    "line", ["true", ': > "$1"', """sed -i 's,//.*,// other words,' "$1" """]
-)
-def test_an_answer_that_is_empty_or_as_it_was_is_not_sent(cli, waiting, editor, tmp_path, line):
-    """Leaving the editor without an answer sends nothing: the code is 2 and the question is open."""
-    _, question = waiting
-    editor(line)
-
-    done = cli("interrupts", "respond", question, "--edit")
-
-    assert done.exit_code == 2
-    assert "nothing was sent" in done.stderr
-    assert json.loads(cli("interrupts", "show", question, "--json").stdout)["status"] == "open"
-    assert saved_answers(tmp_path) == []
-
-
-@pytest.mark.parametrize("word", ['"perhaps"', "perhaps"])
-def test_a_bad_answer_from_the_editor_is_kept(cli, waiting, editor, tmp_path, word):
-    """The reason is shown, and what was written can be mended and sent without writing it again."""
-    _, question = waiting
-    editor(f"""sed -i 's/"decision": null/"decision": {word}/' "$1" """)
-
-    done = cli("interrupts", "respond", question, "--edit", "--responder", "ana")
-
-    assert done.exit_code == 2
-    assert "decision" in done.stdout or "JSON" in done.stderr
-    (path,) = saved_answers(tmp_path)
-    assert f"--response @{path}" in done.stderr
-    path.write_text(
-        path.read_text(encoding="utf-8").replace(word, '"reject"'), encoding="utf-8"
-    )
-    again = cli(
-        "interrupts", "respond", question, "--response", f"@{path}", "--responder", "ana"
-    )
-    assert again.exit_code == 0, again.stderr
-
-
-def test_an_answer_is_edited_only_while_the_question_is_open(cli, waiting, editor):
-    """Nobody writes an answer that can't be taken any more: the editor isn't even opened."""
-    _, question = waiting
-    seen = editor("true")
-    cli(*agreed(question))
-
-    assert cli("interrupts", "respond", question, "--edit").exit_code == 5
-    assert not seen.exists()
     assert cli("interrupts", "respond", question).exit_code == 2
-    assert cli("interrupts", "respond", question, "--edit", "--response", YES).exit_code == 2
+    cli(*agreed(question))
+    assert cli("interrupts", "respond", question, "--response", YES).exit_code == 5
 
 
 def test_a_question_shows_when_it_expires():

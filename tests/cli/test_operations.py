@@ -9,12 +9,12 @@ import jsonschema_rs
 import pytest
 
 from runner import Client
-from runner.cli.schemas import schema
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.operations.jobs import begin, carry_on
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.store import RedisStore
+from tests.cli.schemas import schema
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
 

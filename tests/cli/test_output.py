@@ -215,9 +215,9 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
     monkeypatch.setattr(Output, "is_terminal", True)
     run, headings = "0" * 28, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS")
     for name, tags, lines in (
-        ("Q" * 60, "Z" * 40, 6),  # the last column stands below
+        ("Q" * 60, "Z" * 40, 6),
         ("Q" * 8, "Z" * 8, 1),
-        ("Q" * 60, "", 3),
+        ("Q" * 60, "", 4),
     ):
         output, written = Output(), io.StringIO()
         output.console = Console(file=written, width=80)

@@ -25,7 +25,7 @@ COMMANDS = [
     ("api", "GET", "/v1/runs"),
     ("api", "GET", "/v1/questions"),
     ("api", "GET", "/metrics"),
-    ("limits", "queued"),
+    ("api", "GET", "/v1/limits/queued"),
     ("doctor",),
 ]
 

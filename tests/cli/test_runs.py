@@ -165,7 +165,6 @@ def test_tags_are_stored_with_the_run(cli):
         (["run", "shop-echo", "--tag", "team"], 2, "Write --tag key=value."),
         (["run", "shop-echo", "--timeout", "3"], 2, "use both"),
         (["run"], 2, "Missing argument 'GRAPH'"),
-        (["completion"], 2, "Choose from: bash, fish, zsh"),
         (["rnu"], 2, "'run'"),
         (["runs", "show", "nope"], 4, "no run 'nope'"),
         (["interrupts", "show", "nope"], 4, "'nope'"),

@@ -6,10 +6,7 @@ from contextlib import closing
 
 import pytest
 import redis
-from click.testing import CliRunner
 
-from runner.cli.output import Output
-from runner.cli.program import runner
 from runner.errors import DamagedRun
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.doctor import examine, read_facts
@@ -200,53 +197,31 @@ def test_a_list_of_queued_keys_has_pages(redis_url, partitions):
 
 
 def test_each_door_shows_the_keys_that_wait(redis_url, begin):
-    """The command, the API, the page and metrics name them; control: none of them before a run waits."""
+    """The API, the page and metrics name them; control: none of them before a run waits."""
     site = begin(Concurrency(1, by="tag:account"), name="sync")
     pages = Site(redis_url, {})
 
     def shown():
-        command = ["limits", "queued"]
-        written = (
-            CliRunner().invoke(runner, command, env={"RUNNER_REDIS_URL": redis_url}).stdout
-        )
         items = pages.http.get("/v1/limits/queued").json()["items"]
         text = pages.http.get("/limits").text
         numbers = prometheus(site.installation.metrics())
         return (
-            written,
             items,
             "account=7" in text,
             'runner_queued_keys{graph="sync"} 1' in numbers,
         )
 
     site.start("00one")
-    assert shown() == ("", [], False, False)
+    assert shown() == ([], False, False)
     site.start("00two")
-    line, (item,), *others = shown()
-    one, two = (stamp(site.clock() - ago) for ago in (1_000, 0))
-    assert line == f"sync\taccount=7\t1\t{two}\t00two\t00one executing {one}\n"
+    (item,), *others = shown()
+    two = stamp(site.clock())
     assert (item["key"], item["since"], item["open"][0]["status"]) == (
         "account=7",
         two,
         "executing",
     )
     assert others == [True, True]
-
-
-def test_a_terminal_gets_a_row_for_each_run(redis_url, begin, monkeypatch):
-    """Its id is whole in 80 columns, beside its state; those that are not named are counted."""
-    monkeypatch.setattr(Output, "is_terminal", True)
-    site = begin(Concurrency(1, by="tag:account"), name="sync")
-    for number in range(13):
-        site.start(f"00{number:026}")
-    environment = {"RUNNER_REDIS_URL": redis_url, "COLUMNS": "80"}
-    screen = CliRunner().invoke(runner, ["limits", "queued"], env=environment).stdout
-    rows = [line.split() for line in screen.splitlines()]
-    assert rows[1][:2] == [f"00{0:026}", "executing"]
-    assert [row[:2] for row in rows[2:12]] == [
-        [f"00{number:026}", "waiting"] for number in range(1, 11)
-    ]
-    assert rows[12][:4] == ["2", "more", "waiting", "account=7"]
 
 
 def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, begin):

@@ -6,17 +6,18 @@ All are frozen values of packed JSON data, so that tests can print, store and co
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from runner.agent.machine.state import ModelReply, SubagentState
 from runner.approvals.ballots import Use
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AgentDefinition:
     """Properties of an agent for the machine; tokens and turns are limits of one invocation.
 
@@ -38,21 +39,21 @@ class AgentDefinition:
 # -- commands for the shell, to be carried out in order -----------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AppendMessage:
     """Add a message to the conversation."""
 
     message: dict[str, JSON]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RedactMessage:
     """Replace the content of the last message with this text."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class FireHook:
     """Fire a hook event made from the current state; answered by HookFired or CallbackFailed."""
 
@@ -66,14 +67,14 @@ class FireHook:
         return f"{self.event}:{self.key}" if self.key else self.event
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CallModel:
     """Call the model; answered by ModelReplied. If `forced`, it gets only the output tool."""
 
     forced: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunTool:
     """Run a tool; answered by ToolEnded, ToolAsked or CallbackFailed."""
 
@@ -84,21 +85,21 @@ class RunTool:
     subagent: SubagentState | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WriteCheckpoint:
     """Store a checkpoint; if it is `blocking`, later commands begin only once it is stored."""
 
     blocking: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PublishQuestions:
     """Publish questions with a checkpoint at once, while other work continues."""
 
     questions: list[Interrupt]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RecordUse:
     """Store the use of a decision, with a checkpoint; its call begins only then. Or store that the
     call has ended.
@@ -107,14 +108,14 @@ class RecordUse:
     use: Use
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Wait:
     """Pause before the next model call, after throttling; answered by Waited."""
 
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Finish:
     """Nothing is left to do: "done" (see the stop reason), "interrupt", or "failed"."""
 
@@ -138,14 +139,14 @@ Command = (
 # -- events from the shell ----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Started:
     """An execution begins, with all answers so far; work that ran before it is lost."""
 
     answers: Mapping[str, Interrupt] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HookFired:
     """All callbacks of a hook event ran; `changes` holds its writable attributes, packed.
 
@@ -158,7 +159,7 @@ class HookFired:
     questions: list[Interrupt] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ModelReplied:
     """The model call ended; `usage` is this call's, and `model_state` None keeps the old one.
 
@@ -172,7 +173,7 @@ class ModelReplied:
     redact: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ToolEnded:
     """A tool returned or raised; `duration` is in seconds, `effect` the use of a decision."""
 
@@ -186,7 +187,7 @@ class ToolEnded:
     effect: Use | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ToolAsked:
     """A tool asked a person and stopped; it runs again after the answer."""
 
@@ -196,7 +197,7 @@ class ToolAsked:
     subagent: SubagentState | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SubagentAsked:
     """An agent that serves as a tool asked a person while it still works."""
 
@@ -205,7 +206,7 @@ class SubagentAsked:
     subagent: SubagentState
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SubagentSaved:
     """An agent that serves as a tool made a checkpoint."""
 
@@ -213,7 +214,7 @@ class SubagentSaved:
     subagent: SubagentState
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ApprovalUsed:
     """An approved tool call is about to begin; an agent that serves as a tool adds its state."""
 
@@ -222,7 +223,7 @@ class ApprovalUsed:
     subagent: SubagentState | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CallbackFailed:
     """A callback raised, or a tool's question was refused: the invocation ends with this error."""
 
@@ -231,12 +232,12 @@ class CallbackFailed:
     error: ErrorRecord
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Waited:
     """The wait after throttling is over."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Cancelled:
     """The caller wants this invocation to end once nothing is running."""
 

@@ -7,12 +7,13 @@ has defaults: a stored document with a missing or unknown field is refused.
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import pydantic
 
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
@@ -58,7 +59,7 @@ class CallStage(enum.StrEnum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class HookPoint:
     """One firing of a hook event, whose data is read from the rest of the state.
 
@@ -75,7 +76,7 @@ class HookPoint:
     replayed: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Selection:
     """Call as left by the Before callbacks: the use to run, and the tool's name, if any.
 
@@ -89,7 +90,7 @@ class Selection:
     registered: bool
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Snapshot:
     """A finished attempt before the first After callback; every replay starts from it.
 
@@ -105,7 +106,7 @@ class Snapshot:
     duration: float | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SubagentState:
     """The document and conversation of an agent used as a tool, inside its caller's document."""
 
@@ -115,7 +116,7 @@ class SubagentState:
     messages: list[JSON]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ToolCall:
     """One tool call of a reply; `use` is the model's request.
 
@@ -149,7 +150,7 @@ class ToolCall:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ModelReply:
     """A model's reply that isn't part of the conversation yet, or the error in its place."""
 
@@ -162,7 +163,7 @@ class ModelReply:
     next_window: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SessionStart:
     """The session when the invocation began: its id, the number of messages, and the user state."""
 
@@ -173,7 +174,7 @@ class SessionStart:
     user_state: dict[str, JSON]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AgentState:
     """The state of an agent in one visit of its node.
 

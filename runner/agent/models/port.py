@@ -11,12 +11,12 @@ import math
 import re
 import time
 from collections.abc import AsyncIterable, Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol, runtime_checkable
 from urllib.parse import quote
 
 from runner.errors import LONGEST_WAIT, RetryAfter, UnstorableError
+from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.size_limits import MAX_STATE
@@ -51,7 +51,7 @@ class Model(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class AgentMetadata:
     """Facts about the caller for a provider."""
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from runner.authoring import sources
@@ -22,6 +22,7 @@ from runner.definition.model import (
     Topology,
 )
 from runner.definition.registry import inner
+from runner.immutable import immutable
 from runner.records.run import PATH
 
 OPENING = re.compile(r"^((tell|say|check|decide|return)s? )?(whether|true (if|when)|if) ")
@@ -45,7 +46,7 @@ SIGNS = {
 """A sign for each state, so that no state is shown only by colour; its word is shown too."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Progress:
     """Progress of a node of a run: its visit, and how many of a map's items have completed.
 
@@ -58,7 +59,7 @@ class Progress:
     taken: Mapping[str, bool] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Box:
     """One node: `words` are its kind and when it starts, `state` is "" if no run is drawn.
 
@@ -89,7 +90,7 @@ class Box:
         return [self.id, self.words, f"{self.sign} {self.state}{visit}{items}"]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Arrow:
     """One edge; `label` is its condition, `back` is true if it repeats a loop.
 
@@ -108,7 +109,7 @@ class Arrow:
         return " ".join(("again",) * self.back + (f"if {self.label}",) * bool(self.label))
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Diagram:
     """A graph to draw, with boxes and arrows in the builder's order."""
 
@@ -126,7 +127,7 @@ class Diagram:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class RunShown:
     """State of a run for a drawing, by the path of each node: "review/approve".
 

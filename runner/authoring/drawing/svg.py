@@ -6,11 +6,11 @@ import itertools
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import centres, layers, with_bends
+from runner.immutable import immutable
 from runner.records.run import PATH
 
 CHARACTER, SMALL, LINE, PAD = (
@@ -77,7 +77,7 @@ EDGES = {
 """Class, stroke and title suffix of an edge, by whether it was taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Links:
     """The addresses of the links on a node and on the sign that opens it, by the node's path.
 
@@ -89,7 +89,7 @@ class Links:
     marked: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Drawing:
     """SVG elements with their total size, so that a graph can be placed inside a box."""
 
@@ -98,7 +98,7 @@ class Drawing:
     height: float
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Frame:
     """Position of a box: `x` is its left, `y` its middle, `column` its layer's left and right."""
 

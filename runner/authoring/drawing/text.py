@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import layers
+from runner.immutable import immutable
 
 UP_RIGHT, UP_LEFT, DOWN_RIGHT, DOWN_LEFT = "└", "┘", "┌", "┐"
 
@@ -40,7 +41,7 @@ class Rail:
     ends: set[str]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Row:
     """One line: it joins the columns `links` to `column`; `above` are columns that come from above.
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from runner.definition.model import map_of
+from runner.immutable import immutable
 from runner.operations.exports import Question, plain
 from runner.records.json_form import pretty
 from runner.server.pages.node_drawer import MessageView, messages_of
@@ -21,7 +22,7 @@ CONVERSATION = 24_000
 INPUTS = 8
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class CaseView:
     """Texts by their names, and the newest messages; `is_cut` is true if something is left out."""
 

@@ -6,7 +6,7 @@ import base64
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import parse_qsl, urlencode
 
@@ -17,6 +17,7 @@ from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.definition.model import map_of
 from runner.errors import RunnerError, StoreError, UsageError
+from runner.immutable import immutable
 from runner.operations.decided import closed_questions, decision_of
 from runner.operations.questions import (
     QuestionView,
@@ -70,7 +71,7 @@ VIEWS, MOST_BYTES = "runner_views", 3_800
 """The cookie with a person's saved views, and its size: a browser keeps 4 KB of a cookie."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class InboxRow:
     """A question in a reader's inbox; `number` equal questions of a map are folded into its row."""
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 from runner.execution.telemetry import trace_of
+from runner.immutable import immutable
 from runner.operations.decided import DecisionView
 from runner.operations.exports import NodeError, Question, error_of, plain
 from runner.operations.views import NodeView
@@ -36,7 +36,7 @@ QUIET = ("completed", "pending", "skipped", "cancelled")
 """The states of nodes that need no attention; of too many nodes, these are left out first."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ContentPart:
     """A piece of a message: a text, a call of a tool, or a tool's result."""
 
@@ -45,7 +45,7 @@ class ContentPart:
     data: Any
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class MessageView:
     """One message of an agent's conversation."""
 
@@ -53,7 +53,7 @@ class MessageView:
     parts: tuple[ContentPart, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DrawerVisit:
     """One visit of a node, as a row."""
 
@@ -64,7 +64,7 @@ class DrawerVisit:
     summary: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Drawer:
     """One node; `inputs` are the outputs that it got, by node, `links` lead to further places.
 

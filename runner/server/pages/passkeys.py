@@ -8,7 +8,7 @@ import time
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from hashlib import sha256
 from typing import Annotated
 
@@ -20,6 +20,7 @@ from runner.approvals.passkeys import passkeys_of, public_half, signature_reques
 from runner.approvals.proofs import ProofRefused, VerificationKey, encoded
 from runner.approvals.rules import OWN_KEY, Rule
 from runner.errors import CorruptDocument, UsageError
+from runner.immutable import immutable
 from runner.operations.questions import Change, QuestionView
 from runner.records import codec
 from runner.records.codec import JSON
@@ -41,7 +42,7 @@ ABOUT, CREATION_TIME = "passkey", 600
 """The subject of the token that a new passkey must sign, and the seconds for which it is valid."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SignatureStep:
     """The last step of a form: one of the passkeys signs, and the form is sent again with its `fields`.
 

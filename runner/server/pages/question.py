@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -23,6 +23,7 @@ from runner.authoring.drawing import draw_run
 from runner.authoring.drawing.diagram import RunShown
 from runner.authoring.drawing.svg import Links
 from runner.errors import CorruptDocument, UsageError
+from runner.immutable import immutable
 from runner.operations.decided import decision_of
 from runner.operations.exports import Question, all_events, event_of, question_of
 from runner.operations.questions import (
@@ -86,7 +87,7 @@ CLAIMED = 600
 """Seconds of a claim that is made on the page."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Confirmation:
     """The second step of a decision: `typed` asks to type the word, if the risk is high.
 
@@ -110,7 +111,7 @@ class Confirmation:
         return re.sub(r"([\\^$.*+?()\[\]{}|/-])", r"\\\1", self.word)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Shown:
     """Contents of a page besides the question: the values sent with the form, and the outcome."""
 
@@ -479,7 +480,7 @@ def _of_run(
     }
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Login:
     """The reason why a login does not suffice for a question, and the path of a new login."""
 
@@ -501,7 +502,7 @@ def _stale_login(request: Request, rule: Rule, person: Person, stage: int) -> Lo
     )
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Line:
     """An event of a question; `effect` is the digest of the effect that a vote is for."""
 

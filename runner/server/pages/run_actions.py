@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from urllib.parse import quote
 
@@ -12,6 +11,7 @@ from fastapi.responses import HTMLResponse
 
 from runner.definition.model import BRACKETS, HIDDEN
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
@@ -55,7 +55,7 @@ HINTS = {
 IDLE = {Status.WAITING, Status.READY, Status.RETRYING, Status.HELD}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Effect:
     """The effect of an action on the nodes or questions in `names`."""
 

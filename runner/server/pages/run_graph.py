@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +15,7 @@ from runner.authoring.drawing.diagram import Progress, RunShown
 from runner.authoring.drawing.svg import Links, fragment
 from runner.definition.model import Definition, Topology
 from runner.definition.registry import inner
+from runner.immutable import immutable
 from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
 from runner.records.run import PATH, NodeRecord, RunRecord
@@ -30,7 +31,7 @@ GRAPH = "graph"
 """The first tab of a run's page."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Wiring:
     """A run as stored, with the shape of its graph."""
 
@@ -63,7 +64,7 @@ class Wiring:
         return {name: plain(outputs[key]) for name, key in keys.items() if key in outputs}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Level(Wiring):
     """One run of a page: the outermost or one inside it, whose nodes' paths begin with `path`."""
 
@@ -90,7 +91,7 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
     return services.store.topology(record.graph_id, record.fingerprint)
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class PageState:
     """State in the address of a run's page: its tab, the node shown, and the nodes opened or closed.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +15,7 @@ from fastapi.responses import HTMLResponse
 from runner.approvals.rules import plain_name
 from runner.audit.files import audit_of
 from runner.definition.model import HIDDEN, map_of
+from runner.immutable import immutable
 from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
@@ -206,7 +207,7 @@ def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
             yield prefix + item.id, item
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Asked:
     """Open questions of one node, or of all items of one map: the first, its node's path, their number."""
 

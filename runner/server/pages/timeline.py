@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from runner.definition.model import map_of
+from runner.immutable import immutable
 from runner.records.run import PATH
 from runner.server.pages.rendering import span
 from runner.store.interface import Event
@@ -42,7 +42,7 @@ NEXT = {
 ENDS = {"node.completed", "node.failed", "node.skipped", "node.cancelled"}
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class NodePhase:
     """A phase of a node, with start and end in ms."""
 
@@ -51,7 +51,7 @@ class NodePhase:
     end: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Bar:
     """One phase as a rectangle of a row `WIDTH` wide, and in words."""
 
@@ -61,7 +61,7 @@ class Bar:
     words: str
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class TimelineRow:
     """Phases of a node: as bars, and in words by kind."""
 

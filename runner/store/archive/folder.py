@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import IO
 
 from runner.errors import ArchiveError
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.listings import (
     Page,
@@ -63,7 +64,7 @@ class IndexFile:
     path: Path
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class IndexEntry:
     """A run in the index: the file and line of its export, and the time of writing (ms)."""
 

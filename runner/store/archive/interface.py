@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
+from runner.immutable import immutable
 from runner.records.codec import JSON
 from runner.records.json_form import milliseconds
 from runner.records.listings import Page, RunQuery, RunSummary
 from runner.records.run import Status
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ArchivedRun:
     """An outermost run to write: its export as JSON, and summaries of it and each run inside it."""
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from runner.immutable import immutable
 from runner.store.encoding import RECORD
 from runner.store.interface import Reply
 from runner.store.redis.connection import mapping_of
@@ -24,7 +24,7 @@ AT_ONCE = 100
 """Runs that are given up in one transaction."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Search:
     """Parameters of a search for runs to archive; see `RedisStore.archivable`. Times are in ms."""
 

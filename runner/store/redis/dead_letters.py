@@ -81,7 +81,7 @@ class DeadLetters:
             streams = " or ".join(self._doors.values())
             raise UsageError(
                 f"letter {letter.id} can't be sent again: it has no message for {streams}. "
-                "Read it with `runner dead show`, send what was meant, and drop it."
+                "Read it with `runner dead list --json`, and send the right message instead."
             )
         sent: bytes = self._redis[0].call("XADD", stream, "*", b"body", letter.body)
         self.drop(letter.id)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from runner.errors import UsageError
+from runner.immutable import immutable
 
 VERSION = 1
 """The version of the places that a script can fill in. Processes of two releases with different versions may
@@ -34,7 +35,7 @@ PLACES = frozenset(
 `parent_id`, a whole string or null."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class DoorbellTemplate:
     """A message as alternating text and places, beginning and ending with text.
 

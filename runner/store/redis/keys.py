@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from runner.immutable import immutable
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.run import Status, outermost
 from runner.store.addresses import NAMESPACE
@@ -34,7 +34,7 @@ STATUSES = (
 """States of a run."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Key:
     """One kind of key: its pattern below the prefix, Redis type, contents and lifetime."""
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 from runner.errors import CorruptDocument
+from runner.immutable import immutable
 from runner.records.interrupts import Interrupt
 from runner.records.listings import (
     LATER,
@@ -57,7 +57,7 @@ class Span:
         return self._until is None or moment < self._until
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Part:
     """A part of a listing: indexes that are read as one, within a span.
 

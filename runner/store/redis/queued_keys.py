@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from runner.immutable import immutable
 from runner.limits.concurrency import QueuedKey, RunOfKey, of_graph
 from runner.records.listings import Page, checked_limit, cut, position_in
 from runner.store.apply_transition import OPEN, QUEUED
@@ -15,7 +15,7 @@ MOST_RUNS = 10
 """The most waiting runs, and the most open runs, that are named for a key."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class _Entry:
     """A key in its graph's index; `queue` is the end of its lists' names."""
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
 
 from redis.exceptions import NoScriptError
 
+from runner.immutable import immutable
 from runner.store.encoding import FORMS
 from runner.store.redis.connection import Argument, RedisConnection
 from runner.store.redis.durability import Durability
@@ -35,7 +35,7 @@ NOTHING_DONE = frozenset({b"changed", b"other"})
 """Replies of scripts that wrote nothing: the request is then made in another way."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Script:
     """One assembled script; `sha` is the name by which a server knows it."""
 

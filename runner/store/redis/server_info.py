@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from runner.definition.model import map_of
 from runner.errors import StoreError
+from runner.immutable import immutable
 from runner.limits.fairness import FairKey
 from runner.limits.limit import name_of
 from runner.limits.setting import LimitSetting
@@ -27,7 +28,7 @@ from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of, 
 from runner.store.redis.workers import WorkerRegistry
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ServerInfo:
     """One server. `now` is its time in ms; memory is in bytes, `memory_limit` 0 without a limit.
 
@@ -170,7 +171,7 @@ EXPIRING = {"1h": 3600, "1d": 86_400}
 """Time spans (s) for which expiring questions are counted."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Partition:
     """A partition's connection, the names of its keys, and its graphs."""
 
@@ -521,7 +522,7 @@ MOST_HOLDERS = 20
 """The most holders of a key's slots that are named."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class WaitingKey:
     """A key of a limit for which `nodes` nodes wait `since` a time (ms), with the "<run>|<node>" of holders.
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from runner.immutable import immutable
 from runner.records.checkpoints import Session, session_of
 from runner.records.listings import (
     Page,
@@ -28,7 +28,7 @@ SCANNED = 5_000
 """The approximate number of keys searched for one page of a listing."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SessionPart:
     """Session data outside of the session's home partition; `values` alternates names and values.
 

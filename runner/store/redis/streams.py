@@ -11,12 +11,12 @@ import heapq
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import redis
 
 from runner.errors import StoreError
+from runner.immutable import immutable
 from runner.records.notices import Notice
 from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
@@ -162,7 +162,7 @@ DEAD_STAY = 30 * 86_400
 """Seconds that a dead letter is kept."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Bounds:
     """The most dead letters of messages to keep, and the size at which the older half is deleted.
 
@@ -183,7 +183,7 @@ REPLIES_STAY = 86_400  # seconds after the last receipt
 BODY = b"body"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Entry:
     """One message in its stream."""
 

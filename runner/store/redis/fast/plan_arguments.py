@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from runner.definition.model import ROOT, EdgeKind, Join, Topology, item_id, map_of, shape_name
+from runner.immutable import immutable
 from runner.limits.fairness import Share
 from runner.records.run import LoopRecord, NodeRecord
 from runner.scheduler import may_follow
@@ -45,7 +46,7 @@ Queue = tuple[str, int]
 """A queue's name, and the priority of a message in it."""
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class Target:
     """A node that arrivals can make ready: the arrivals it needs, its first record, its doorbell's queue."""
 
@@ -259,7 +260,7 @@ def writes(
     return plan_writes
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class SettleTemplate:
     """The arguments of a plan that depend on the graph and a node's outcome, not on its run.
 

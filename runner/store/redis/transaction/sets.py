@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
+from runner.immutable import immutable
 from runner.records.codec import JSON, LazyValue
 from runner.store.encoding import LARGE, dump, graph_with, topology_of
 from runner.store.interface import Doorbell
@@ -42,7 +43,7 @@ class Topologies:
         self._known[fingerprint] = topology
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class StoreSettings:
     """Settings of a store for its transactions; times in ms.
 
@@ -106,7 +107,7 @@ class RunCounters:
         return f"\1{self.number}:{nth or len(self.events) + 1}\1"
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class ArrivalCount:
     """Arrivals to add to a field, whose sum must stay below a number; 0 for any."""
 
@@ -118,7 +119,7 @@ class ArrivalCount:
     below: int
 
 
-@dataclass(frozen=True, slots=True)
+@immutable
 class LimitPosition:
     """Presumed availability of a limit's slot for a member ("<run>|<node>") that waits since a time (ms)."""
 

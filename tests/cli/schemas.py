@@ -1,6 +1,6 @@
 """The JSON Schemas of the commands' output with `--json`; docs/reference/cli-schemas has them as files.
 
-They are generated from the records and views that the commands write. Commands don't import this module.
+They are generated from the records and views that the commands write. `docs/generate.py` writes the files.
 """
 
 from __future__ import annotations
@@ -10,23 +10,18 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
-from runner.approvals.granting import GrantView
 from runner.approvals.keys import PublicKey
 from runner.cli import (
     audit,
     config,
     dev,
     freeze,
-    grants,
     graphs,
     init,
     interrupts,
     program,
 )
-from runner.cli.output import Removed
-from runner.limits.concurrency import QueuedKey
 from runner.limits.control import LimitView
-from runner.limits.fairness import FairKey
 from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
@@ -53,36 +48,23 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "audit key": ("", audit.AuditKey),
     "audit restart": ("", audit.Restarted),
     "audit verify": ("", audit.Verified),
-    "completion": ("", program.Completion),
     "config show": ("settings", config.Setting),
-    "dead drop": ("dropped", Removed),
     "dead list": ("letters", DeadLetter),
     "dead replay": ("replayed", Replayed),
-    "dead show": ("", DeadLetter),
     "dev": ("", dev.Ready),
     "doctor": ("checks", Check),
     "freeze": ("", freeze.Frozen),
-    "grants add": ("", Receipt),
-    "grants list": ("grants", GrantView),
-    "grants revoke": ("", grants.Revoked),
-    "grants vote": ("", Receipt),
     "graphs check": ("", GraphCheck),
     "graphs draw": ("", graphs.GraphDrawing),
     "graphs list": ("graphs", graphs.GraphLine),
     "graphs remove": ("", graphs.RemovedGraph),
     "graphs show": ("", graphs.GraphView),
     "init": ("", init.Project),
-    "interrupts claim": ("", Receipt),
-    "interrupts comment": ("", Receipt),
-    "interrupts delegate": ("", Receipt),
     "interrupts list": ("interrupts", QuestionView),
-    "interrupts reassign": ("", Receipt),
-    "interrupts release": ("", Receipt),
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", QuestionView),
     "interrupts vote": ("", Receipt),
     "interrupts vote-all": ("", VotedAll),
-    "interrupts withdraw-vote": ("", Receipt),
     "interrupts withdraw": ("", interrupts.Withdrawn),
     "keys api": ("keys", ApiKey),
     "keys list": ("keys", PublicKey),
@@ -104,19 +86,17 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "runs watch": ("", Event),
     "limits list": ("limits", LimitView),
     "limits pause": ("", LimitView),
-    "limits queued": ("queued", QueuedKey),
     "limits reset": ("", LimitView),
     "limits resume": ("", LimitView),
     "limits set": ("", LimitView),
     "limits show": ("", LimitView),
-    "limits fairness": ("fairness", FairKey),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
     "workers list": ("workers", WorkerView),
 }
 """By command: the key of its list, or "" if it writes one document, and the type of each."""
 
-PAGED = {"interrupts list", "limits queued", "runs list"}
+PAGED = {"interrupts list", "runs list"}
 """Commands whose lists have a key `next`: the `--cursor` of the next page, null at the end."""
 
 
