@@ -207,6 +207,7 @@ class Heartbeat(WorkerThread):
                 pid=os.getpid(),
                 pool=_pool(worker.pool_cls) if worker.concurrency else KEEPER,
                 slots=int(worker.concurrency),
+                partitions=len(self.settings.partition_addresses),
                 queues=sorted(worker.app.amqp.queues.consume_from),
                 wants=[
                     self.settings.node_queue(name)
