@@ -112,6 +112,7 @@ class AddEvent:
     node: str = ""
     visit: int = 0
     detail: str = ""
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
