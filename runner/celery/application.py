@@ -27,6 +27,7 @@ from runner.celery.inline_continuation import continue_in_children
 from runner.celery.kombu_fixes import (
     CONSUMER,
     forget_old_connections,
+    restart_semaphore_tracker,
     use_safe_channel,
 )
 from runner.celery.logs import format_logs, log_nodes_at_debug
@@ -111,6 +112,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if conf.worker_consumer == CELERY_CONSUMER:
             conf.worker_consumer = CONSUMER
         continue_in_children()
+        restart_semaphore_tracker()
         if is_redis(conf.broker_url):
             forget_old_connections()
             use_safe_channel(app, priorities_of(app, registry))

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import Counter
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from celery.worker import state
 from runner.celery.config import is_redis
 from runner.celery.doorbells import NODE_TASK
 from runner.celery.engines import connection_of
-from runner.celery.inline_continuation import forbid_continuing, take_unused
+from runner.celery.inline_continuation import forbid_continuing, take_unused, wait_softly
 from runner.celery.kombu_fixes import end_starting_children, ignore_terminate_job
 from runner.celery.queues import queues_of, tasks_of
 from runner.celery.shutdown import Shutdown, stopping
@@ -113,6 +114,7 @@ class Heartbeat(WorkerThread):
         self._lost_check_due = 0.0
         self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
+        worker.wait_for_soft_shutdown = partial(wait_softly, worker)
         self._shutdown = Shutdown(self.engine, self.settings.shutdown_grace)
         signals.worker_shutdown.connect(self._end, sender=worker)
 
@@ -207,6 +209,7 @@ class Heartbeat(WorkerThread):
                 pid=os.getpid(),
                 pool=_pool(worker.pool_cls) if worker.concurrency else KEEPER,
                 slots=int(worker.concurrency),
+                partitions=len(self.settings.partition_addresses),
                 queues=sorted(worker.app.amqp.queues.consume_from),
                 wants=[
                     self.settings.node_queue(name)

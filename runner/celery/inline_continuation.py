@@ -32,7 +32,7 @@ from urllib.parse import quote, unquote
 from weakref import ref
 
 from billiard.pool import ACK, READY, TASK, ApplyResult
-from billiard.sharedctypes import RawArray
+from billiard.sharedctypes import RawArray, RawValue
 from celery import bootsteps
 from celery.concurrency import asynpool
 from celery.worker import state
@@ -40,7 +40,7 @@ from celery.worker.request import Request
 
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.kombu_fixes import with_time_limits
-from runner.celery.shutdown import stopping
+from runner.celery.shutdown import stop_softly, stopping
 from runner.store.interface import Claim, Token
 
 log = logging.getLogger(__name__)
@@ -74,6 +74,9 @@ SHARE_OF_LIMIT = 0.5
 
 PERMISSION_LASTS = 1.0
 """Seconds that one pass of the worker's event loop permits: children of a blocked worker begin no more."""
+
+SOFT_CHECK = 0.1
+"""Seconds between two checks whether tasks still run at a soft shutdown."""
 
 
 # In the process that runs a node.
@@ -113,6 +116,7 @@ class Claims:
         self.slots = 1
         # The worker's free slots; a child of a prefork pool gets the number from its worker.
         self.free_slots: Callable[[], float] = lambda: self.slots - len(state.reserved_requests)
+        self.stopping = stopping
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
@@ -138,7 +142,7 @@ def may_continue(request: Any) -> Callable[[], bool]:
     return lambda: (
         (remaining > 0 or claims.free_slots() > 0)
         and time.monotonic() < until
-        and not stopping()
+        and not claims.stopping()
     )
 
 
@@ -158,7 +162,10 @@ def _task_id(claim: Claim) -> str:
 
 @cache
 def permission() -> Any:
-    """Return the values children read from their worker: permission's end, connection, free slots."""
+    """Return the values children read from their worker: permission's end, connection, free slots.
+
+    The end is -1 when the worker stops.
+    """
     return RawArray("d", 3)
 
 
@@ -167,10 +174,10 @@ class ContinuingChild(asynpool.Worker):
 
     wait_for_job: Callable[[], Any]
 
-    def __init__(self, *args: Any, may_continue: Any = None, **options: Any) -> None:
+    def __init__(self, *args: Any, shared: Any = None, **options: Any) -> None:
         """Keep the memory shared with the main process."""
+        self._may_continue, self._busy = shared or (permission(), RawValue("b"))
         super().__init__(*args, **options)
-        self._may_continue = permission() if may_continue is None else may_continue
         self._job: Any = None
         self._next: Any = None
         self._began, self._count = 0.0, 0
@@ -178,16 +185,24 @@ class ContinuingChild(asynpool.Worker):
     def __reduce__(self) -> Any:
         """Pass the shared memory to a child that is a fresh interpreter."""
         _, arguments = super().__reduce__()
-        return _child, (self._may_continue, arguments)
+        return _child, ((self._may_continue, self._busy), arguments)
+
+    def contribute_to_object(self, obj: Any) -> Any:
+        """Let the main process see whether the child runs a task."""
+        obj.busy = self._busy
+        return super().contribute_to_object(obj)
 
     def _make_child_methods(self, *args: Any) -> None:
         super()._make_child_methods(*args)
         claims.free_slots = lambda: float(self._may_continue[2])
+        claims.stopping = lambda: self._may_continue[0] < 0
         receive, send = self.wait_for_job, self.outq.put
 
         def wait_for_job() -> Any:
+            self._busy.value = bool(self._next)
             job = self._next or receive()
             if job:
+                self._busy.value = True
                 self._job, self._began = job[1], time.monotonic()
                 self._count += 1
             return job
@@ -230,8 +245,8 @@ class ContinuingChild(asynpool.Worker):
         )
 
 
-def _child(may_continue: Any, arguments: tuple[Any, ...]) -> ContinuingChild:
-    return ContinuingChild(*arguments, may_continue=may_continue)
+def _child(shared: tuple[Any, Any], arguments: tuple[Any, ...]) -> ContinuingChild:
+    return ContinuingChild(*arguments, shared=shared)
 
 
 def continue_in_children() -> None:
@@ -287,7 +302,8 @@ class Permission:
 
     def update(self) -> None:
         """Permit continuing while the main process would pass on any task at once; count the free slots."""
-        permission()[0] = time.monotonic() + PERMISSION_LASTS if self._allows() else 0
+        now = time.monotonic()
+        permission()[0] = now + PERMISSION_LASTS if self._allows() else -stopping()
         permission()[2] = self._consumer.pool.num_processes - max(
             1, len(state.reserved_requests)
         )
@@ -319,7 +335,35 @@ _permission = Permission()
 
 def forbid_continuing() -> None:
     """Let no child continue: the worker is stopping, and its event loop no longer runs."""
-    permission()[0] = 0
+    permission()[0] = -1
+
+
+def wait_softly(worker: Any) -> None:
+    """Give tasks that run at SIGQUIT their time: nothing begins, and it ends with the last of them.
+
+    Celery's own wait always takes its whole time, and its signal's handler does nothing else meanwhile.
+    """
+    stop_softly()
+    forbid_continuing()
+    conf = worker.app.conf
+    ends = time.monotonic() + conf.worker_soft_shutdown_timeout
+    if _runs_tasks(worker.pool):
+        log.info(
+            "worker.stopping: tasks have %g s to end before the cold shutdown.",
+            conf.worker_soft_shutdown_timeout,
+        )
+    while time.monotonic() < ends and (
+        conf.worker_enable_soft_shutdown_on_idle or _runs_tasks(worker.pool)
+    ):
+        time.sleep(SOFT_CHECK)
+
+
+def _runs_tasks(pool: Any) -> bool:
+    """Return whether any task runs. The results of a prefork pool's children have not been read."""
+    processes = getattr(pool, "_pool", None)
+    if isinstance(processes, asynpool.AsynPool):
+        return any(child.busy.value for child in processes._pool)  # noqa: SLF001 - as below
+    return bool(state.active_requests)
 
 
 _unused_claims: deque[Token] = deque()

@@ -21,7 +21,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import pydantic_core
-from billiard import einfo
+from billiard import einfo, semaphore_tracker
 from celery.concurrency.base import BasePool
 from celery.exceptions import InvalidTaskError
 from celery.worker import consumer, state
@@ -601,6 +601,37 @@ def ignore_terminate_job(pool: Any) -> None:
     """Make a pool that can't terminate a job leave it running."""
     if getattr(pool.terminate_job, "__func__", None) is BasePool.terminate_job:
         pool.terminate_job = lambda *_, **__: None
+
+
+# The process that unlinks the semaphores of a prefork pool.
+#
+# Each new child needs some. If that process was killed, the first of them ended the worker with a
+# BrokenPipeError.
+
+
+def restart_semaphore_tracker() -> None:
+    """Have billiard's semaphore tracker started again when it has ended."""
+    tracker: Any = semaphore_tracker._semaphore_tracker  # noqa: SLF001 - no public way
+    write = tracker._send  # noqa: SLF001
+    names: set[str] = set()
+
+    def send(command: str, name: str) -> None:
+        begins = command == "REGISTER"
+        try:
+            if begins or name in names:
+                write(command, name)
+        except BrokenPipeError:
+            log.warning(
+                "tracker.restarted: billiard's semaphore tracker has ended; another one starts."
+            )
+            os.close(tracker._fd)  # noqa: SLF001
+            tracker._fd = None  # noqa: SLF001
+            names.clear()  # the new one would not know them
+            if begins:
+                write(command, name)
+        (names.add if begins else names.discard)(name)
+
+    tracker._send = send  # noqa: SLF001
 
 
 # Children that are still starting.

@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -100,9 +101,17 @@ class Shutdown:
         return sorted(str(request.id) for request in _node_requests())
 
 
+_soft = threading.Event()
+
+
+def stop_softly() -> None:
+    """Note that the worker stops when its tasks have ended; Celery sets its flags after that."""
+    _soft.set()
+
+
 def stopping() -> bool:
     """Return whether this process is a worker that must stop."""
-    return _is_set(state.should_stop) or _is_set(state.should_terminate)
+    return _soft.is_set() or _is_set(state.should_stop) or _is_set(state.should_terminate)
 
 
 def _is_set(flag: object) -> bool:

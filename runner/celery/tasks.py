@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import re
 import sys
 import time
 import traceback
@@ -133,6 +135,12 @@ class NodeRequest(ContinuingRequest):
         return super().on_failure(exc_info, *args, **options)
 
 
+@functools.cache
+def one_word(hostname: str | None) -> str:
+    """Return a worker's name as claims carry it: without spaces, quotes and backslashes."""
+    return re.sub(r'[\x00-\x20"\\]', "_", hostname or "")
+
+
 @shared_task(
     bind=True,
     name=NODE_TASK,
@@ -151,6 +159,7 @@ def run_node(self: Any) -> NextVisit | None:
     request = self.request
     request.began = time.monotonic()  # first: its time limit counts the imports of a new child
     engine = engine_of(self.app)
+    engine.worker = one_word(request.hostname)
     try:
         run_id, node, visit, attempt = visit_of(request.id)
         nonce, check = nonce_of(request), may_continue(request)
@@ -195,7 +204,9 @@ def end_revoked(
         return
     try:
         run_id, node, visit, attempt = visit_of(request.id)
-        engine_of(sender.app).end_revoked(run_id, node, visit, attempt)
+        engine = engine_of(sender.app)
+        engine.worker = one_word(request.hostname)
+        engine.end_revoked(run_id, node, visit, attempt)
     except (StoreError, ConflictError, UsageError) as error:
         log.warning("node.unrevoked: %s: %s", one_line(request.id), one_line(error))
 

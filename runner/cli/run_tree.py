@@ -108,6 +108,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
             branch.add(_decision(decision))
         for question in questions.get(node.id, ()):
             branch.add(_question(question, now))
+        if node.error is not None and node.error.location:
+            branch.add(Text(f"at {one_line(node.error.location)}", "dim", overflow="fold"))
         if node.waits_for:
             answer = "" if node.waits_for.startswith("task ") else "the answer to "
             branch.add(Text(f"waits for {answer}{node.waits_for}", "dim", overflow="fold"))
@@ -186,6 +188,8 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
         yield span(now - node.since)
     elif node.status in {"completed", "failed"}:
         yield span(node.execution_ms)
+    if node.worker and node.status in {"running", "failed"}:
+        yield f"on {one_line(node.worker)}"
     if node.total:
         yield _counts(node)
     if node.visit > 1:

@@ -276,8 +276,9 @@ def show(context: CommandContext, run_id: str) -> None:
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
     archive only), then its requester and their principals (requester, principals), then its agents'
     spending from budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
-    milliseconds, output, error or progress), then each open question (interrupt, id, node, name, people,
-    reason), then each closed one (decided, id, node, name, decision).
+    milliseconds, output, error or progress, worker, location of an error in the code), then each open
+    question (interrupt, id, node, name, people, reason), then each closed one (decided, id, node, name,
+    decision).
     """
     from runner.operations.views import archived_run, read_run
 
@@ -414,6 +415,8 @@ def _node_rows(view: RunView, path: str = "") -> list[tuple[object, ...]]:
                 node.attempts,
                 node.execution_ms,
                 _outcome(node),
+                node.worker,
+                node.error.location if node.error else "",
             )
         )
         if node.run is not None:

@@ -133,6 +133,9 @@ class Engine:
     """
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
+    worker: str = ""
+    """The name of the worker that this engine claims nodes for, without spaces, quotes and backslashes."""
+
     fire: Mapping[str, Callable[[str], object]] = MappingProxyType({})
     """Handles a due schedule, job or webhook, by kind; a process that can't leaves it to another."""
 
@@ -212,7 +215,9 @@ class Engine:
         if self.freezes.known and self._is_frozen(run_id, node, visit, attempt):
             return DoorbellOutcome("frozen")
         try:
-            claim = self._quarantine.claim(run_id, node, visit, attempt, nonce or new_nonce())
+            claim = self._quarantine.claim(
+                run_id, node, visit, attempt, nonce or new_nonce(self.worker)
+            )
         except UnreadableClaim as error:
             return self._hold_refused(error, "", error)
         if isinstance(claim, Reply):
@@ -299,7 +304,9 @@ class Engine:
 
     def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> str:
         """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
-        claim = self.ring(self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce())))
+        claim = self.ring(
+            self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce(self.worker)))
+        )
         if isinstance(claim, Reply):
             return claim.word
         plan = self._find_plan(claim.graph_id)
@@ -543,7 +550,7 @@ class Engine:
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
         checkpoint = visit.wrap(outcome.saved) if outcome.saved else None
-        nonce = new_nonce()
+        nonce = new_nonce(self.worker)
         for refusals in range(SETTLE_TRIES):
             try:
                 edges, reads = conditions.bits(
@@ -603,7 +610,7 @@ class Engine:
         effects = visit.effects(Status.FAILED, entry["error"])
         checkpoint = nodes.wrapped(visit, outcome)
         settlement = Settlement(Status.FAILED, "", None, entry, checkpoint, effects=effects)
-        reply = self._settle(visit.claim.token, settlement, new_nonce()).word
+        reply = self._settle(visit.claim.token, settlement, new_nonce(self.worker)).word
         return DoorbellOutcome(
             reply, visit.graph_id, error=outcome.error, raised=outcome.raised
         )

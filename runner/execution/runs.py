@@ -72,7 +72,11 @@ class RunStarter:
 
     def _differ(self) -> bool:
         """Return whether graphs have declared a limit differently: one of them may no longer declare it."""
-        return any(setting.declared for setting in self._store.limit_settings().values())
+        settings = self._store.limit_settings().values()
+        return any(
+            len({start for start, _, _ in setting.declared}) < len(setting.declared)
+            for setting in settings
+        )
 
     def _declare_limits(self, latest: Sequence[str]) -> None:
         """Let the older declaration of a limit hold if the `latest` graphs differ from others."""

@@ -43,8 +43,8 @@ class LimitSetting:
 
     `concurrency` is its slots, `interval` the ms between two executions of its rate. `reason`, `by`
     and `at` (ms) belong to the latest change. `v` is 0 if the stored text can't be read: then the
-    code holds. `declared` is not set by operators: if graphs differ, it has each declaration with
-    the start of its keys, and the first one for the same keys holds.
+    code holds. `declared` is not set by operators: it has each declaration with the start of its
+    keys. The first one for the same keys holds, also for runs of earlier versions of a graph.
     """
 
     id: str
@@ -114,15 +114,10 @@ class LimitSetting:
         return self.numbers((next(starts, ""), concurrency, 0))[0]
 
     def declare(self, declarations: Iterable[DeclaredNumbers]) -> LimitSetting:
-        """Return the setting with the graphs' differing declarations, each once; new ones come last."""
+        """Return the setting with the graphs' declarations, each once; new ones come last."""
         current = dict.fromkeys(declarations)
-        starts = [start for start, _, _ in current]
-        ordered = dict.fromkeys(
-            [each for each in self.declared if each in current] + list(current)
-        )
-        return replace(
-            self, declared=tuple(each for each in ordered if starts.count(each[0]) > 1)
-        )
+        earlier = [each for each in self.declared if each in current]
+        return replace(self, declared=tuple(dict.fromkeys([*earlier, *current])))
 
     def paused_until(self, key: str) -> float:
         """Return the time (ms) at which the pauses of a key end, or infinity; 0 without a pause."""

@@ -491,10 +491,19 @@ def _durability(facts: Facts) -> Iterator[Check]:
 def _partitions(facts: Facts) -> Iterator[Check]:
     servers = len(facts.other_servers) + 1
     detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
-    fix = "All programs need the same RUNNER_PARTITIONS and RUNNER_REDIS_URL; workers refuse to start."
-    yield from _check(
-        "partitions", detail if facts.partitions > 1 else "", facts.layout, fix, FAIL
+    differences = ", ".join(
+        f"{process.name} has {process.partitions}"
+        for process in (*facts.reporting, *facts.doors)
+        if process.partitions not in {0, facts.partitions}
     )
+    problem = facts.layout or (
+        differences and f"{facts.partitions} set here, but {differences}"
+    )
+    fix = (
+        "Set the same RUNNER_PARTITIONS and RUNNER_REDIS_URL for all workers and programs, and restart them; "
+        "until then runs may not begin, and workers may refuse to start."
+    )
+    yield from _check("partitions", detail if facts.partitions > 1 else "", problem, fix, FAIL)
 
 
 def _memory(facts: Facts) -> Iterator[Check]:

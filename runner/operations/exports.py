@@ -5,6 +5,7 @@ Packed data are made plain: models as data, bytes as base64. Times are ms of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
@@ -70,14 +71,22 @@ def event_of(event: Event) -> Event:
     return replace(event, data=plain(event.data))
 
 
+FRAME = re.compile(r'^[ |]*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+"""A frame of a traceback: file, line, function."""
+
+INSTALLED = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[/\\]|^<frozen")
+"""The files of packages and of Python itself, which are not the user's code."""
+
+
 @immutable
 class NodeError:
-    """Why a node failed."""
+    """Why a node failed; `location` is the line of the user's code that raised, or called what raised."""
 
     type: str
     message: str
     traceback: str
     summary: str
+    location: str = ""
 
 
 @immutable
@@ -232,7 +241,11 @@ def error_of(entry: VisitEntry) -> NodeError | None:
     if not entry.get("error"):
         return None
     error = failures.load(entry["error"])
-    return NodeError(error.name, error.message, error.traceback, str(error))
+    frames = [
+        frame for frame in FRAME.findall(error.traceback) if not INSTALLED.search(frame[0])
+    ]
+    location = "{}:{} in {}".format(*frames[-1]) if frames else ""
+    return NodeError(error.name, error.message, error.traceback, str(error), location)
 
 
 def all_events(store: Store, run_id: str) -> list[Event]:

@@ -64,7 +64,8 @@ class NodeView:
 
     A map has `total` items, and `items` holds those that have begun. `run` is the child run of a
     node that is a graph. `waits_for` is the id of another node's question, whose answer it waits
-    for, or names the Celery task that it has sent: "task shop.charge on queue shop".
+    for, or names the Celery task that it has sent: "task shop.charge on queue shop". `worker` is
+    the worker that has run it last.
     """
 
     id: str
@@ -80,6 +81,7 @@ class NodeView:
     run: RunView | None = None
     total: int = 0
     items: tuple[NodeView, ...] = ()
+    worker: str = ""
 
 
 @immutable
@@ -312,6 +314,7 @@ def _node(
         run=read_run(store, record.child) if record.child else None,
         total=snapshot.maps[name].total if items else 0,
         items=tuple(_node(store, snapshot, item, events) for item in items),
+        worker=record.worker,
     )
 
 

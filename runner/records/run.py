@@ -91,7 +91,8 @@ class NodeRecord:
 
     `edges` has a "1" or "0" for each outgoing edge once the node has completed; `via` lists the
     (node, visit) pairs whose back edges asked for this visit; `questions` are the ids still open;
-    `unseen` counts answers that came after the last claim; `nonce` is the last request's nonce.
+    `unseen` counts answers that came after the last claim; `nonce` is the last request's nonce, and
+    names its worker after a colon.
     `items` says that a map waits for its items. `crashes` counts leases lost in a row, `releases`
     how often in a row a stopping worker has released it in the middle of its code without a new
     checkpoint. `uncounted` is how many attempts of this visit the retry policy does not count:
@@ -128,6 +129,11 @@ class NodeRecord:
     last: int = 0
     releases: int = 0
     awaits: str = ""
+
+    @property
+    def worker(self) -> str:
+        """The worker that has run the node last; "" outside of workers."""
+        return self.nonce.partition(":")[2]
 
     @property
     def next_visit(self) -> int:

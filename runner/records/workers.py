@@ -29,7 +29,8 @@ class Worker:
     send Celery tasks, each with the name of one, and `queues` the queues it serves. `accepts` are
     the content types of messages that it reads; `visibility` is the broker's visibility timeout in
     seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
-    for how many seconds the first of them has run.
+    for how many seconds the first of them has run. `partitions` is how many the store is set to have,
+    or 0 if that isn't known.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Worker:
     pool: str = ""
     slots: int = 0
     busy: int = 0
+    partitions: int = 0
     executing: dict[str, int] = field(default_factory=dict)
     longest: float = 0.0
     queues: list[str] = field(default_factory=list)

@@ -113,6 +113,7 @@ class AddEvent:
     node: str = ""
     visit: int = 0
     detail: str = ""
+    worker: str = ""
 
 
 @immutable

@@ -142,7 +142,7 @@ def claim(
     changes.put(node, running)
     changes.add(
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
-        AddEvent(EventKind.NODE_STARTED, node, visit, str(attempt)),
+        AddEvent(EventKind.NODE_STARTED, node, visit, str(attempt), nonce.partition(":")[2]),
     )
     return close(changes, "claimed")
 

@@ -27,7 +27,10 @@ CRASH_BUDGET = 5
 
 
 def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
-    """Apply a due timer; a timer that no longer applies changes nothing."""
+    """Apply a due timer; a timer that no longer applies changes nothing.
+
+    The reply "lost <worker> <graph>/<node>" names a node whose lease has expired.
+    """
     if kind is TimerKind.CALLBACK and changes.run.unreported:
         dispatch_callback(changes)
         return changes.result("rung")
@@ -65,7 +68,8 @@ def _due_node(changes: Changes, node: str) -> TransitionResult:
             dispatch(changes, node, record)
             return close(changes, "ready")
         case Status.RUNNING:
-            return _lost(changes, node, record)
+            name = f"{changes.topology.graph_id}/{node}"
+            return replace(_lost(changes, node, record), reply=f"lost {record.worker} {name}")
         case Status.WAITING if record.is_out or (record.awaits and not record.held):
             dispatch(changes, node, replace(record, late=record.sent))
             return close(changes, "ready")
@@ -85,7 +89,8 @@ def _dispatch_again(changes: Changes, node: str, record: NodeRecord) -> Transiti
 
 def _lost(changes: Changes, node: str, record: NodeRecord) -> TransitionResult:
     """Return a node whose lease has expired to the queue, until it has used up its crash budget."""
-    changes.add(AddEvent(EventKind.NODE_LOST, node, record.visit, str(record.attempt)))
+    attempt = str(record.attempt)
+    changes.add(AddEvent(EventKind.NODE_LOST, node, record.visit, attempt, record.worker))
     lost = replace(
         record,
         attempt=record.attempt + 1,

@@ -460,7 +460,9 @@ def _add_event(
     if kind is EventKind.RUN_ENDED:
         run.end(transaction.clock())
     data = (
-        payloads.get(kind)
+        {"worker": action.worker}
+        if action.worker
+        else payloads.get(kind)
         if kind in OF_QUESTIONS
         else payloads.get(action.detail, payloads.get(kind))
     )

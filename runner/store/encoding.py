@@ -510,10 +510,12 @@ def pack_copy(value: Any) -> Any:
 
 
 def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
-    """Split a reply's word from its detail: a claim's delay in ms, or a revoked external task."""
+    """Split a reply's word from its detail: a delay in ms, a revoked external task, a lost node."""
     reply_word, _, detail = text.partition(" ")
     if reply_word == "revoked":
         return Reply(reply_word, doorbells, reference=detail)
+    if reply_word == "lost":
+        return Reply(reply_word, doorbells, detail=detail)
     return Reply(reply_word, doorbells, delay_ms=int(detail or 0))
 
 

@@ -148,8 +148,8 @@ def run_of(interrupt_id: str) -> str:
     return address.run_id if address else ""
 
 
-def new_nonce() -> str:
-    """Make a text that no other request has.
+def new_nonce(worker: str = "") -> str:
+    """Make a text that no other request has; for a claim it names the worker after a colon.
 
     It joins a random prefix of 72 bits and a number, so most nonces need no system call. A forked process
     would repeat both, so it makes a new prefix when it sees that its process id has changed. Threads may do
@@ -159,7 +159,8 @@ def new_nonce() -> str:
     source = _nonces
     if source[0] != os.getpid():
         source = _nonces = _begin_nonces()
-    return f"{source[1]}{next(source[2])}"
+    nonce = f"{source[1]}{next(source[2])}"
+    return f"{nonce}:{worker}" if worker else nonce
 
 
 def _begin_nonces() -> tuple[int, str, Iterator[int]]:

@@ -13,8 +13,15 @@ def _die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _forbid_beginning():
+    """Let children claim further nodes while their worker stops; they begin none."""
+    inline_continuation.permission()[0] = 0
+
+
 def __getattr__(name):
     """Return the app of this name: one fault each, in the worker that asks for it."""
+    if name != "dies":
+        heartbeat.forbid_continuing = _forbid_beginning
     if name == "dies":
         inline_continuation._start_next = _die
     elif name == "forgets":

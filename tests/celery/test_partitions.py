@@ -11,6 +11,7 @@ from celery import Celery
 
 from runner import Client, Status
 from runner.definition.registry import Registry
+from runner.operations.doctor import FAIL, examine, read_facts
 from runner.records.asking import numbered_question
 from runner.records.interrupts import Address
 from runner.settings import Settings
@@ -18,6 +19,8 @@ from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import open_store
 from runner.store.redis.server_info import read_metrics
+from runner.store.redis.workers import WorkerRegistry
+from tests.celery import graphs
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.chaos.servers import Cluster, Server
 from tests.rabbitmq import listen
@@ -131,6 +134,28 @@ def late_question(run):
 
 def partitions_of(runs):
     return {run.id[:2] for run in runs}
+
+
+def test_a_program_with_more_partitions_starts_where_workers_are(empty_site):
+    """Each run of such a program ends; doctor names the worker that differs; control: not before that."""
+    empty_site.add().wait_ready()
+    settings = Settings(redis_url=empty_site.url, partitions=2, lease=LEASE)
+    registry = Registry()
+    registry.add("chain", graphs.chain)
+    program = Client(store=open_store(settings), registry=registry)
+
+    runs = [program.start("chain", "go") for _ in range(8)]
+    runs += [program.start("chain", "go", idempotency_key=str(uuid4())) for _ in range(8)]
+
+    wait_until(lambda: all(run.status is Status.COMPLETED for run in runs), "all have run")
+    assert partitions_of(runs) == {"00"}
+    (worker,) = WorkerRegistry(empty_site.url).all()
+    (check,) = [each for each in examine(read_facts(settings)) if each.name == "partitions"]
+    assert (check.result, check.detail) == (FAIL, f"2 set here, but {worker.name} has 1")
+    assert "RUNNER_PARTITIONS" in check.fix
+    alike = examine(read_facts(settings.model_copy(update={"partitions": 1})))
+    assert "partitions" not in {each.name for each in alike}
+    program.engine.store.close()
 
 
 def test_graphs_run_in_both_partitions(spread):

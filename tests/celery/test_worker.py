@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from celery import Celery
@@ -181,6 +183,39 @@ def test_a_killed_child_s_node_runs_again(sites):
     assert result.status is Status.COMPLETED
     assert result.results["a"].output == 2
     assert site.workers[0].alive
+
+
+def trackers_of(worker) -> list[int]:
+    """Find the processes that unlink the semaphores of a worker's pool."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if (
+                parent == worker.pid
+                and b"semaphore_tracker" in (folder / "cmdline").read_bytes()
+            ):
+                found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.slow
+def test_a_killed_semaphore_tracker_is_started_again(empty_site):
+    """The next child that is replaced would have ended the worker: its node runs again, also twice."""
+    worker = empty_site.add("prefork", slots=1)
+    worker.wait_ready()
+    for _ in range(2):
+        (tracker,) = trackers_of(worker)
+        os.kill(tracker, signal.SIGKILL)
+        run = empty_site.client.start("gated", "go")
+        wait_until(lambda run=run: empty_site.starts(run), "the node runs")
+        os.kill(int(empty_site.starts(run)[0][0]), signal.SIGKILL)
+        empty_site.open_gate(run)
+
+        assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+        assert worker.alive
+    assert worker.output().count("tracker.restarted") == 2
+    assert "KeyError" not in worker.output()
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from itertools import pairwise
 
 from runner import GraphBuilder, graph
 from runner.definition.registry import registry
@@ -70,6 +71,12 @@ def rolling():
     """One branch asks while the other works."""
     edges = ("ab", "ad", "de", "bz", "ez")
     return drawn(*edges, work=takes_long, b=lambda ctx: ctx.interrupt("go?")).build()
+
+
+@graph("row")
+def row():
+    names = "abcdefghijkl"
+    return drawn(*map("".join, pairwise(names)), work=takes_long).build()
 
 
 for case in CASES:

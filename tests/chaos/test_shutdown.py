@@ -178,6 +178,33 @@ def test_a_worker_that_hangs_is_noticed_and_its_node_goes_on(stopped, case):
     assert place.worker.pid not in states_of(place.site)
 
 
+SOON = 200
+"""Milliseconds in which a signal arrives; a node of `row` takes twice as long."""
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_at_a_quit_no_node_begins_and_the_wait_ends_with_the_last(empty_site, pool):
+    """The rows go on elsewhere, and no lease is lost; Celery alone would wait for 30 seconds."""
+    settings = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": LONG}
+    worker = empty_site.add(pool, 2, **settings)
+    worker.wait_ready()
+    runs = [empty_site.client.start("row", "go") for _ in range(2)]
+
+    def started(run):
+        return [event.at for event in run.events() if event.kind == "node.started"]
+
+    wait_until(lambda: all(len(started(run)) > 1 for run in runs), "the rows run")
+    os.kill(worker.pid, signal.SIGQUIT)
+    seconds, micros = empty_site.redis.time()
+    wait_until(lambda: not worker.alive, "the worker has gone by itself", seconds=25)
+
+    soon = seconds * 1000 + micros // 1000 + SOON
+    assert [at for run in runs for at in started(run) if at > soon] == []
+    empty_site.add(**settings).wait_ready()
+    assert [run.wait(SLOW).status for run in runs] == [Status.COMPLETED] * 2
+    assert "node.lost" not in {event.kind for run in runs for event in run.events()}
+
+
 def states_of(site: Site) -> dict[int, str]:
     """What `runner workers list` shows, by process."""
     roster = WorkerRegistry(site.url)

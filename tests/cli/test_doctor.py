@@ -87,6 +87,8 @@ CASES = [
         ),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
+    ("partitions", FAIL, replace(WELL, workers=[replace(WORKER, partitions=2)])),
+    ("partitions", FAIL, replace(WELL, doors=[replace(WORKER, partitions=2)])),
     (
         "sweep",
         WARN,

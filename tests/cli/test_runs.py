@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import pytest
 from rich.console import Console
@@ -18,7 +19,9 @@ from runner.cli.run_tree import draw
 from runner.client import SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.limits.concurrency import Admission, Concurrency
+from runner.operations.exports import error_of
 from runner.operations.views import read_run
+from runner.records import failures
 from runner.records.budgets import Spending
 from runner.records.json_form import document
 from runner.store.memory.store import MemoryStore
@@ -281,7 +284,29 @@ def test_an_error_is_in_the_document_whole(cli):
     error = run["nodes"][0]["error"]
     assert (error["type"], error["message"]) == ("ValueError", "order 7 is not there")
     assert "raise ValueError" in error["traceback"]
+    assert error["location"].endswith("tests/cli/shop.py:45 in fail")
+    (line,) = [
+        line
+        for line in cli("runs", "show", run["run_id"]).stdout.splitlines()
+        if line.startswith("node\t")
+    ]
+    assert line.split("\t")[-2:] == [run["nodes"][0]["worker"], error["location"]]
+    assert run["nodes"][0]["worker"].startswith("celery@")
     assert run["reason"]
+
+
+def test_an_error_is_located_in_the_user_s_code():
+    """Where a library raised, it is the line that called the library; also in a group's last error."""
+
+    def broken():
+        return json.loads("{")
+
+    with pytest.raises(ValueError, match="Expecting") as raised:
+        broken()
+    for error in (raised.value, ExceptionGroup("two", [raised.value])):
+        found = error_of({"error": asdict(failures.record(error))})
+        assert found.location.endswith(" in broken")
+        assert found.location.startswith(__file__)
 
 
 def test_a_graph_inside_a_graph_is_shown_inside_its_node(cli):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -57,6 +58,33 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     store.do(CancelRun(run_id, "enough"))
 
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_map_of_a_run_that_stops_stores_no_further_piece(store, other, client, clock, stops):
+    """Its list is written in pieces of 500 items; control: all of them, if the run goes on."""
+    run_id, token = ManualWorker(other, clock).begin(of_map(), node="m")
+    if stops:
+        before_a_commit(store, lambda: other.do(CancelRun(run_id, "enough")))
+
+    word = store.do(ExpandMap(token, list(range(1_700)))).word
+
+    assert word == ("cancelled" if stops else "expanded")
+    assert client.hlen(f"runner:{{p00}}:r:{run_id}:f") <= (500 if stops else 1_700)
+    assert (client.hlen(f"runner:{{p00}}:r:{run_id}:f") == 1_700) == (not stops)
+
+
+def test_an_item_costs_the_same_in_a_long_list(store, clock):
+    """Sizes are added up once, not for each piece: the time of this thread grows as the list."""
+    worker = ManualWorker(store, clock)
+
+    def cost(count):
+        _, token = worker.begin(of_map(), node="m")
+        began = time.thread_time()
+        store.do(ExpandMap(token, [0] * count))
+        return (time.thread_time() - began) / count
+
+    assert cost(200_000) < 2 * cost(20_000)
 
 
 @pytest.mark.slow

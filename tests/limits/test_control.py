@@ -394,7 +394,34 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
     assert site.checks(FAIL) == []
     assert begun() == 2
     with redis.Redis.from_url(redis_url) as raw:
-        assert raw.hgetall(LIMITS) == {}
+        (stored,) = raw.hgetall(LIMITS).values()
+    assert json.loads(stored)["declared"] == [["model:tag:tenant:", 2, 0]]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_number_that_a_deploy_raises_admits_waiting_nodes(site, number):
+    """The sweep after it rings for nodes of older runs, which then fit; control: the same number."""
+
+    def deploy(concurrency):
+        builder = GraphBuilder()
+        for node in "abcd":
+            builder.add_node(lambda ctx: None, node, limits=[Limit("one", concurrency)])
+            builder.set_entry_point(node)
+        registry = Registry()
+        registry.add("g", builder.build)
+        client = Client(store=site.store, registry=registry)
+        client.engine.publish(["g"])
+        return client
+
+    run_id = deploy(1).start("g", "").id
+    assert [site.word(run_id, node) for node in "abcd"] == ["claimed", *["limited"] * 3]
+    site.worker.sweep()
+    deploy(number)
+
+    rung = site.worker.sweep()
+    assert (rung == []) == (number == 1)
+    words = [site.word(run_id, node) for node in "bcd"]
+    assert words == ["claimed"] * (number - 1) + ["limited"] * (4 - number)
 
 
 def test_a_key_that_waits_longer_than_a_larger_backlog_is_named(site, redis_url):

@@ -103,7 +103,8 @@ def bare(record: Any) -> Any:
             return replace(
                 record,
                 output=None,
-                error=error and replace(error, message="", traceback="", summary=error.type),
+                error=error
+                and replace(error, message="", traceback="", summary=error.type, location=""),
                 progress="",
                 run=bare(record.run),
                 items=tuple(map(bare, record.items)),

@@ -242,6 +242,10 @@ def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]
     return [(group[0], len(group)) for group in groups.values()]
 
 
+OF_WORKERS = {"node.started", "node.lost"}
+"""Events whose data name a worker, if one has run the node."""
+
+
 def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
     for event in events[-LINES:]:
         yield {
@@ -249,6 +253,7 @@ def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
             "offset": "+" + span(event.at - start),
             "kind": event.kind,
             "node": event.node,
+            "worker": event.kind in OF_WORKERS and event.data and event.data["worker"],
             "detail": plain_name(event.detail)
             if not event.kind.startswith(OF_INTERRUPTS)
             else _said(event),

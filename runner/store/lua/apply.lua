@@ -214,7 +214,8 @@ local claimed = follows or fetched
 if claimed then
   event = event + 1
   local detail = claimed.attempt or '1'
-  local begun = {kind = 'node.started', letter = 's', visit = claimed.visit, node = claimed.name, detail = detail}
+  local begun = {kind = 'node.started', letter = 's', visit = claimed.visit, node = claimed.name, detail = detail,
+    data = by_worker(nonce)}
   write_event(key, event, begun, begun.node)
   if child == 1 then echo(root_of(key), begun) end
 end

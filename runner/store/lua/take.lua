@@ -46,7 +46,7 @@ if status == 'ready' then
   record = 'running ' .. visit .. ' ' .. attempt .. ' ' .. fence + ARGV[11] .. ' ' .. stamp .. ' ' .. edges .. ' '
     .. nonce .. ' ' .. rest
   redis.call('HSET', key, 'n:' .. name, record, 'run', counters .. ' ' .. event .. ' -')
-  local begun = {kind = 'node.started', letter = 's', visit = visit, node = name, detail = attempt}
+  local begun = {kind = 'node.started', letter = 's', visit = visit, node = name, detail = attempt, data = by_worker(nonce)}
   write_event(key, event, begun, name)
   if parent ~= '-' then echo(root_of(key), begun) end
   redis.call('ZADD', prefix .. 'timers', now + lease, 'node|' .. run .. '|' .. name)

@@ -109,7 +109,17 @@ def _hand_over(kind: str) -> Callable[[Transaction, str, str], Reply]:
 def handle(transactions: Transactions, member: str, moved: str, *, failed: bool) -> Reply:
     """Handle a due timer. If it fails, postpone it and go on with the next."""
     try:
-        return attempt(transactions, member, moved, failed=failed)
+        reply = attempt(transactions, member, moved, failed=failed)
+        if reply.word == "lost":
+            worker, name = reply.detail.split(" ", 1)
+            log.warning(
+                "node.lost: a process of worker %r died, or did not renew its lease, while it ran %s of run "
+                "%s. The node runs again; if it is lost five times in a row, it fails.",
+                worker or "unknown",
+                name,
+                member.split("|")[1],
+            )
+        return reply
     except Exception as error:
         if isinstance(error, StoreError) and error.passing:
             raise

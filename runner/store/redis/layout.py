@@ -76,33 +76,35 @@ class Layout:
     def choose(
         self, graph_id: str, idempotency_key: str | None, tags: Mapping[str, str] = NO_TAGS
     ) -> int:
-        """Choose the partition of a new run, or return the one of the run that already has the key."""
+        """Choose the partition of a new run, or return the one of the run that already has the key.
+
+        A new run is in a partition that workers serve, even if more are set here.
+        """
         keys, first = self._keys[0], self._connections[0]
-        if idempotency_key is None:
-            fact = self.spread(graph_id)
-            if fact is not None and fact.startswith(BY_KEY):
-                return self._home_of(graph_id, fact, tags)
-            return random.randrange(len(self._keys)) if fact == FREE else 0  # noqa: S311 - no secret
         with first.translated(), first.client.pipeline(transaction=False) as pipe:
             pipe.hget(keys.spread, graph_id)
-            pipe.exists(keys.idempotency(graph_id, idempotency_key))
-            spread, is_first = pipe.execute()
+            pipe.lindex(keys.partitions, -1)
+            pipe.exists(keys.idempotency(graph_id, idempotency_key or ""))
+            spread, last_number, is_first = pipe.execute()
+        usable = min(int(last_number or len(self._keys)), len(self._keys))
         if spread is not None and spread.startswith(BY_KEY):
-            return self._home_of(graph_id, spread, tags)
+            return self._home_of(graph_id, spread, tags, usable)
+        if idempotency_key is None:
+            return random.randrange(usable) if spread == FREE else 0  # noqa: S311 - no secret
         if is_first or spread is None:
             return 0
-        homes = self._homes(f"{graph_id}\n{idempotency_key}", self._known())
+        homes = self._homes(f"{graph_id}\n{idempotency_key}", usable)
         for number in dict.fromkeys(homes[:-1]):
             key = self._keys[number].idempotency(graph_id, idempotency_key)
             if number and self._connections[number].call("EXISTS", key):
                 return number
         return homes[-1]
 
-    def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str]) -> int:
+    def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str], usable: int) -> int:
         """Return the partition of a key: an earlier one as long as the key has open runs there."""
         by = fact.removeprefix(BY_KEY).decode()
         key = key_of(graph_id, by, tag_of(tags))
-        homes = self._homes(key, self._known())
+        homes = self._homes(key, usable)
         for number in homes[:-1]:
             prefix = self._keys[number].prefix
             names = [f"{prefix}{name}{key}" for name in (OPEN, QUEUED, DELAYED)]
@@ -116,7 +118,7 @@ class Layout:
 
     def session_home(self, session_id: str) -> int:
         """Return the partition that has or will have a session."""
-        homes = self._homes(session_id, self._known())
+        homes = self._homes(session_id, self.usable())
         for number in homes[:-1]:
             key = self._keys[number].session(session_id)
             if number != homes[-1] and any(
@@ -125,20 +127,23 @@ class Layout:
                 return number
         return homes[-1]
 
+    def usable(self) -> int:
+        """Return the number of partitions that workers serve."""
+        return min(self._known()[-1], len(self._keys))
+
     def _known(self) -> Sequence[int]:
         """Return all numbers of partitions so far, reading them until the present one is recorded."""
         if not self._numbers:
-            known = tuple(_numbers(self._connections[0], self._keys[0])) or (1,)
+            known = tuple(_numbers(self._connections[0], self._keys[0])) or (1, len(self._keys))
             if known[-1] != len(self._keys):
                 return known
             self._numbers = known
         return self._numbers
 
-    def _homes(self, name: str, numbers: Sequence[int]) -> list[int]:
+    def _homes(self, name: str, usable: int) -> list[int]:
         """Return a name's partition under each number of partitions so far, the present one last."""
-        present = len(self._keys)
-        homes = [_digest(name) % number for number in (*numbers, present)]
-        return [home for home in homes if home < present]
+        homes = [_digest(name) % number for number in (*self._known(), usable)]
+        return [home for home in homes if home < len(self._keys)]
 
 
 def _digest(name: str) -> int:
@@ -224,10 +229,10 @@ def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> st
     try:
         numbers = _numbers(first, keys)
         problem = _problem(places, namespace, numbers)
-        if not problem and (numbers or [1])[-1] != len(places):
+        if not problem and numbers[-1:] != [len(places)]:
             # A store that was used before any number was recorded had one partition.
-            before = [1] if not numbers and first.call("EXISTS", keys.graphs) else []
-            first.call("RPUSH", keys.partitions, *before, len(places))
+            had_one = not numbers and len(places) > 1 and first.call("EXISTS", keys.graphs)
+            first.call("RPUSH", keys.partitions, *([1] if had_one else []), len(places))
         return problem
     finally:
         first.close()

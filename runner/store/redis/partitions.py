@@ -295,7 +295,7 @@ class PartitionedStore:
         has_key = start.idempotency_key or effect_name(start.run_id) != start.run_id
         if has_key or spread != FREE:
             return reply
-        for number, other in enumerate(self._partitions):
+        for number, other in enumerate(self._partitions[: self._layout.usable()]):
             if reply.word == "full" and other is not first:
                 run_id = f"{number:0{PARTITION_DIGITS}d}{start.run_id[PARTITION_DIGITS:]}"
                 reply = self._do(other, StartRun(replace(start, run_id=run_id)))

@@ -349,19 +349,23 @@ class Requests:
         return reply
 
     def _expand(self, request: ExpandMap) -> Reply:
-        # A long list is written in several requests, so that it doesn't block other clients; the last one
-        # begins the map.
+        # A long list is written in several requests, so that it doesn't block other clients. A run that stops
+        # needs no more of them; the last one begins the map.
         token = request.token
         rows = self._encode(token, *map(dump, request.items or ()))
+        size = sum(map(len, rows))
         for start in range(0, len(rows) - CHUNK, CHUNK):
-            put = functools.partial(self._put_chunk, token, rows, start)
-            self._transactions.run("expand", put, _of_visit(token))
+            put = functools.partial(
+                self._put_chunk, token, rows[start : start + CHUNK], start, size
+            )
+            if self._transactions.run("expand", put, _of_visit(token)).word != "more":
+                break
+        last = (len(rows) - 1) // CHUNK * CHUNK if rows else 0
+        stored_request = replace(request, items=rows) if rows else request
 
         def plan(transaction: Transaction) -> Reply:
-            self._put_chunk(
-                token, rows, (len(rows) - 1) // CHUNK * CHUNK if rows else 0, transaction
-            )
-            reply = request.plan(transaction)
+            self._put_chunk(token, rows[last:], last, size, transaction)
+            reply = stored_request.plan(transaction)
             if reply.word == "expanded":
                 transaction.bound_size(token.run_id)
             return reply
@@ -372,13 +376,19 @@ class Requests:
         )
 
     def _put_chunk(
-        self, token: Token, rows: Sequence[bytes], start: int, transaction: Transaction
+        self,
+        token: Token,
+        rows: Sequence[bytes],
+        start: int,
+        size: int,
+        transaction: Transaction,
     ) -> Reply:
-        """Write some items of a map, if its worker still owns it and the map hasn't begun."""
+        """Write some items of a map unless it has begun, its run stops, or another worker owns it."""
         run = owned(transaction, token)
-        if run is not None and run.map(token.node).visit != token.visit:
-            run.put_rows(token.node, token.visit, start, rows[start : start + CHUNK])
-            run.check_size(sum(map(len, rows)), self._settings.most())
+        if run is None or run.record.stopping or run.map(token.node).visit == token.visit:
+            return Reply("unwanted")
+        run.put_rows(token.node, token.visit, start, rows)
+        run.check_size(size, self._settings.most())
         return Reply("more")
 
     def _encode(self, token: Token, *values: bytes | LazyValue) -> list[bytes]:

@@ -18,6 +18,12 @@ local function write_event(key, number, event, name)
   push_event(key, number, table.concat({event.letter or event.kind, now, event.visit, name, data, event.detail}, '\n'))
 end
 
+-- The data of an event that names a worker, by the nonce of its claim.
+local function by_worker(nonce)
+  local worker = nonce:match(':(.*)')
+  return worker and '{"worker":"' .. worker .. '"}'
+end
+
 -- The root of a child run, and the path from there.
 local function root_of(key)
   local fields = redis.call('HMGET', key, 'root', 'path')

@@ -425,12 +425,10 @@ class RunInTransaction:
         self.write_set.put(self.key, f"h:{reference}", text)
         self.write_set.add_size(self.record.root, len(text))
 
-    def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
-        """Count the items of a map; they were written chunk by chunk, see `put_rows`."""
+    def put_items(self, node: str, visit: int, items: Sequence[Any]) -> None:
+        """Count the encoded items of a map; they were written chunk by chunk, see `put_rows`."""
         if self._read_map(node).visit != visit:
-            self.write_set.add_size(
-                self.record.root, sum(len(self._encode(dump(item))) for item in items)
-            )
+            self.write_set.add_size(self.record.root, sum(map(len, items)))
 
     def put_rows(self, node: str, visit: int, start: int, rows: Sequence[bytes]) -> None:
         for index, row in enumerate(rows, start):

@@ -1,0 +1,54 @@
+"""Workers that die while they run nodes: who they were, and who says so."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from contextlib import suppress
+
+import pytest
+
+from runner import Status
+from runner.operations.views import read_run
+from tests.celery.workers import MARGIN, RECOVERY
+from tests.waiting import wait_until
+
+
+def named(worker) -> str:
+    return f"{worker.log.stem}@{socket.gethostname()}"
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_lost_worker_is_named_by_events_and_log(empty_site, pool):
+    """The survivor warns of worker, node and run; the events name both; control: nothing before."""
+    lost, survivor = empty_site.add(pool, 1), empty_site.add(pool, 1, queues="other")
+    lost.wait_ready()
+    survivor.wait_ready()
+    run = empty_site.client.start("gated", "go")
+    wait_until(lambda: empty_site.starts(run), "the node runs")
+    assert read_run(empty_site.client.engine.store, run.id).nodes[0].worker == named(lost)
+    assert "node.lost" not in survivor.output()
+
+    lost.kill()
+    with suppress(ProcessLookupError):  # the same one, without a pool of processes
+        os.kill(int(empty_site.starts(run)[0][0]), signal.SIGKILL)
+    wait_until(lambda: "node.lost" in survivor.output(), "it warns", seconds=RECOVERY + MARGIN)
+    empty_site.add(pool, 1).wait_ready()
+    empty_site.open_gate(run)
+
+    assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+    (line,) = [line for line in survivor.output().splitlines() if "node.lost" in line]
+    assert "WARNING" in line
+    assert f"worker '{named(lost)}'" in line
+    assert f"gated/a of run {run.id}" in line
+    other = named(empty_site.workers[-1])
+    of_node = [event for event in run.events() if event.kind in {"node.started", "node.lost"}]
+    assert [(event.kind, event.data) for event in of_node if event.node == "a"] == [
+        ("node.started", {"worker": named(lost)}),
+        ("node.lost", {"worker": named(lost)}),
+        ("node.started", {"worker": other}),
+    ]
+    assert {node.worker for node in read_run(empty_site.client.engine.store, run.id).nodes} == {
+        other
+    }
