@@ -20,8 +20,10 @@ from runner.cli.arguments import (
     interrupt_argument,
     limit_option,
     paged,
+    read_duration,
     read_json,
     read_pages,
+    to_ms,
     to_seconds,
     without_comments,
 )
@@ -651,6 +653,19 @@ def _digest_of(line: str, number: int) -> tuple[str, str]:
     return interrupt_id, digest
 
 
+def _to_end(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
+    seconds = read_duration(text) if text else None
+    if seconds is None:
+        return to_ms(context, option, text)
+    return time.time_ns() // 1_000_000 + round(seconds * 1000)
+
+
+until_option = click.option(
+    "--until",
+    metavar="TIME",
+    callback=_to_end,
+    help="When the vote returns: after 2h or 7d, or RFC 3339 (default: never).",
+)
 by_option = click.option(
     "--by", required=True, metavar="WHO", help="Who does it: a name, or kind:issuer|subject."
 )
@@ -659,15 +674,20 @@ by_option = click.option(
 @interrupts.command()
 @interrupt_argument
 @click.option("--to", required=True, metavar="WHO", help="Who may vote instead.")
+@until_option
 @by_option
 @with_context
-def delegate(context: CommandContext, *, interrupt_id: str, to: str, by: str) -> int:
+def delegate(
+    context: CommandContext, *, interrupt_id: str, to: str, until: int | None, by: str
+) -> int:
     """Delegate your vote.
 
     The rule must allow it. Delegate to yourself to take it back. Exit codes: 0 done; 4 no such question;
     5 it is no longer open, or you have voted; 6 the rule forbids it.
     """
-    return _show_outcome(context, context.client.delegate(interrupt_id, to=to, by=by))
+    return _show_outcome(
+        context, context.client.delegate(interrupt_id, to=to, until=until, by=by)
+    )
 
 
 @interrupts.command()
@@ -764,6 +784,7 @@ def withdraw(
     metavar="WHO",
     help="The person they replace (default: the only one the rule names).",
 )
+@until_option
 @click.option(
     "--reason", required=True, metavar="TEXT", help="Why; recorded in the run's events."
 )
@@ -775,6 +796,7 @@ def reassign(
     *,
     to: str,
     instead_of: str | None,
+    until: int | None,
     reason: str,
     by: str,
 ) -> int:
@@ -785,7 +807,12 @@ def reassign(
     is no longer open, or they have voted; 6 the rule forbids it.
     """
     receipt = context.client.reassign(
-        interrupt_id, to=to, reason=reason, instead_of=instead_of, by=by or context.user
+        interrupt_id,
+        to=to,
+        reason=reason,
+        instead_of=instead_of,
+        until=until,
+        by=by or context.user,
     )
     return _show_outcome(context, receipt)
 
@@ -826,6 +853,7 @@ def _show_whole(output: Output, question: QuestionView) -> None:
 def _whole(question: QuestionView) -> Text:
     from rich.text import Text
 
+    from runner.approvals.rule_text import person
     from runner.cli.run_tree import people
 
     texts: list[str | tuple[str, str]] = [
@@ -836,6 +864,11 @@ def _whole(question: QuestionView) -> Text:
         _requester(question),
         _expiry(question),
         *_ruled(question),
+        *(
+            f"{one_line(person(away.by))} is away until {clock_time(away.until)}: "
+            f"{one_line(person(away.to))} may decide\n"
+            for away in question.away
+        ),
         ("reason\n", "bold"),
         block(question.reason) + "\n",
     ]
@@ -892,14 +925,11 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
     if question.claim:
         until = clock_time(question.claim_ends_at)
         texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
-    for away in question.away:
-        until = clock_time(away.until)
+    for key, lender in question.delegated.items():
+        end = question.delegation_ends.get(lender)
+        until = f" until {clock_time(end)}" if end else ""
         texts.append(
-            f"{one_line(person(away.by))} is away until {until}: {one_line(person(away.to))} may vote\n"
-        )
-    for key, delegate in question.delegated.items():
-        texts.append(
-            f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n"
+            f"{one_line(person(key))} may vote instead of {one_line(person(lender))}{until}\n"
         )
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
