@@ -9,6 +9,7 @@ from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
 from runner.records import codec
 from runner.records.run import Status
+from runner.records.validation import similar
 from runner.schedules.schedule import (
     LONGEST_ERROR,
     Schedule,
@@ -44,9 +45,10 @@ class Scheduler:
         """
         checked(schedule)
         codec.pack(schedule.task, "the task of the schedule")
-        if schedule.graph not in self.engine.store.graphs():
+        if schedule.graph not in (graphs := self.engine.store.graphs()):
             raise NotFoundError(
                 f"no worker has published the graph {schedule.graph!r}; nothing was scheduled."
+                + similar(schedule.graph, graphs)
             )
         now = self.schedules.now()
         made = replace(schedule, created_at=now)
