@@ -105,10 +105,10 @@ def standing_in(
 
     Without a rule it is the answer of an assignee that is lent.
     """
-    absences = [each for each in absences if each.since <= now <= each.until]
+    absences = [absence for absence in absences if absence.since <= now <= absence.until]
     if question.rule is None:
         names = {f"user:{name}" for name in question.assignees}
-        return [each for each in absences if not names.isdisjoint(each.selectors)]
+        return [absence for absence in absences if not names.isdisjoint(absence.selectors)]
     rule, due = Rule.thawed(question.rule), escalated(question, now)
     if rule.delegate == "none":
         return []

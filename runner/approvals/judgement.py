@@ -302,18 +302,18 @@ def _proved(
 
 
 def _not_lent(
-    rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter, issued: float
+    rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter, vote_time: float
 ) -> str:
     """Return why a message doesn't let a voter stand in for its sender (in these groups); "" if it does.
 
-    `issued` is the time of the vote in seconds.
+    `vote_time` is in seconds.
     """
     if (
         body.get("operation") not in {"delegate", rules.AWAY}
         or Principal.read(body["to"]).key != voter.principal.key
     ):
         return "they have said something else"
-    if issued * 1000 > body.get("until", math.inf) + ballots.SKEW * 1000:
+    if vote_time * 1000 > body.get("until", math.inf) + ballots.SKEW * 1000:
         return "it had ended when they voted"
     may = rules.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"

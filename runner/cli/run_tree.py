@@ -55,8 +55,8 @@ def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
     """
     heading: RenderableType = _heading(run, now)
     if run.status == "executing" and len(run.nodes) >= MANY:
-        ended = sum(node.status in ENDED for node in run.nodes)
-        heading = Group(heading, _bar(ended, len(run.nodes), now - run.created_at))
+        count = sum(node.status in ENDED for node in run.nodes)
+        heading = Group(heading, _bar(count, len(run.nodes), now - run.created_at))
     tree = Tree(heading, guide_style="dim")
     _add_nodes(tree, run, now, lines)
     if wrap:
@@ -157,33 +157,36 @@ def _bar_of(node: NodeView, now: int) -> Table | None:
     if _status(node) != "running":
         return None
     if node.total:
-        ended = sum(item.status in ENDED for item in node.items)
-        return _bar(ended, node.total, now - node.since)
+        count = sum(item.status in ENDED for item in node.items)
+        return _bar(count, node.total, now - node.since)
     if mark and percent.isdecimal():
         return _bar(int(percent), 100, now - node.since, rate=False)
     return None
 
 
-def _bar(done: int, total: int, elapsed: int, *, rate: bool = True) -> Table:
-    """Draw progress as a bar with its rate and the remaining time; `elapsed` is in ms."""
-    words = [f"{done / total:.0%}"]
-    if 0 < done < total and elapsed > 0:
-        words += [f"{done * 1000 / elapsed:.2g}/s"] if rate else []
-        words.append(f"{span(elapsed * (total - done) // done)} left")
+def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
+    """Draw progress as a bar with its rate and the remaining time; `duration` is in ms."""
+    texts = [f"{count / total:.0%}"]
+    if 0 < count < total and duration > 0:
+        texts += [f"{count * 1000 / duration:.2g}/s"] if rate else []
+        texts.append(f"{span(duration * (total - count) // count)} left")
     grid = Table.grid(padding=(0, 2))
-    grid.add_row(ProgressBar(total, done, width=24), "  ".join(words))
+    grid.add_row(ProgressBar(total, count, width=24), "  ".join(texts))
     return grid
 
 
 def _counts(node: NodeView) -> str:
     """Count the items of a map: "1 failed, 3 of 5 items done, 1 waiting"; the line may be cut off later."""
     counts = Counter(_status(item) for item in node.items)
-    failed, *others = [
+    failed_count, *other_counts = [
         f"{counts[status]} {status}" if counts[status] else ""
         for status in ("failed", "running", "waiting", "retrying")
     ]
     return ", ".join(
-        filter(None, [failed, f"{counts['completed']} of {node.total} items done", *others])
+        filter(
+            None,
+            [failed_count, f"{counts['completed']} of {node.total} items done", *other_counts],
+        )
     )
 
 

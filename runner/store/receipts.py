@@ -136,7 +136,7 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
         )
     if interrupt.rule is not None:
         return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
-    lender = plain_name(answer.instead_of)
+    lender = answer.instead_of and plain_name(answer.instead_of)
     responder = lender or answer.responder
     if interrupt.assignees and responder not in interrupt.assignees:
         detail = "the question is assigned to other people"
