@@ -168,6 +168,7 @@ class Output:
         if not rows:
             self.note(nothing)
             return
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
@@ -182,30 +183,35 @@ class Output:
                         self.show(Text.assemble((f"{heading}  ".lstrip(), "bold"), cell))
                 self.show("")
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
         titled = zip([Text(heading) for heading in headings], *cells, strict=False)
         widths = [max(cell.cell_len for cell in column) for column in titled]
-        room, breaks_last = self.console.width - 2 * len(widths[1:]), True
-        # A last column that has no room, such as the fixes of `doctor`, stands below the widest one.
-        if len(widths) > 2 and room - sum(widths[:-1]) < min(widths[-1], LEAST_LAST):
-            label, breaks_last = (f"{headings[-1].lower()} ", "dim"), False
-            widths, headings = widths[:-1], headings[:-1]
-            under = widths.index(max(widths[1:]), 1)
-            cells = [
-                line
-                for *row, last in cells
-                for line in (row, [Text()] * under + [Text.assemble(label, last)] * bool(last))
-                if any(line)
-            ]
-        # The last column is broken first, then the widest; never the ids in front, which people copy.
-        while sum(widths) + 2 * len(widths[1:]) > self.console.width and max(widths[1:]) > 8:
-            at = -1 if breaks_last and widths[-1] > 8 else widths.index(max(widths[1:]), 1)
+        count, room = len(widths), self.console.width - 2 * len(widths[1:])
+        # Last columns that have no room, such as the fixes of `doctor`, stand below their row.
+        while (
+            count > 2
+            and room - sum(widths[: count - 1]) < min(widths[count - 1], LEAST_LAST)
+            and (count == len(widths) or widths[count - 1] > LEAST_LAST)
+        ):
+            count, room = count - 1, room + 2
+        # The last column is broken first, then the widest; never ids, which people copy.
+        narrowed = [at for at in range(1, count) if headings[at] != "RUN"]
+        breaks_last = count == len(widths)
+        while sum(widths[:count]) + 2 * (count - 1) > self.console.width:
+            at = max(narrowed, key=lambda number: widths[number], default=0)
+            at = count - 1 if breaks_last and widths[count - 1] > 8 else at
+            if widths[at] <= 8:
+                break
             widths[at] -= 1
-        for heading, width in zip(headings, widths, strict=True):
-            table.add_column(heading, overflow="fold", width=width)
-        for row in cells:
-            table.add_row(*row)
-        self.show(table)
+        for number, row in enumerate(cells):
+            table = Table(box=None, pad_edge=False, header_style="bold", show_header=not number)
+            for heading, width in zip(headings[:count], widths, strict=False):
+                table.add_column(heading, overflow="fold", width=width)
+            table.add_row(*row[:count])
+            self.show(table)
+            for heading, cell in zip(headings[count:], row[count:], strict=True):
+                if cell:
+                    below = Text.assemble((f"{heading.lower()} ", "dim"), cell)
+                    self.show(Padding(below, (0, 0, 0, 4)))
 
 
 # -- text --------------------------------------------------------------------------------------------

@@ -51,7 +51,8 @@ MAX_ITEMS = 20
 def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
     """Draw a run. `now` is in ms; with `lines` set, quiet nodes that don't fit are only counted.
 
-    A line that is too long is cut off; with `wrap`, for narrow terminals, it continues on the next line.
+    Errors and questions continue on the next line; another line that is too long is cut off, unless
+    `wrap` is set, for narrow terminals.
     """
     heading: RenderableType = _heading(run, now)
     if run.status == "executing" and len(run.nodes) >= MANY:
@@ -208,7 +209,8 @@ def _line(node: NodeView, now: int, width: int) -> Text:
     for detail in _details(node, now):
         line.append(f"  {detail}")
     if node.error is not None:
-        line.append(f"  {short(node.error.summary, 90)}", style="red")
+        line.append(f"  {short(node.error.summary, 500)}", style="red")
+        line.no_wrap, line.overflow = False, "fold"
     elif node.status == "completed" and node.output is not None:
         line.append(f"  {short(node.output)}", style="dim")
     return line
@@ -237,7 +239,7 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
 
 
 def _question(question: Question, now: int) -> Group:
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text(overflow="fold")
     line.append(f"asks {one_line(question.title)}", style="yellow").append(
         f" of {people(question)}"
     )

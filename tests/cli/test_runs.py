@@ -416,6 +416,26 @@ def test_the_time_of_a_map_is_that_of_all_its_items():
     assert "14.0 s" in drawn(view, clock())[1]
 
 
+def test_neither_errors_nor_questions_are_cut_off_in_80_columns():
+    """They continue on the next line, as do the people who are asked."""
+
+    def work(ctx):
+        if ctx.task == "bad":
+            raise ValueError("no such invoice in the ledger of the year " * 3)
+        return ctx.interrupt(
+            "pay this invoice of a customer, whose limit is used up?", assignees=["ana" * 12]
+        )
+
+    builder = GraphBuilder()
+    builder.add_map(work, "invoices", on_error="continue")
+    store = MemoryStore()
+    run = read_run(store, builder.set_store(store).build()(["bad", "ask"]).run_id)
+    text = " ".join(" ".join(drawn(run, run.created_at)).split())
+    assert text.count("no such invoice in the ledger of the year") == 3
+    assert "".join(text.split()).count("ana") == 12
+    assert "…" not in text
+
+
 def test_the_document_of_a_map_has_its_items():
     """In JSON a map has its items inside, and the run has their questions."""
     run = document(run_of(["a", "ask"]))
