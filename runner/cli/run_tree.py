@@ -179,16 +179,13 @@ def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
 def _counts(node: NodeView) -> str:
     """Count the items of a map: "1 failed, 3 of 5 items done, 1 waiting"; the line may be cut off later."""
     counts = Counter(_status(item) for item in node.items)
-    failed_count, *other_counts = [
-        f"{counts[status]} {status}" if counts[status] else ""
+    details = [
+        f"{counts[status]} {status}"
         for status in ("failed", "running", "waiting", "retrying")
+        if counts[status]
     ]
-    return ", ".join(
-        filter(
-            None,
-            [failed_count, f"{counts['completed']} of {node.total} items done", *other_counts],
-        )
-    )
+    details.insert(counts["failed"] > 0, f"{counts['completed']} of {node.total} items done")
+    return ", ".join(details)
 
 
 def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -476,7 +477,12 @@ def test_people_work_together_on_a_question(runner, store, monkeypatch):
     assert "claimed by" not in drawn(_show_whole, read_question(store, people.now))
     assert done(runner, "comment", name, "who knows this customer?", "--by", "ana")[0] == 0
     assert done(runner, "delegate", name, "--to", "zoe", "--by", "ana")[0] == 0
-    assert "zoe may vote instead of ana" in drawn(_show_whole, read_question(store, people.now))
+    assert "zoe may vote instead of ana\n" in drawn(
+        _show_whole, read_question(store, people.now)
+    )
+    assert done(runner, "delegate", name, "--to", "zoe", "--by", "ana", "--until", "2h")[0] == 0
+    whole = drawn(_show_whole, read_question(store, people.now))
+    assert re.search(r"zoe may vote instead of ana until 20\d\d-", whole)
     shown = ("--digest", people.question.digest)
     assert done(runner, "vote", name, "approve", "--by", "ben", *shown) == (0, "counted")
     assert done(runner, "withdraw-vote", name, "--by", "ben") == (0, "withdrawn_vote")
@@ -506,6 +512,8 @@ def test_a_vote_names_what_was_shown(runner, store):
         (("claim", "ID"), 2),
         (("claim", "00none.a.1.0000000000000000", "--by", "ana"), 4),
         (("delegate", "ID", "--to", "eva", "--by", "zoe"), 6),
+        (("delegate", "ID", "--to", "eva", "--by", "ana", "--until", "2001-01-01"), 2),
+        (("reassign", "ID", "--to", "eva", "--reason", "ill", "--until", "soon"), 2),
     ],
 )
 def test_what_can_not_be_done_has_its_exit_code(runner, people, monkeypatch, arguments, code):
