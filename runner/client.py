@@ -670,16 +670,19 @@ class Client:
         *,
         to: Principal | str,
         by: Principal | str,
+        until: datetime | int | None = None,
         proof: Mapping[str, object] | None = None,
     ) -> Receipt:
         """Delegate your vote, in the open stage, as far as the rule allows.
 
-        Delegating to yourself takes the delegation back.
+        From `until` (a time, or ms since 1970) the vote is yours again. Delegating to yourself
+        takes the delegation back at once.
 
         Raises:
-            UsageError: a name isn't a principal. DirectoryError: groups can't be looked up now.
+            UsageError: a name isn't a principal, or the time is past.
+            DirectoryError: groups can't be looked up now.
         """
-        return self._do(interrupt_id, "delegate", by, proof, to=to)
+        return self._do(interrupt_id, "delegate", by, proof, to=to, until=_ms(until))
 
     def begin_absence(
         self,
@@ -733,22 +736,32 @@ class Client:
         to: Principal | str,
         reason: str,
         instead_of: Principal | str | None = None,
+        until: datetime | int | None = None,
         by: Principal | str | None = None,
     ) -> Receipt:
         """Let another person decide an open question, for example if its assignee has left.
 
         A question without a rule is withdrawn, and that person is asked again. With a rule they may
         vote in place of an eligible person (`instead_of`; by default the only person it names), as
-        far as the rule's `delegate` allows. `by` is the operator; events and audit record the
-        reason.
+        far as the rule's `delegate` allows, and `until` a time. `by` is the operator; events and
+        audit record the reason.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is no longer open.
-            UsageError: the reason is missing, several people could be replaced, or the rule
-                requires signatures: then only the person themselves can let another vote.
+            UsageError: the reason is missing, the time is past, several people could be replaced,
+                `until` is set and the question has no rule, or the rule requires signatures: then
+                only the person themselves can let another vote.
             DirectoryError: groups can't be looked up now.
         """
-        return reassign(self.engine, interrupt_id, to, reason, instead_of=instead_of, by=by)
+        return reassign(
+            self.engine,
+            interrupt_id,
+            to,
+            reason,
+            instead_of=instead_of,
+            until=_ms(until),
+            by=by,
+        )
 
     def claim(
         self,

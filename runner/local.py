@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequen
 from concurrent import futures
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
@@ -34,6 +35,9 @@ THREADS = 32
 
 POLL = 0.1
 """Seconds between two sweeps while nothing happens."""
+
+MOST_EXECUTIONS = 1_000
+"""The most executions of nodes in process, of a graph with a loop that nothing else ends."""
 
 LEASE = 86_400.0
 """Seconds; a node in process is lost only with the process, so its lease needn't be short."""
@@ -284,6 +288,14 @@ class Graph:
         lease = None if self._given_store else math.inf
         registry = Registry()
         registry.add(self.definition.id, lambda: self)
+        plan = registry.find(self.definition.id)
+        if plan and plan.topology.loops and not self._given_store:
+            from runner.authoring.lint import is_endless  # noqa: PLC0415 - few graphs have loops
+
+            if is_endless(plan):
+                definition = replace(self.definition, max_node_executions=MOST_EXECUTIONS)
+                registry = Registry()
+                registry.add(self.definition.id, lambda: Graph(definition))
         self._threads = ThreadDispatcher()
         self._threads.engine = Engine(store, self._threads, registry, lease)
         return self._threads.engine

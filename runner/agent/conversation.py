@@ -42,7 +42,7 @@ def as_messages(prompt: Any) -> list[JSON]:
         return [{"role": "user", "content": [{"text": codec.pack(prompt, "prompt")}]}]
     if not isinstance(prompt, Sequence) or isinstance(prompt, bytes):
         raise UsageError(
-            f"an agent takes a text, content blocks or messages, not a {type(prompt).__name__}."
+            f"an agent takes a text, content blocks or messages, not {codec.kind_of(prompt)}."
         )
     if all(_is_message(item) for item in prompt):
         messages: list[JSON] = codec.pack([dict(item) for item in prompt], "messages")

@@ -102,15 +102,20 @@ def absence_body(
 def standing_in(
     absences: Iterable[Absence], question: Interrupt, stage: int, now: int
 ) -> list[Absence]:
-    """List the absences that lend a vote on a question now (ms), as far as is known before the vote."""
-    rule = Rule.thawed(question.rule) if question.rule else None
-    if rule is None or rule.delegate == "none":
+    """List the absences that lend a vote on a question now (ms), as far as is known before the vote.
+
+    Without a rule it is the answer of an assignee that is lent.
+    """
+    absences = [absence for absence in absences if absence.since <= now <= absence.until]
+    if question.rule is None:
+        names = {f"user:{name}" for name in question.assignees}
+        return [absence for absence in absences if not names.isdisjoint(absence.selectors)]
+    rule, due = Rule.thawed(question.rule), escalated(question, now)
+    if rule.delegate == "none":
         return []
-    due = escalated(question, now)
     return [
         absence
         for absence in absences
-        if absence.since <= now <= absence.until
-        and (absence.body or not level_of(rule))
+        if (absence.body or not level_of(rule))
         and rules.lends(absence.only, rule.steps[stage], due, absence.person)
     ]

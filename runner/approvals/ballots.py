@@ -87,16 +87,17 @@ class Use:
 class Operation:
     """One operation on a question besides voting: see voting.py.
 
-    `kind` is one of `OPERATIONS`. `to` is the delegate of a vote, `ttl` the length of a claim in
-    ms. `body` is the message as it was signed. When an absence lends a vote, `lent` has the
-    absence's `body` and its end, `until` (ms). `by` names an operator who gives a vote to another
-    person, with the reason in the comment.
+    `kind` is one of `OPERATIONS`. `to` is the delegate of a vote, `until` (ms) the end of the
+    delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it was signed.
+    When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
+    operator who gives a vote to another person, with the reason in the comment.
     """
 
     interrupt_id: str
     kind: str
     voter: Voter
     to: Voter | None = None
+    until: int = 0
     ttl: int = 0
     comment: str = ""
     digest: str | None = None
@@ -116,7 +117,8 @@ class Standing:
 
     `votes` counts all votes taken so far. `claim` is the key of the person who has claimed the
     question, until `claimed_until` (ms). `lent` maps the key of each stand-in to the key of the
-    person they vote for; `spent` maps that person's key to the round in which the stand-in voted.
+    person they vote for; `ends` has the end of the loan (ms) by that person's key, if it has one, and
+    `spent` the round in which the stand-in voted.
     `escalated` counts the steps of escalation so far. `edited_at` (seconds since 1970) is when the
     edit that voided earlier votes was signed.
     """
@@ -129,10 +131,15 @@ class Standing:
     claim: str = ""
     claimed_until: int = 0
     lent: Mapping[str, str] = field(default_factory=dict)
+    ends: Mapping[str, int] = field(default_factory=dict)
     spent: Mapping[str, int] = field(default_factory=dict)
     escalated: int = 0
     comments: int = 0
     edited_at: int = 0
+
+    def loans(self, now: int) -> dict[str, str]:
+        """Return the part of `lent` that has not ended."""
+        return {to: by for to, by in self.lent.items() if now <= self.ends.get(by, now)}
 
 
 def approved(question: Interrupt) -> str:
@@ -184,7 +191,8 @@ def facts(
         answered=operation.answered,
         escalated=escalated(question, min(now, proof["exp"] * 1000) if proof else now),
         lent=lent(question, operation, standing, voter_record, now),
-        gave=key in standing.lent.values(),
+        gave=key in standing.loans(now).values()
+        or standing.spent.get(key) == standing.tally.round,
         original=approved(question),
         voted_in=voter_record.get("round"),
         plain_issuer=operation.plain_issuer,
@@ -199,12 +207,11 @@ def lent(
     now: int,
 ) -> int | None:
     """Return the stage in which a person may vote in another's place; None if in no stage."""
-    loan, by = voter_record.get("lent"), standing.lent.get(operation.voter.principal.key)
+    loan, by = voter_record.get("lent"), standing.loans(now).get(operation.voter.principal.key)
     if (
         loan is None
         or loan["by"] != by
         or question.rule is None
-        or now > loan.get("until", now)
         or ("until" in loan and isinstance(operation, Ballot) and by not in operation.away)
     ):
         return None

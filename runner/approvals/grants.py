@@ -30,6 +30,7 @@ from runner.approvals.rules import (
 from runner.errors import GrantRefused, RunnerError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, validation
+from runner.records.nested_schemas import part, pointer_step
 from runner.records.run import outermost
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
         if name not in arguments:
             names = ", ".join(sorted(arguments)) or "none"
             raise GrantRefused(where, f"the call has no such argument; it has {names}")
-        argument_schema = {"$defs": schema.get("$defs", {}), **arguments[name]}
+        argument_schema = part(schema, f"#/properties/{pointer_step(name)}")
         values = _values(bound)
         if values and all(
             validation.mismatch(argument_schema, codec.plain(value)) for value in values

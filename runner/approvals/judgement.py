@@ -8,6 +8,7 @@ docs/how-to/approvals.md.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING, Any
@@ -244,7 +245,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             moment = min(vote_record["at"], proof.expires * 1000)
             due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
             lending = replace(facts, escalated=due, lent=None, gave=False)
-            why = _not_lent(rule, loan, lender_proof.groups, voter)
+            why = _not_lent(rule, loan, lender_proof.groups, voter, proof.issued)
             if is_away:
                 where = evidence.tenant, proof.issued
                 step = rule.steps[tally.stage]
@@ -301,13 +302,20 @@ def _proved(
     return proof
 
 
-def _not_lent(rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter) -> str:
-    """Return why a message doesn't let a voter stand in for its sender (in these groups); "" if it does."""
+def _not_lent(
+    rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter, vote_time: float
+) -> str:
+    """Return why a message doesn't let a voter stand in for its sender (in these groups); "" if it does.
+
+    `vote_time` is in seconds.
+    """
     if (
         body.get("operation") not in {"delegate", rules.AWAY}
         or Principal.read(body["to"]).key != voter.principal.key
     ):
         return "they have said something else"
+    if vote_time * 1000 > body.get("until", math.inf) + ballots.SKEW * 1000:
+        return "it had ended when they voted"
     may = rules.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"
 
@@ -323,7 +331,7 @@ def _not_away(
     (tenant, issued), skew = vote, ballots.SKEW * 1000
     if body.get("tenant") != tenant:
         return "it is for another installation"
-    if not body["since"] - skew <= issued * 1000 <= body["until"] + skew:
+    if issued * 1000 < body["since"] - skew:
         return "they were not away then"
     lends = rules.lends(body["only"], step, facts.escalated, lender)
     return "" if lends else "what they lend does not make them eligible"

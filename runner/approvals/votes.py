@@ -26,6 +26,7 @@ from runner.approvals.rules import (
     barred,
     may_stand_in,
     needed,
+    plain_name,
     selector,
 )
 from runner.approvals.visit_judge import answerers, began_at
@@ -140,7 +141,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
     absences_of = standing_in(absences_of, question, stage, now)
     ballot = replace(ballot, away=frozenset(absence.by for absence in absences_of))
     if (
-        key in standing.lent
+        key in standing.loans(now)
         or not barred(rule, voter, facts, stage)
         or barred(rule, voter, replace(facts, lent=stage), stage)
     ):
@@ -164,6 +165,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
             "delegate",
             person,
             voter,
+            absence.until,
             digest=ballot.digest,
             answered=facts.answered,
             plain_issuer=engine.plain_issuer,
@@ -176,6 +178,18 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
     return ballot
 
 
+def answer_of_absent(engine: Engine, answer: Decision, question: Interrupt | None) -> Decision:
+    """Return an answer as given for an absent assignee, if its responder stands in for one."""
+    names = question.assignees if question and question.is_open else ()
+    if question is None or not names or answer.responder is None or answer.responder in names:
+        return answer
+    now, absences_of = round(now_of(engine) * 1000), engine.store.signed(Absence).values()
+    for absence in standing_in(absences_of, question, 0, now):
+        if plain_name(absence.to) == answer.responder:
+            return replace(answer, instead_of=absence.by)
+    return answer
+
+
 def lend(
     engine: Engine,
     question: Interrupt,
@@ -183,6 +197,7 @@ def lend(
     reason: str,
     *,
     instead_of: Principal | None,
+    until: int | None,
     by: str,
 ) -> Receipt:
     """Let a person vote in an eligible person's place, on an operator's order: see `answers.reassign`."""
@@ -206,6 +221,7 @@ def lend(
         "delegate",
         _looked_up(engine, Voter(instead_of)),
         _looked_up(engine, Voter(to)),
+        _end(engine, until),
         comment=reason,
         answered=answerers(engine.store, rule, question),
         plain_issuer=engine.plain_issuer,
@@ -214,6 +230,17 @@ def lend(
     reply = engine.store.do(ApplyOperation(operation, new_nonce()))
     engine.ring(reply)
     return reply.receipts[0]
+
+
+def _end(engine: Engine, until: int | None) -> int:
+    """Return the end of a delegation in ms; 0 for none.
+
+    Raises:
+        UsageError: it is over already.
+    """
+    if until and until <= now_of(engine) * 1000:
+        raise UsageError("a delegation ends in the future; nothing was changed.")
+    return until or 0
 
 
 def begin_absence(engine: Engine, body: Mapping[str, JSON], voter: Voter) -> Absence:
@@ -344,6 +371,7 @@ def apply_operation(
         kind,
         by,
         delegate,
+        _end(engine, message.get("until")) if delegate else 0,
         round(ttl * 1000),
         comment,
         answered=answered_by,

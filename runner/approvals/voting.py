@@ -326,7 +326,8 @@ def _comment(case: Case) -> Done | Receipt:
 
 def _delegate(case: Case) -> Done | Receipt:
     """Delegate one's vote; delegating to oneself takes it back."""
-    rule, to, lent = case.rule, case.operation.to, dict(case.standing.lent)
+    rule, to, stage = case.rule, case.operation.to, case.standing.tally.stage
+    lent = case.standing.loans(case.now)
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
@@ -337,12 +338,11 @@ def _delegate(case: Case) -> Done | Receipt:
         return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
     if case.standing.spent.get(case.key) == case.standing.tally.round:
         return case.refusal(ReceiptStatus.DUPLICATE, "another has voted in your place")
-    for lender, by in case.standing.lent.items():
-        if by == case.key:
-            del lent[lender]
+    lent = {stand_in: by for stand_in, by in lent.items() if by != case.key}
+    ends = {by: end for by, end in case.standing.ends.items() if by in lent.values()}
     if to.principal.key == case.key:
-        return Done(replace(case.standing, lent=lent), {"to": case.key})
-    loan = ballots.loan(case.operation, case.standing.tally.stage)
+        return Done(replace(case.standing, lent=lent, ends=ends), {"to": case.key})
+    loan = ballots.loan(case.operation, stage)
     proves = "body" in loan  # then the delegate's groups come from their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
         return case.refusal(
@@ -352,13 +352,16 @@ def _delegate(case: Case) -> Done | Receipt:
         return case.refusal(
             ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do"
         )
+    why = rules.barred(rule, to, replace(case.facts, lent=stage, gave=False), stage)
+    if why and why != rules.unsure(rule, to, stage):
+        return case.refusal(ReceiptStatus.FORBIDDEN, f"they may not vote in your place: {why}")
     lent[to.principal.key] = case.key
     data: dict[str, JSON] = {"to": to.principal.key}
-    if "until" in loan:
-        data["until"] = loan["until"]
+    if case.operation.until:
+        data["until"] = ends[case.key] = case.operation.until
     if case.operation.by:
         data |= {"instead_of": case.key, "comment": case.operation.comment}
-    return Done(replace(case.standing, lent=lent), data, loan=loan)
+    return Done(replace(case.standing, lent=lent, ends=ends), data, loan=loan)
 
 
 def _withdraw(case: Case) -> Done | Receipt:

@@ -68,7 +68,7 @@ AUTH = {
 }
 """Fields of an entry about the actor's authentication, and their names in an event's data."""
 
-OUTCOME = ("decision", "vote", "to", "key", "status")
+OUTCOME = ("decision", "vote", "to", "instead_of", "until", "key", "status")
 """Fields that an outcome takes from an event's data unchanged: only names and numbers."""
 
 

@@ -153,6 +153,11 @@ def _never_run(plan: CompiledGraph) -> Iterator[Finding]:
         yield "never-runs", node, message, advice
 
 
+def is_endless(plan: CompiledGraph) -> bool:
+    """Return whether a loop has neither an exit nor a limit, so that only an error or a cancel ends it."""
+    return any(code == "endless-loop" for code, *_ in _loops(plan))
+
+
 def _loops(plan: CompiledGraph) -> Iterator[Finding]:
     definition = plan.definition
     limit = definition.max_node_executions or definition.execution_timeout

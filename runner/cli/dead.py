@@ -39,7 +39,7 @@ def list_letters(context: CommandContext, limit: int) -> None:
         {"letters": letters},
         ("LETTER", "TIME", "SOURCE", "REASON"),
         [
-            (item.id, clock_time(item.at), _source(item), short(item.reason, 90))
+            (item.id, clock_time(item.at), _source(item), short(item.reason, 500))
             for item in letters
         ],
         "No dead letters.",

@@ -691,6 +691,7 @@ def _show_whole(output: Output, question: QuestionView) -> None:
 def _whole(question: QuestionView) -> Text:
     from rich.text import Text
 
+    from runner.approvals.rule_text import person
     from runner.cli.run_tree import people
 
     texts: list[str | tuple[str, str]] = [
@@ -701,6 +702,11 @@ def _whole(question: QuestionView) -> Text:
         _requester(question),
         _expiry(question),
         *_ruled(question),
+        *(
+            f"{one_line(person(away.by))} is away until {clock_time(away.until)}: "
+            f"{one_line(person(away.to))} may decide\n"
+            for away in question.away
+        ),
         ("reason\n", "bold"),
         block(question.reason) + "\n",
     ]
@@ -757,14 +763,11 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
     if question.claim:
         until = clock_time(question.claim_ends_at)
         texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
-    for away in question.away:
-        until = clock_time(away.until)
+    for key, lender in question.delegated.items():
+        end = question.delegation_ends.get(lender)
+        until = f" until {clock_time(end)}" if end else ""
         texts.append(
-            f"{one_line(person(away.by))} is away until {until}: {one_line(person(away.to))} may vote\n"
-        )
-    for key, delegate in question.delegated.items():
-        texts.append(
-            f"{one_line(person(key))} may vote instead of {one_line(person(delegate))}\n"
+            f"{one_line(person(key))} may vote instead of {one_line(person(lender))}{until}\n"
         )
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))

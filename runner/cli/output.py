@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Width, in columns, of a drawing that doesn't go to a terminal."""
 
+LEAST_LAST = 24
+"""Least width of a table's last column; with less room, its cells stand below the row."""
+
 NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
 
@@ -151,6 +154,7 @@ class Output:
         if not rows:
             self.note(nothing)
             return
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
@@ -165,13 +169,35 @@ class Output:
                         self.show(Text.assemble((f"{heading}  ".lstrip(), "bold"), cell))
                 self.show("")
             return
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for number, heading in enumerate(headings):
-            # The ids in front, which people copy, are never broken.
-            table.add_column(heading, overflow="fold", no_wrap=not number)
-        for row in cells:
-            table.add_row(*row)
-        self.show(table)
+        titled = zip([Text(heading) for heading in headings], *cells, strict=False)
+        widths = [max(cell.cell_len for cell in column) for column in titled]
+        count, room = len(widths), self.console.width - 2 * len(widths[1:])
+        # Last columns that have no room, such as the fixes of `doctor`, stand below their row.
+        while (
+            count > 2
+            and room - sum(widths[: count - 1]) < min(widths[count - 1], LEAST_LAST)
+            and (count == len(widths) or widths[count - 1] > LEAST_LAST)
+        ):
+            count, room = count - 1, room + 2
+        # The last column is broken first, then the widest; never ids, which people copy.
+        narrowed = [at for at in range(1, count) if headings[at] != "RUN"]
+        breaks_last = count == len(widths)
+        while sum(widths[:count]) + 2 * (count - 1) > self.console.width:
+            at = max(narrowed, key=lambda number: widths[number], default=0)
+            at = count - 1 if breaks_last and widths[count - 1] > 8 else at
+            if widths[at] <= 8:
+                break
+            widths[at] -= 1
+        for number, row in enumerate(cells):
+            table = Table(box=None, pad_edge=False, header_style="bold", show_header=not number)
+            for heading, width in zip(headings[:count], widths, strict=False):
+                table.add_column(heading, overflow="fold", width=width)
+            table.add_row(*row[:count])
+            self.show(table)
+            for heading, cell in zip(headings[count:], row[count:], strict=True):
+                if cell:
+                    below = Text.assemble((f"{heading.lower()} ", "dim"), cell)
+                    self.show(Padding(below, (0, 0, 0, 4)))
 
 
 # -- text --------------------------------------------------------------------------------------------

@@ -10,6 +10,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -37,6 +39,11 @@ QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 
 BUSY = frozenset({"ready", "running", "retrying"})
 
+ENDED = frozenset({"completed", "skipped", "failed", "cancelled"})
+
+MANY = 10
+"""Number of nodes from which a run that is executing has a progress bar of its own."""
+
 MAX_ITEMS = 20
 """Maximum number of waiting or failed items of a map that are shown; the others are counted."""
 
@@ -44,9 +51,14 @@ MAX_ITEMS = 20
 def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
     """Draw a run. `now` is in ms; with `lines` set, quiet nodes that don't fit are only counted.
 
-    A line that is too long is cut off; with `wrap`, for narrow terminals, it continues on the next line.
+    Errors and questions continue on the next line; another line that is too long is cut off, unless
+    `wrap` is set, for narrow terminals.
     """
-    tree = Tree(_heading(run, now), guide_style="dim")
+    heading: RenderableType = _heading(run, now)
+    if run.status == "executing" and len(run.nodes) >= MANY:
+        count = sum(node.status in ENDED for node in run.nodes)
+        heading = Group(heading, _bar(count, len(run.nodes), now - run.created_at))
+    tree = Tree(heading, guide_style="dim")
     _add_nodes(tree, run, now, lines)
     if wrap:
         _wrap(tree)
@@ -103,7 +115,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
     decided = grouped((item for item in run.decided if item.run_id == run.run_id), by_node)
     width = min(32, max((len(node.id) for node in nodes), default=0))
     for node in nodes:
-        branch = tree.add(_line(node, now, width))
+        line, bar = _line(node, now, width), _bar_of(node, now)
+        branch = tree.add(Group(line, bar) if bar else line)
         for decision in decided.get(node.id, ()):
             branch.add(_decision(decision))
         for question in questions.get(node.id, ()):
@@ -115,41 +128,66 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
             branch.add(Text(f"waits for {answer}{node.waits_for}", "dim", overflow="fold"))
         if node.run is not None:
             _add_nodes(branch, node.run, now, 0)
-        _add_items(branch, node, questions, now)
+        _add_items(branch, node, questions, now, min(MAX_ITEMS, lines // 3 or MAX_ITEMS))
     if hidden_counts:
         counts = ", ".join(f"{number} {status}" for status, number in hidden_counts.items())
         tree.add(Text(f"… and {counts}", style="dim"))
 
 
 def _add_items(
-    branch: Tree, node: NodeView, questions: dict[str, list[Question]], now: int
+    branch: Tree, node: NodeView, questions: dict[str, list[Question]], now: int, most: int
 ) -> None:
-    """Add the items of a map that need attention; the map's own line counts the others."""
+    """Add the items of a map that need attention, `most` of them; the map's own line counts the others."""
     items = [
         item
         for item in node.items
         if item.status != "completed"
         and (item.id in questions or item.run or item.status == "failed")
     ]
-    for item in items[:MAX_ITEMS]:
+    for item in items[:most]:
         line = branch.add(_line(item, now, 0))
         for question in questions.get(item.id, ()):
             line.add(_question(question, now))
         if item.run is not None and item.run.status != "completed":
             _add_nodes(line, item.run, now, 0)
-    if len(items) > MAX_ITEMS:
-        branch.add(Text(f"… and {len(items) - MAX_ITEMS} more", style="dim"))
+    if len(items) > most:
+        branch.add(Text(f"… and {len(items) - most} more", style="dim"))
+
+
+def _bar_of(node: NodeView, now: int) -> Table | None:
+    """Draw the progress of a map that runs, or of a node whose code reports it."""
+    percent, mark, _ = node.progress.partition("%")
+    if _status(node) != "running":
+        return None
+    if node.total:
+        count = sum(item.status in ENDED for item in node.items)
+        return _bar(count, node.total, now - node.since)
+    if mark and percent.isdecimal():
+        return _bar(int(percent), 100, now - node.since, rate=False)
+    return None
+
+
+def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
+    """Draw progress as a bar with its rate and the remaining time; `duration` is in ms."""
+    texts = [f"{count / total:.0%}"]
+    if 0 < count < total and duration > 0:
+        texts += [f"{count * 1000 / duration:.2g}/s"] if rate else []
+        texts.append(f"{span(duration * (total - count) // count)} left")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(ProgressBar(total, count, width=24), "  ".join(texts))
+    return grid
 
 
 def _counts(node: NodeView) -> str:
-    """Count the items of a map: "3 of 5 items done, 1 waiting"."""
+    """Count the items of a map: "1 failed, 3 of 5 items done, 1 waiting"; the line may be cut off later."""
     counts = Counter(_status(item) for item in node.items)
     details = [
         f"{counts[status]} {status}"
-        for status in ("running", "waiting", "retrying", "failed")
+        for status in ("failed", "running", "waiting", "retrying")
         if counts[status]
     ]
-    return ", ".join([f"{counts['completed']} of {node.total} items done", *details])
+    details.insert(counts["failed"] > 0, f"{counts['completed']} of {node.total} items done")
+    return ", ".join(details)
 
 
 def _fitting(run: RunView, lines: int) -> tuple[list[NodeView], dict[str, int]]:
@@ -170,7 +208,8 @@ def _line(node: NodeView, now: int, width: int) -> Text:
     for detail in _details(node, now):
         line.append(f"  {detail}")
     if node.error is not None:
-        line.append(f"  {short(node.error.summary, 90)}", style="red")
+        line.append(f"  {short(node.error.summary, 500)}", style="red")
+        line.no_wrap, line.overflow = False, "fold"
     elif node.status == "completed" and node.output is not None:
         line.append(f"  {short(node.output)}", style="dim")
     return line
@@ -201,7 +240,7 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
 
 
 def _question(question: Question, now: int) -> Group:
-    line = Text(no_wrap=True, overflow="ellipsis")
+    line = Text(overflow="fold")
     line.append(f"asks {one_line(question.title)}", style="yellow").append(
         f" of {people(question)}"
     )

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from runner.approvals.ballots import effect_of
-from runner.operations.answer_fields import addressed
 from runner.operations.questions import QuestionView, differs
 from runner.records import codec
 from runner.records.interrupts import Decision, Interrupt
+from runner.records.nested_schemas import nested
 from runner.records.validation import MAX_REASON, violation
 
 
 def schema(question: QuestionView) -> dict[str, Any]:
     """Return the schema of the payload that answers a question."""
-    answer = dict(question.response_schema or {})
-    dialect: Mapping[str, Any] = {}
     if question.rule is None:
-        return answer or {"type": "string", "title": "Answer"}
+        return dict(question.response_schema or {"type": "string", "title": "Answer"})
+    answer, top = nested(question.response_schema or {})
     decisions = set(question.rule["decisions"])
     choices = [value for value in (True, False) if value or "reject" in decisions]
     properties: dict[str, Any] = {
         "approved": {"type": "boolean", "enum": choices},
         "reason": {"type": "string", "title": "Reason", "maxLength": MAX_REASON},
     }
-    definitions = {"$defs": answer.pop("$defs")} if "$defs" in answer else {}
-    if '"$ref": "#' in json.dumps(answer).replace('"$ref": "#/$defs/', ""):
-        _, whole, dialect = addressed({**answer, **definitions})
-        answer, definitions = dict(whole), {}
     if question.action is not None and "edit" in decisions:
         text = "All arguments of the call, instead of the proposed ones."
         properties["editedArgs"] = {"type": "object", **answer, "description": text}
@@ -40,8 +33,7 @@ def schema(question: QuestionView) -> dict[str, Any]:
         "properties": properties,
         "required": ["approved"],
         "additionalProperties": False,
-        **dialect,
-        **definitions,
+        **top,
     }
 
 

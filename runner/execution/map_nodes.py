@@ -95,7 +95,7 @@ def _listed(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         items = _found(over, visit)
     if not isinstance(items, list):
         raise NodeFailed(
-            f"map {spec.id!r} needs a list to go over, but got a {type(items).__name__}; "
+            f"map {spec.id!r} needs a list to go over, but got {codec.kind_of(items)}; "
             "see `over` of add_map."
         )
     return Expanded(items) if items else Succeeded([], [])

@@ -267,7 +267,7 @@ def strict(schema: Any) -> Any:
     if not isinstance(schema, Mapping):
         return schema
     result = dict(schema)
-    for name in {"properties", "$defs"} & result.keys():
+    for name in {"properties", "$defs", "definitions"} & result.keys():
         result[name] = {key: strict(value) for key, value in result[name].items()}
     for name in {"items", "additionalProperties"} & result.keys():
         result[name] = strict(result[name])

@@ -47,6 +47,7 @@ from runner.records.checkpoints import Saved
 from runner.records.codec import JSON
 from runner.records.executors import Visit, function_input, input_text
 from runner.records.interrupts import Interrupt
+from runner.records.nested_schemas import nested
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("langgraph", "LangGraphNode"):
@@ -568,10 +569,12 @@ def _is_filled(cell: Any) -> bool:
 
 
 def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
+    args, top = nested(args_schema or {"type": "object"})
+
     def decision(kind: str) -> dict[str, JSON]:
         fields, required = _FIELDS[kind]
         if kind == "edit" and args_schema is not None:
-            properties = {"name": {"const": call.name}, "args": args_schema}
+            properties = {"name": {"const": call.name}, "args": args}
             fields = {"edited_action": {**_EDITED, "properties": properties}}
         return {
             "type": "object",
@@ -581,7 +584,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
         }
 
     decisions = [decision(kind) for kind in DECISIONS if kind in call.allowed]
-    return {"anyOf": decisions, "$defs": (args_schema or {}).get("$defs", {})}
+    return {"anyOf": decisions, **top}
 
 
 def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:

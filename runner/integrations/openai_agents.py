@@ -40,7 +40,7 @@ from runner.integrations.framework import (
     whole_call,
 )
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, kind_of
 from runner.records.executors import Visit, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
@@ -237,7 +237,7 @@ class _OpenAIExecution:
                 agent.tools[number] = gated_tool
             elif self._gate.is_for(tool.name) and getattr(tool, "needs_approval", False):
                 raise DefinitionError(
-                    f"the tool {tool.name!r} needs approval, and calls of a {type(tool).__name__} can't be "
+                    f"the tool {tool.name!r} needs approval, and calls of {kind_of(tool)} can't be "
                     "compared with what was approved, so nothing was run: make it a function tool, or give "
                     "approval= by the names of the other tools."
                 )

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec
+from runner.records.nested_schemas import part, pointer_step
 from runner.records.validation import mismatch
 
 NULL = {"type": "null"}
 
 DEEPEST = 8
 """Depth to which nested references and "or null" are read; a schema may refer to itself."""
-
-ADDRESS = "runner:answer"
-"""The default address of a schema without an address, for references to its parts."""
 
 
 @immutable
@@ -88,33 +86,14 @@ class AnswerField:
 
     def mismatch(self, value: Any) -> str:
         """Describe how a value violates the schema; "" when it is valid."""
-        address, root, dialect = addressed(self.root)
-        subschema = {
-            "allOf": [{"$ref": f"{address}{self.pointer}"}],
-            "definitions": {"root": root},
-        }
-        return mismatch({**dialect, **subschema}, value)
+        return mismatch(part(self.root, self.pointer), value)
 
     def _part(self, keyword: str, *path: str, required: bool = True) -> AnswerField:
         pointer = self.places.get(keyword, self.pointer)
-        steps = (quote(step.replace("~", "~0").replace("/", "~1"), safe="") for step in path)
+        steps = map(pointer_step, path)
         return _field(
             "".join(path), "/".join([pointer, keyword, *steps]), self.root, required=required
         )
-
-
-def addressed(
-    schema: Mapping[str, Any],
-) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
-    """Return a schema's address, the schema with that address, and the dialect for a schema around it.
-
-    Inside another schema, its references still lead to its own parts.
-    """
-    dialect = {"$schema": schema["$schema"]} if "$schema" in schema else {}
-    keyword = "id" if "draft-04" in str(dialect) else "$id"
-    name = schema.get(keyword)
-    address = name.partition("#")[0] if isinstance(name, str) and ":" in name else ADDRESS
-    return address, {**schema, keyword: address}, dialect
 
 
 def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:

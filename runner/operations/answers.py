@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from runner.approvals import freezing
 from runner.approvals.rules import Principal, plain_name
-from runner.approvals.votes import apply_vote, lend, principal_of
+from runner.approvals.votes import answer_of_absent, apply_vote, lend, principal_of
 from runner.errors import ConflictError, NotFoundError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
@@ -38,9 +38,13 @@ def apply_decisions(
         return receipts
     questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
     votes = {question.id: question for question in questions if question and question.rule}
-    if receipts and not votes:
+    answers = [
+        answer_of_absent(engine, each.as_answer(), question)
+        for each, question in zip(decisions, questions, strict=True)
+        if each.interrupt_id not in votes
+    ]
+    if receipts and not votes and not any(answer.instead_of for answer in answers):
         return receipts
-    answers = [each.as_answer() for each in decisions if each.interrupt_id not in votes]
     receipts = _answer(engine, answers) if answers else []
     is_refused = any(receipt.status is not ReceiptStatus.ACCEPTED for receipt in receipts)
     detail = "another answer of the same set was refused, so this vote was not counted"
@@ -99,24 +103,31 @@ def reassign(
     reason: str,
     *,
     instead_of: Principal | str | None = None,
+    until: int | None = None,
     by: Principal | str | None = None,
 ) -> Receipt:
     """Have another person decide an open question, on behalf of an operator (`by`), with a reason.
 
     A question without a rule is withdrawn and asked again of that person. With a rule they may vote
     in the place of an eligible person (`instead_of`; by default the only one named), within the
-    rule's `delegate`.
+    rule's `delegate`, `until` a time (ms) if one is given.
 
     Raises:
         NotFoundError: it was never asked. ConflictError: it is not open any more.
-        UsageError: the reason is missing, nobody or more than one could be replaced, or the rule requires
-            signatures: then only the person themselves can let another vote.
+        UsageError: the reason is missing, nobody or more than one could be replaced, the time is past, or
+            the question has no rule, so that it can't return; or the rule requires signatures: then only the
+            person themselves can let another vote.
         DirectoryError: groups can't be looked up now.
     """
     if not isinstance(reason, str) or not reason.strip():
         raise UsageError("a reassignment needs a reason.")
     (question,), person = engine.store.interrupts([interrupt_id]), principal_of(to)
     if question is None or question.rule is None:
+        if until is not None:
+            raise UsageError(
+                "a question without a rule is asked again of another person for good, so `until` can't be "
+                "used; nothing was changed. Leave it out."
+            )
         name = plain_name(person.key)
         withdraw(engine, interrupt_id, reason, reask=True, by=by, to=[name])
         address = address_of(interrupt_id)
@@ -129,6 +140,7 @@ def reassign(
         person,
         validation.reason(reason),
         instead_of=principal_of(instead_of) if instead_of else None,
+        until=until,
         by=principal_of(by).key if by else "",
     )
 

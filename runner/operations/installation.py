@@ -9,6 +9,7 @@ from runner.execution.engine import Engine
 from runner.limits.control import LimitControl
 from runner.records.metrics import Metric
 from runner.records.run import PATH
+from runner.records.validation import similar
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
 from runner.store.shared import AuditLog, NoticeTail, Shared
@@ -51,7 +52,9 @@ class Installation(Shared):
                 runs of it are in the store; nothing was changed.
         """
         if name not in self.graphs():
-            raise NotFoundError(f"this store has no graph {name!r}.")
+            raise NotFoundError(
+                f"this store has no graph {name!r}.{similar(name, self.graphs())}"
+            )
         now = self.workers.now()
         workers = [
             worker.name

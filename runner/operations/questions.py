@@ -11,7 +11,7 @@ from typing import Any, cast
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
-from runner.approvals.rules import Rule
+from runner.approvals.rules import Rule, Tally
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
 from runner.immutable import immutable
@@ -113,8 +113,9 @@ class QuestionView(Question):
     `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval
     and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
     versions, the proposed one first. `delegated` maps each principal who may vote instead of
-    another to that other, `away` lists people for whom somebody may vote until they are back.
-    `digests` has the hashed objects, by the kind of the digest. All of that is empty for a question
+    another to that other, `delegation_ends` that other to the end (ms), if there is one. `away`
+    lists people for whom somebody may vote, or answer, until they are back. `digests` has the
+    hashed objects, by the kind of the digest. All of that but `away` is empty for a question
     without a rule. `comments` are read only when a single question is shown.
     """
 
@@ -129,16 +130,18 @@ class QuestionView(Question):
     claim: str = ""
     claim_ends_at: int = 0
     delegated: Mapping[str, str] = field(default_factory=dict)
+    delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
     digests: Mapping[str, JSON] = field(default_factory=dict)
 
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
-    """Read all that was done to a question; without a rule, nothing is read."""
+    """Read all that was done to a question; without a rule, only absences are read."""
+    absences = _absences(store, [interrupt])
     if interrupt.rule is None:
-        return _view(interrupt)
+        return _view(interrupt, absences=absences)
     standing = store.standings([interrupt.id])[0]
-    view = _view(interrupt, standing, _absences(store, [interrupt]))
+    view = _view(interrupt, standing, absences)
     votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
     return replace(
         view,
@@ -191,7 +194,8 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
     """Read the absences, if they can matter to one of the questions."""
     matters = any(
-        question.is_open and (question.rule or {}).get("delegate", "none") != "none"
+        question.is_open
+        and (question.assignees or (question.rule or {}).get("delegate", "none") != "none")
         for question in interrupts
     )
     return list(store.signed(Absence).values()) if matters else []
@@ -282,9 +286,15 @@ def _view(
     interrupt: Interrupt, standing: Standing | None = None, absences: Sequence[Absence] = ()
 ) -> QuestionView:
     """Make the view of a question; with a rule it includes the standing of its votes."""
+    now, tally = time.time_ns() // 1_000_000, standing.tally if standing else Tally()
+    away = tuple(
+        away_view(absence)
+        for absence in standing_in(absences, interrupt, tally.stage, now)
+        if interrupt.is_open
+    )
     if standing is None:
-        return question_view(QuestionView, interrupt)
-    rule, tally = Rule.thawed(interrupt.rule or {}), standing.tally
+        return question_view(QuestionView, interrupt, away=away)
+    rule = Rule.thawed(interrupt.rule or {})
     return question_view(
         QuestionView,
         interrupt,
@@ -300,14 +310,9 @@ def _view(
         stage=tally.stage,
         claim=standing.claim,
         claim_ends_at=standing.claimed_until,
-        delegated=dict(standing.lent),
-        away=tuple(
-            away_view(absence)
-            for absence in standing_in(
-                absences, interrupt, tally.stage, time.time_ns() // 1_000_000
-            )
-            if interrupt.is_open
-        ),
+        delegated=standing.loans(now),
+        delegation_ends=dict(standing.ends),
+        away=away,
     )
 
 

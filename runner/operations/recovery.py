@@ -44,6 +44,7 @@ from runner.records.run import (
     no_such_run,
 )
 from runner.records.run_ids import partition_of
+from runner.records.validation import similar
 from runner.scheduler.changes import Changes, Dispatch, TransitionResult
 from runner.store.interface import Fork, Reply, RunSnapshot, Start, Store
 from runner.store.memory.run import MemoryRun
@@ -342,6 +343,7 @@ def _visits_to_repeat(
         if node not in topology.nodes:
             raise NotFoundError(
                 f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was changed."
+                + similar(node, topology.nodes)
             )
         if record.status not in BROKEN:
             raise UsageError(
@@ -558,6 +560,7 @@ def _chosen_visit(
     if node not in topology.nodes or node.endswith("]"):
         raise NotFoundError(
             f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started."
+            + similar(node, topology.nodes)
         )
     record = snapshot.nodes.get(node, NodeRecord())
     numbers = {number for name, number in past if name == node}

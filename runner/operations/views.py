@@ -62,10 +62,10 @@ class WorkerView(Worker):
 class NodeView:
     """A node's latest visit; `since` is when it got its status, `execution_ms` how long its code ran.
 
-    A map has `total` items, and `items` holds those that have begun. `run` is the child run of a
-    node that is a graph. `waits_for` is the id of another node's question, whose answer it waits
-    for, or names the Celery task that it has sent: "task shop.charge on queue shop". `worker` is
-    the worker that has run it last.
+    A map has `total` items, and `items` holds those that have begun; its `execution_ms` is the time
+    from the first of them to the end. `run` is the child run of a node that is a graph. `waits_for`
+    is the id of another node's question, whose answer it waits for, or names the Celery task that
+    it has sent: "task shop.charge on queue shop". `worker` is the worker that has run it last.
     """
 
     id: str
@@ -294,16 +294,14 @@ def _node(
     items = [
         item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes
     ]
+    created_at, ran = snapshot.created_at, entry.get("ms", 0)
     return NodeView(
         id=name,
         status=node_status(record),
         visit=record.visit,
         attempts=record.attempt,
-        since=max(
-            (event.at for event in of_visit if event.kind in STATUS_EVENTS),
-            default=snapshot.created_at,
-        ),
-        execution_ms=entry.get("ms", 0),
+        since=_since(of_visit, created_at),
+        execution_ms=_took(of_visit, created_at, ran) if items else ran,
         output=snapshot.outputs.get((name, record.visit)),
         error=error_of(entry),
         progress=_limited(store, snapshot, name, of_visit)
@@ -337,6 +335,22 @@ class _Keys:
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:  # noqa: ARG002 - as a claim does
         return None if map_of(node) else input_key(self.snapshot.task, path)
+
+
+def _since(events: Sequence[Event], created_at: int) -> int:
+    """Return when a visit got its status; without its events, when the run was created."""
+    return max(
+        (event.at for event in events if event.kind in STATUS_EVENTS), default=created_at
+    )
+
+
+def _took(events: Sequence[Event], created_at: int, execution_ms: int) -> int:
+    """Return the time in ms from the begin of a map's items to its end."""
+    begin, end = (
+        _latest(events, "node.expanded"),
+        _latest(events, "node.completed", "node.failed"),
+    )
+    return end.at - (begin.at if begin else created_at) if end else execution_ms
 
 
 def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Event]) -> str:
@@ -481,16 +495,14 @@ def _archived_node(
         for item in map(partial(item_id, name), range(state["items"]))
         if item in document["nodes"]
     ]
+    created_at, ran = milliseconds(document["created_at"]), visit["execution_ms"]
     return NodeView(
         id=name,
         status=Status(state["status"]),
         visit=number,
         attempts=state["attempts"],
-        since=max(
-            (event.at for event in of_visit if event.kind in STATUS_EVENTS),
-            default=milliseconds(document["created_at"]),
-        ),
-        execution_ms=visit["execution_ms"],
+        since=_since(of_visit, created_at),
+        execution_ms=_took(of_visit, created_at, ran) if items else ran,
         output=visit["output"],
         error=NodeError(**visit["error"]) if visit["error"] else None,
         progress=_progress(of_visit),

@@ -95,6 +95,12 @@ def _path_text(path: Path) -> str:
     )
 
 
+def kind_of(value: object) -> str:
+    """Name a value's type with its article: "a set", "an int"."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
 def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
     """Pack a value; append to `special` every value whose plain form differs."""
     if (type(value) is str and value.isascii()) or value is None or isinstance(value, bool):
@@ -124,10 +130,10 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
                 return packed
         except pydantic.ValidationError:
             pass  # an infinite Decimal
-    where, article = _path_text(path), "an" if name[0] in "AEIOUaeiou" else "a"
+    where = _path_text(path)
     hint = f", or annotate what the function returns: `-> {name}`" * where.startswith("result")
     raise UnstorableError(
-        f"{where} is {article} {name}, which can't be stored; use JSON data, bytes or a pydantic model{hint}."
+        f"{where} is {kind_of(value)}, which can't be stored; use JSON data, bytes or a pydantic model{hint}."
     )
 
 
@@ -138,7 +144,7 @@ def _model_data(model: pydantic.BaseModel, path: Path) -> JSON:
         again = type(model).model_validate(data, by_alias=True, by_name=True)
     except Exception as error:
         raise UnstorableError(
-            f"{_path_text(path)} is a {type(model).__name__} that has no JSON form: {error}"
+            f"{_path_text(path)} is {kind_of(model)} that has no JSON form: {error}"
         ) from error
     if path_of_change := difference(model, again, _path_text(path)):
         raise UnstorableError(

@@ -369,7 +369,7 @@ def _ruled(
         action = Action(judge.tenant if judge else "", "function", name, codec.plain(action))
     if not (action is None or isinstance(action, Action)):
         raise UsageError(
-            f"{field}: action must be an object of JSON data, not a {type(action).__name__}."
+            f"{field}: action must be an object of JSON data, not {codec.kind_of(action)}."
         )
     names = (
         () if action is None else {*action.args, *(action.schema or {}).get("properties", ())}
@@ -479,7 +479,7 @@ class Decision:
     plain answer, which counts as the vote "respond". `voter` is the decider as far as the sender
     knows; without it, `responder` is. `body` is a vote's message as it was signed: without
     `reply_to` and with its `proof`. `shown_at` (ms) is when the question was shown to them,
-    `effect` the result of the votes.
+    `effect` the result of the votes, `instead_of` the key of the absent assignee for whom an answer is given.
     """
 
     interrupt_id: str
@@ -493,6 +493,7 @@ class Decision:
     voter: Voter | None = None
     body: Mapping[str, JSON] = field(default_factory=dict)
     shown_at: int = 0
+    instead_of: str = ""
 
     def decider(self) -> Voter | None:
         """Return the decider; None if no one is named, or the name isn't a principal's."""
@@ -580,7 +581,7 @@ def answers_from(prompt: object) -> list[Decision]:
     """
     if not isinstance(prompt, Sequence) or isinstance(prompt, (str, bytes)):
         raise ResponseError(
-            f"the run waits for answers, but got a {type(prompt).__name__}; "
+            f"the run waits for answers, but got {codec.kind_of(prompt)}; "
             "pass a list of interruptResponse objects."
         )
     return [_answer(block) for block in prompt]
@@ -606,7 +607,7 @@ def _answer(block: object) -> Decision:
     for name, text in texts.items():
         if not (text is None or isinstance(text, str)):
             raise ResponseError(
-                f"the {name} of the answer to {interrupt_id} is a {type(text).__name__}, not a text; "
+                f"the {name} of the answer to {interrupt_id} is {codec.kind_of(text)}, not a text; "
                 "nothing was applied."
             )
     return Decision(

@@ -159,6 +159,9 @@ class OperationMessage(Message):
     operation: Literal["claim", "release", "delegate", "comment", "withdraw_vote"]
     by: str = _text("the person or program that does it: `kind:issuer|subject`, or a name")
     to: str | None = _text("for `delegate`: the person who may vote instead", default=None)
+    until: int | None = Field(
+        default=None, description="for `delegate`: when it ends, in ms since 1970"
+    )
     ttl: float | None = Field(default=None, description="for `claim`: the number of seconds")
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
@@ -254,20 +257,22 @@ def operation_body(
     by: Principal | str,
     *,
     to: Principal | str | None = None,
+    until: int | None = None,
     ttl: float | None = None,
     comment: str = "",
     shown_at: int = 0,
 ) -> dict[str, JSON]:
     """Return the message of a person's operation on a question besides voting, as it is signed.
 
-    `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` a person), "comment" or
-    "withdraw_vote". `shown_at` (ms) is when they were shown the question.
+    `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` a person, `until` a time in
+    ms), "comment" or "withdraw_vote". `shown_at` (ms) is when they were shown the question.
 
     Raises:
         UsageError: a name isn't a principal's.
     """
     optional: dict[str, JSON] = {
         "to": None if to is None else key_of(to),
+        "until": until,
         "ttl": ttl,
         "comment": comment or None,
         "shown_at": shown_at or None,

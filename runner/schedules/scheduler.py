@@ -10,6 +10,7 @@ from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.run import Status
+from runner.records.validation import similar
 from runner.schedules.schedule import (
     LONGEST_ERROR,
     Schedule,
@@ -45,9 +46,10 @@ class Scheduler:
         """
         checked(schedule)
         codec.pack(schedule.task, "the task of the schedule")
-        if schedule.graph not in self.engine.store.graphs():
+        if schedule.graph not in (graphs := self.engine.store.graphs()):
             raise NotFoundError(
                 f"no worker has published the graph {schedule.graph!r}; nothing was scheduled."
+                + similar(schedule.graph, graphs)
             )
         now = self.schedules.now()
         made = replace(schedule, created_at=now)

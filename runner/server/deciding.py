@@ -173,7 +173,9 @@ def why_barred(
     """
     key, names = person.principal.key, question.assignees
     if question.rule is None:
-        return "" if not names or plain_name(key) in names else f"only {', '.join(names)} may"
+        stand_ins = {plain_name(absence.to) for absence in question.away}
+        may = not names or plain_name(key) in {*names, *stand_ins}
+        return "" if may else f"only {', '.join(names)} may"
     rule = Rule.thawed(question.rule)
     voter = replace(person.voter(time.time()), level=OWN_KEY)
     if own_keys is None:

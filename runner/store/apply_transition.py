@@ -658,8 +658,12 @@ def question_payload(interrupt: Interrupt) -> JSON:
 
 
 def answer_payload(answer: Decision) -> JSON:
-    """Return an answer's response and responder; missing or long parts are left out."""
-    data = {"response": short_value(answer.response), "responder": answer.responder}
+    """Return the response, the responder and the absent person; missing or long parts are left out."""
+    data = {
+        "response": short_value(answer.response),
+        "responder": answer.responder,
+        "instead_of": answer.instead_of or None,
+    }
     return codec.without_none(data)
 
 

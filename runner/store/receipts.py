@@ -136,14 +136,16 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
         )
     if interrupt.rule is not None:
         return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
-    if interrupt.assignees and answer.responder not in interrupt.assignees:
+    lender = answer.instead_of and plain_name(answer.instead_of)
+    responder = lender or answer.responder
+    if interrupt.assignees and responder not in interrupt.assignees:
         detail = "the question is assigned to other people"
         if answer.responder is None:
             detail = (
                 "the question is assigned to certain people, and the answer names no responder"
             )
         return answer.receipt(ReceiptStatus.FORBIDDEN, detail)
-    return answer.receipt(ReceiptStatus.ACCEPTED, "")
+    return answer.receipt(ReceiptStatus.ACCEPTED, f"for {lender}" if lender else "")
 
 
 def repeated_vote(

@@ -10,7 +10,10 @@ from celery import Celery
 from celery.events.state import State
 
 from runner import Status
-from runner.settings import as_broker
+from runner.celery.application import make_app
+from runner.celery.doorbells import CeleryDispatcher
+from runner.settings import Settings, as_broker
+from runner.store.interface import Doorbell
 from tests.waiting import wait_until
 
 
@@ -197,3 +200,30 @@ def test_a_task_names_the_one_that_rang_for_it(threads, monitor):
         ),
         "each task names the one before",
     )
+
+
+@pytest.mark.slow
+def test_a_doorbell_that_rings_again_ends_once(sites):
+    """A monitor sees two starts under one id, and counts nodes by their one success."""
+    site, kinds = sites["threads"], []
+
+    class Recording(State):
+        """Celery's state of tasks, with the kind and the task of each event."""
+
+        def event(self, event):
+            kinds.append((event["type"], event.get("uuid")))
+            return super().event(event)
+
+    with following(site, Recording) as state:
+        run = site.client.start("chain", "go")
+        assert run.wait(60).status is Status.COMPLETED
+        task_id = f"{run.id}.a.1.1"
+        app = make_app(Settings(redis_url=site.url))
+        CeleryDispatcher(app).ring([Doorbell(run.id, "a", 1, 1, "chain", 3, "chain")])
+        wait_until(lambda: kinds.count(("task-started", task_id)) == 2, "it has rung again")
+        following_run = site.client.start("chain", "go")
+        last = ("task-succeeded", f"{following_run.id}.c.1.1")
+        wait_until(lambda: last in kinds, "the events until then have come")
+        assert kinds.count(("task-succeeded", task_id)) == 1
+        assert kinds.count(("task-received", task_id)) == 2
+        assert state.tasks[task_id].state == "SUCCESS"

@@ -215,7 +215,7 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
     monkeypatch.setattr(Output, "is_terminal", True)
     run, headings = "0" * 28, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS")
     for name, tags, lines in (
-        ("Q" * 60, "Z" * 40, 6),
+        ("Q" * 60, "Z" * 40, 4),  # the last column stands below
         ("Q" * 8, "Z" * 8, 1),
         ("Q" * 60, "", 4),
     ):
@@ -226,6 +226,26 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
         assert (len(rows), rows[0].startswith(f"{run}  ")) == (lines, True)
         assert max(map(len, rows)) <= 80
         assert ["".join(rows).count(letter) for letter in "QZ"] == [len(name), len(tags)]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_long_texts_stand_below_their_row(monkeypatch, width):
+    """Over the whole width, each with its heading; ids, also in the second column, stay in one piece."""
+    monkeypatch.setattr(Output, "is_terminal", True)
+    run, texts = "0" * 28, {"MESSAGE": "wrong " * 40, "ADVICE": "change " * 20}
+    output, written = Output(), io.StringIO()
+    output.console = Console(file=written, width=width)
+    headings = ("", "RUN", "GRAPH", "NODE", *texts)
+    output.table(headings, [("held", run, "g" * 30, "n" * 30, *texts.values())] * 2, "")
+    rows = written.getvalue().splitlines()
+
+    assert rows[1].split()[:2] == ["held", run]
+    assert sum(row.split()[:1] == ["held"] for row in rows) == 2
+    below = [row.strip() for row in rows if row.startswith("    ") and "wrong" in row]
+    assert below[0].startswith("message wrong")
+    assert len(below) == 2 * -(-len("message " + texts["MESSAGE"]) // (width - 10))
+    assert "".join(rows).count("change") == 40
+    assert max(map(len, rows)) <= width
 
 
 @pytest.mark.slow

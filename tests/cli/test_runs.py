@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -19,14 +19,16 @@ from runner.cli.run_tree import draw
 from runner.client import SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.limits.concurrency import Admission, Concurrency
-from runner.operations.exports import error_of
-from runner.operations.views import read_run
+from runner.operations.exports import error_of, read_export
+from runner.operations.views import NodeView, archived_run, read_run
 from runner.records import failures
 from runner.records.budgets import Spending
 from runner.records.json_form import document
+from runner.records.run import Status
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import SpendBudget
+from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.waiting import wait_until
@@ -377,13 +379,83 @@ def test_a_map_is_one_line_with_counts():
     console.print(draw(run, run.created_at))
     lines = [line.strip(" ├└─│") for line in console.file.getvalue().splitlines()]
 
-    assert "2 of 4 items done, 1 waiting, 1 failed" in lines[1]
+    assert "1 failed, 2 of 4 items done, 1 waiting" in lines[1]
     assert [line.split()[1] for line in lines[2:] if " invoices[" in line] == [
         "invoices[1]",
         "invoices[3]",
     ]
     assert any("asks ok? of ana" in line for line in lines)
     assert not any("invoices[0]" in line for line in lines)
+
+
+def drawn(run, now, columns=80):
+    console = Console(file=io.StringIO(), width=columns)
+    console.print(draw(run, now))
+    return [line.strip(" ├└─│") for line in console.file.getvalue().splitlines()]
+
+
+def of_status(**numbers):
+    return [
+        NodeView("", Status(status), 1, 1)
+        for status, number in numbers.items()
+        for _ in range(number)
+    ]
+
+
+def test_what_runs_long_has_a_bar_with_its_rate_and_the_rest():
+    """A map, a node that reports it, a graph of many nodes; control: a map that waits for people."""
+    run, now = run_of(["a"]), 1_700_000_000_000
+    items = tuple(of_status(completed=500, failed=28, running=3))
+    invoices = NodeView(
+        "invoices" * 5, Status.WAITING, 1, 1, now - 10_000, 0, total=2000, items=items
+    )
+    pack = NodeView("pack", Status.RUNNING, 1, 1, now - 10_000, 0, progress="40% half of it")
+    asks = replace(invoices, items=tuple(of_status(waiting=1)))
+    run = replace(run, status=Status.EXECUTING, created_at=now - 10_000)
+
+    lines = drawn(replace(run, nodes=(invoices,)), now)
+    assert "28 failed, 5" in lines[1]
+    assert lines[2].strip("━╸╺ ").split() == ["26%", "53/s", "27.9", "s", "left"]
+    lines = drawn(replace(run, nodes=(pack,)), now)
+    assert lines[2].strip("━╸╺ ").split() == ["40%", "15.0", "s", "left"]
+    nodes = tuple(of_status(completed=3, skipped=1, pending=4))
+    assert not any("━" in line for line in drawn(replace(run, nodes=(*nodes, asks)), now))
+    lines = drawn(replace(run, nodes=(*nodes, asks, asks)), now)
+    assert lines[1].strip("━╸╺ ").split() == ["40%", "0.4/s", "15.0", "s", "left"]
+
+
+def test_the_time_of_a_map_is_that_of_all_its_items():
+    """Not only that of the map's own code, which stores the list; also once the run is archived."""
+    clock, builder = ManualClock(), GraphBuilder()
+    store = MemoryStore(clock=clock)
+    builder.add_map(lambda ctx: clock.advance(7), "each", concurrency=1)
+    result = builder.set_store(store).build()([1, 2])
+    assert result.status == Status.COMPLETED
+
+    view = read_run(store, result.run_id)
+    archived = archived_run(json.loads(json.dumps(document(read_export(store, result.run_id)))))
+    assert (view.nodes[0].execution_ms, archived.nodes[0].execution_ms) == (14_000, 14_000)
+    assert "14.0 s" in drawn(view, clock())[1]
+
+
+def test_neither_errors_nor_questions_are_cut_off_in_80_columns():
+    """They continue on the next line, as do the people who are asked."""
+
+    def work(ctx):
+        if ctx.task == "bad":
+            raise ValueError("no such invoice in the ledger of the year " * 3)
+        return ctx.interrupt(
+            "pay this invoice of a customer, whose limit is used up?", assignees=["ana" * 12]
+        )
+
+    builder = GraphBuilder()
+    builder.add_map(work, "invoices", on_error="continue")
+    store = MemoryStore()
+    run = read_run(store, builder.set_store(store).build()(["bad", "ask"]).run_id)
+    text = " ".join(" ".join(drawn(run, run.created_at)).split())
+    assert text.count("no such invoice in the ledger of the year") == 3
+    assert "".join(text.split()).count("ana") == 12
+    assert "…" not in text
 
 
 def test_the_document_of_a_map_has_its_items():

@@ -326,6 +326,24 @@ def test_invocation_state_may_be_positional():
     assert asyncio.run(graph.invoke_async("task", {"n": 2})).results["a"].output == {"n": 2}
 
 
+def test_a_loop_that_nothing_ends_fails_in_process():
+    """After 1,000 executions of nodes, unless it has a limit; other loops have no such bound."""
+
+    def around(condition=None):
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: ctx.visit, "a")
+        builder.add_edge("a", "a", condition)
+        return builder.set_entry_point("a")
+
+    result = around().build()("task")
+    assert (result.status, len(result.execution_order)) == (Status.FAILED, 1_000)
+    assert "max_node_executions (1000) reached" in result.reason
+    limited = around().set_max_node_executions(7).build()("task")
+    assert len(limited.execution_order) == 7
+    longer = around(lambda state: state.visit < 1_200).build()("task")
+    assert (longer.status, longer.results["a"].output) == (Status.COMPLETED, 1_200)
+
+
 def test_an_answer_in_process_names_its_responder():
     """A question with assignees takes the answer of one of them, and says what an answer without lacks."""
     graph = single(lambda ctx: ctx.interrupt("ok?", assignees=["ana"]))
@@ -339,7 +357,7 @@ def test_an_answer_in_process_names_its_responder():
         graph(answer())
     with pytest.raises(ResponseError, match="assigned to other people"):
         graph(answer(responder="eve"))
-    with pytest.raises(ResponseError, match="is a int, not a text"):
+    with pytest.raises(ResponseError, match="is an int, not a text"):
         graph(answer(responder=7))
     assert graph(answer(responder="ana")).results["a"].output == "yes"
 

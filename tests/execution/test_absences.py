@@ -12,7 +12,7 @@ import pytest
 import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Client
+from runner import Client, GraphBuilder
 from runner.approvals import Auth, Rule, SigningKey, absence_body
 from runner.approvals.absences import Absence
 from runner.approvals.proofs import encoded
@@ -31,6 +31,7 @@ from tests.execution.test_effects import DOOR, LOGIN
 from tests.execution.test_grants import Desk
 from tests.graphs import single
 from tests.server.conftest import Site
+from tests.waiting import wait_until
 
 keys = test_forged_writes.keys
 
@@ -305,6 +306,40 @@ def test_an_absence_is_checked_where_it_is_said(redis_url, keys):
     assert absences(office.engine) == []
 
 
+@pytest.mark.parametrize(
+    ("only", "status"),
+    [((), "accepted"), (["user:ana"], "accepted"), (["group:x"], "forbidden")],
+)
+def test_a_plain_question_is_answered_for_an_absent_assignee(
+    redis_url, monkeypatch, only, status
+):
+    """While ana is away and by zoe alone; the receipt, the event and the audit say for whom."""
+    monkeypatch.setenv("RUNNER_AUDIT", "all")
+    site = Site(redis_url, {"ask": lambda: asking(assignees=["ana", "eva"])})
+    client: Client = site.client
+    run, later = site.start("ask"), site.start("ask")
+    (question,), (other,) = run.interrupts(), later.interrupts()
+    assert client.respond(question.id, 5, responder="zoe").status == "forbidden"
+    client.begin_absence(by="ana", to="zoe", until=now() + HOUR, only=only)
+    assert client.respond(question.id, 5, responder="ivy").status == "forbidden"
+    view = read_question(client.engine.store, client.engine.store.interrupts([question.id])[0])
+    assert [away.to for away in view.away] == ["human:|zoe"] * (status == "accepted")
+    receipt = client.respond(question.id, 5, responder="zoe")
+    assert receipt.status == status
+    if status == "accepted":
+        assert receipt.detail == "for ana"
+        (event,) = [event.data for event in run.events() if event.kind == "interrupt.answered"]
+        assert (event["responder"], event["instead_of"]) == ("zoe", "human:|ana")
+        (log,) = client.engine.store.audit_logs
+        entries = [json.loads(text) for _, text in log.after("0")]
+        (entry,) = [each for each in entries if each["type"] == "decided"]
+        assert entry["actor"] == "human:|zoe"
+        assert entry["outcome"]["instead_of"] == "human:|ana"
+    client.end_absence("ana")
+    assert client.respond(other.id, 5, responder="zoe").status == "forbidden"
+    assert client.respond(other.id, 5, responder="ana").status == "accepted"
+
+
 # -- reassigning -------------------------------------------------------------------------------------
 
 
@@ -383,3 +418,112 @@ def test_where_votes_are_signed_only_the_person_lends_theirs(redis_url, keys):
     office = Office(redis_url, rule_of(2))
     with pytest.raises(UsageError, match="reask"):
         reassign(office.engine, office.ask(), "ben", "ana has left", instead_of="ana")
+
+
+EXCLUSIONS = {
+    "requester": ({"exclude": ["requester"]}, "req"),
+    "on behalf": ({"exclude": ["requester"]}, "bea"),
+    "requester of a login": ({"exclude": ["requester"]}, "human:https://login|req"),
+    "person": ({"exclude": ["user:ben"]}, "ben"),
+    "group": ({"exclude": ["group:sales"]}, "sam"),
+    "stage": ({"stages": [Rule(eligible=["ana"], exclude=["user:ben"])]}, "ben"),
+    "agent": ({}, "agent:|bot"),
+    "answerer": ({"exclude": ["answered:first"]}, "ivo"),
+}
+
+
+class Sales:
+    """A directory with sam in sales."""
+
+    def groups(self, principal):
+        """Return sales for sam."""
+        return ["sales"] if principal.sub == "sam" else []
+
+    def roles(self, principal):
+        """Return nothing."""
+        return []
+
+
+SALES = Sales()
+
+
+@pytest.mark.parametrize("exclusion", EXCLUSIONS)
+@pytest.mark.parametrize("who", ["operator", "person"])
+def test_nobody_whom_the_rule_excludes_is_put_in_anothers_place(
+    redis_url, monkeypatch, who, exclusion
+):
+    """They are refused with the reason of a vote, and ana keeps her vote."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:SALES")
+    options, excluded = EXCLUSIONS[exclusion]
+    rule = Rule(
+        **({} if "stages" in options else {"eligible": ["ana"]}), delegate="anyone", **options
+    )
+
+    def ask():
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: ctx.interrupt("first?"), "first")
+        builder.add_node(lambda ctx: ctx.interrupt("pay?", rule=rule).decision, "pay")
+        builder.add_edge("first", "pay")
+        return builder.build()
+
+    site = Site(redis_url, {"ask": ask})
+    client: Client = site.client
+    run = client.start("ask", "go", requester="req", on_behalf_of=["bea"])
+    site.work()
+    client.respond(run.interrupts()[0].id, True, responder="ivo")
+    site.work()
+    (question,) = run.interrupts()
+
+    def lend(to):
+        if who == "person":
+            return client.delegate(question.id, to=to, by="ana")
+        return client.reassign(
+            question.id, to=to, instead_of="ana", reason="ana is ill", by="ops"
+        )
+
+    refused = lend(excluded)
+    assert refused.status == "forbidden"
+    assert client.vote(question.id, "approve", by=excluded).status == "forbidden"
+    assert "may not vote in your place: " in refused.detail
+    assert lend("eva").status == "accepted"
+    assert client.vote(question.id, "approve", by="eva").status == "accepted"
+
+
+@pytest.mark.parametrize("who", ["operator", "person"])
+def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
+    """Until then the other votes, afterwards ana does; nobody can lend until a time that is past."""
+    rule = Rule(eligible=["ana"], delegate="anyone")
+    site = Site(redis_url, {"ask": lambda: asking(rule=rule, action={"amount": 5})})
+    client: Client = site.client
+    (question,), (other,) = (site.start("ask").interrupts() for _ in range(2))
+
+    def lend(question_id, to, until):
+        if who == "person":
+            return client.delegate(question_id, to=to, by="ana", until=until)
+        return client.reassign(question_id, to=to, reason="ana is ill", by="ops", until=until)
+
+    with pytest.raises(UsageError, match="in the future"):
+        lend(question.id, "ben", now() - 1)
+    end = now() + 60_000
+    assert lend(other.id, "ben", end).status == "accepted"
+    view = read_question(client.engine.store, client.engine.store.interrupts([other.id])[0])
+    assert view.delegated == {"human:|ben": "human:|ana"}
+    assert view.delegation_ends == {"human:|ana": end}
+    assert client.vote(other.id, "approve", by="ana").status == "forbidden"
+    assert client.vote(other.id, "approve", by="ben").status == "accepted"
+
+    end = now() + 300
+    assert lend(question.id, "ben", end).status == "accepted"
+    run = client.run(question.run_id)
+    (event,) = [event.data for event in run.events() if event.kind == "interrupt.delegated"]
+    assert event["until"] == end
+    wait_until(lambda: now() > end, "the end of the loan")
+    assert client.vote(question.id, "approve", by="ben").status == "forbidden"
+    view = read_question(client.engine.store, client.engine.store.interrupts([question.id])[0])
+    assert view.delegated == {}
+    assert lend(question.id, "eva", now() + 60_000).status == "accepted"
+    assert client.vote(question.id, "approve", by="ana").status == "forbidden"
+    end = now() + 300
+    assert lend(question.id, "eva", end).status == "accepted"
+    wait_until(lambda: now() > end, "the end of the second loan")
+    assert client.vote(question.id, "approve", by="ana").status == "accepted"

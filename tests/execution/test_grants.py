@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from runner import Agent, GraphBuilder, Status, tool
 from runner.approvals import Auth, Rule, granting
 from runner.approvals.digests import Action
-from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, fits
+from runner.approvals.grants import GrantRecord, check_bounds, check_narrower, check_reach, fits
 from runner.approvals.rules import Grants, Principal, Voter
 from runner.approvals.visit_judge import KnownGrants, VisitJudge
 from runner.errors import ConflictError, GrantRefused, NotFoundError
@@ -362,6 +362,19 @@ def test_a_rule_that_allows_no_grants_any_more_takes_none(redis_url, keys):
     desk.till.refund.approval = rule_of()
     desk.run()
     assert desk.paid() == [120]
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/definitions/code", "#/properties/paid", "#/$defs/code"]
+)
+def test_a_bound_on_an_argument_that_refers_elsewhere(reference):
+    """The reference leads to another part of the tool's schema, so a value that fits is no mistake."""
+    code = {"enum": ["EUR", "CHF"]}
+    properties = {"paid": code, "currency": {"$ref": reference}}
+    schema = {"properties": properties, "definitions": {"code": code}, "$defs": {"code": code}}
+    check_reach({"properties": {"currency": {"const": "EUR"}}}, schema, "bounds")
+    with pytest.raises(GrantRefused):
+        check_reach({"properties": {"currency": {"const": "USD"}}}, schema, "bounds")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from runner import Agent, GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError
 from runner.hooks import AfterNodeCallEvent
+from runner.records import codec
 from runner.testing import ScriptedModel
 
 
@@ -86,7 +87,7 @@ def test_what_is_no_list_fails_the_map(items):
     result = mapped(double, items)("x")
 
     assert result.status is Status.FAILED
-    assert f"needs a list to go over, but got a {type(items).__name__}" in str(
+    assert f"needs a list to go over, but got {codec.kind_of(items)}" in str(
         result.results["m"].error
     )
 

@@ -25,6 +25,7 @@ need("langchain", "dev")
 
 from langchain.agents import create_agent  # noqa: E402 - only where the extra is installed
 from langchain.agents.middleware import HumanInTheLoopMiddleware  # noqa: E402 - as above
+from langchain_core.tools import StructuredTool  # noqa: E402 - as above
 from langgraph import func  # noqa: E402 - as above
 from langgraph.checkpoint.conformance import checkpointer_test, validate  # noqa: E402 - as above
 from langgraph.graph import END, START, StateGraph  # noqa: E402 - as above
@@ -404,6 +405,59 @@ def test_tool_calls_are_reviewed_one_by_one(mode):
 
     assert (MADE, ended.output) == (["9"], "done")
     assert ended.usage == {"inputTokens": 20, "outputTokens": 10, "totalTokens": 30}
+
+
+REFERRING = {
+    "type": "object",
+    "properties": {
+        "order": {"$ref": "#/definitions/order"},
+        "instead": {"$ref": "#/properties/order"},
+    },
+    "required": ["order"],
+    "definitions": {"order": {"type": "object", "properties": {"id": {"$ref": "#/$defs/id"}}}},
+    "$defs": {"id": {"type": "integer", "minimum": 1}},
+}
+
+
+@pytest.mark.parametrize("approval", [None, Rule()])
+def test_references_of_a_tools_schema_lead_to_its_own_parts(approval):
+    """An edit is checked by them, in the schema of a decision and in that of a rule's votes."""
+
+    def refund(order, instead=None):
+        MADE.append(order["id"])
+
+    tool = StructuredTool(name="refund", description="-", func=refund, args_schema=REFERRING)
+
+    def compiled(checkpointer):
+        review = {"refund": {"allowed_decisions": ["approve", "edit"]}}
+        return create_agent(
+            Model(
+                replies=[reply(call("refund", "c1", order={"id": 7})), reply(content="done")]
+            ),
+            [tool],
+            middleware=[HumanInTheLoopMiddleware(review)],
+            checkpointer=checkpointer,
+        )
+
+    run = StoredNode(lambda: LangGraphNode(compiled, approval=approval, name="agent"))
+    (question,) = waits(run.execute())
+
+    def edited(**args):
+        edit = {"type": "edit", "edited_action": {"name": "refund", "args": args}}
+        return mismatch(question.response_schema, args if approval else edit)
+
+    assert not edited(order={"id": 8})
+    assert not edited(order={"id": 8}, instead={"id": 9})
+    assert edited(order={"id": 0})
+    assert edited(order={"id": 8}, instead={"id": 0})
+    assert edited(order={"id": 8, "amount": 1})
+    if not approval:
+        args = {"order": {"id": 8}}
+        run.answer(
+            question, {"type": "edit", "edited_action": {"name": "refund", "args": args}}
+        )
+        assert done(run.execute()).output == "done"
+        assert MADE == [8]
 
 
 @pytest.mark.parametrize("mode", ["batched", "per_call"])

@@ -50,6 +50,15 @@ def test_what_can_not_be_retried_is_refused(worker, store):
         write_retry(store, run_id)
 
 
+def test_a_misspelled_node_gets_the_name_that_was_meant(worker, store):
+    """At a retry and at a fork."""
+    run_id = worker.start("refund>pay")
+    worker.fail(worker.claim(run_id, "refund").token)
+    for change in (write_retry, fork):
+        with pytest.raises(NotFoundError, match=r"Did you mean 'refund'\?$"):
+            change(store, run_id, "refnd")
+
+
 def test_a_run_that_waits_may_be_forked(worker, store):
     """What had not completed starts again in the new run, and asks questions of its own."""
     run_id = worker.start("a b")

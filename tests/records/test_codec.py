@@ -143,6 +143,7 @@ def test_a_users_object_may_have_our_reserved_keys(key):
         ("\ud800", "output holds a lone surrogate"),
         ({"\ud800": 1}, "a key of output holds a lone surrogate"),
         ({"b": Blob(data=b"\xff")}, "output.b is a Blob that has no JSON form"),
+        (object(), "output is an object, which can't be stored"),
         (nested(66), "is nested deeper than 64 levels"),
         (Odd(), "use JSON data, bytes or a pydantic model"),
     ],

@@ -75,11 +75,17 @@ LENT = replace(RULE, delegate="anyone")
 
 
 def word(
-    question: str, name: str, to: str, groups=("finance",), operation: str = "delegate"
+    question: str,
+    name: str,
+    to: str,
+    groups=("finance",),
+    *,
+    operation: str = "delegate",
+    until: int | None = None,
 ) -> dict:
     """What somebody signs who lets another vote."""
     body = operation_body(
-        question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}"
+        question, operation, f"human:{LOGIN}|{name}", to=f"human:{LOGIN}|{to}", until=until
     )
     return sign(
         body,
@@ -575,10 +581,13 @@ def test_a_vote_may_be_in_the_place_of_another():
     question, stored, votes = CASES[-1]
     assert judge(question, stored, evidence(votes)).approved
     eve, ben = votes
+    lasts = word(stored.id, "ana", "eve", until=(NOW + 60) * 1000)
+    assert judge(question, stored, evidence([{**eve, "lent": lasts}, ben])).approved
     for lent, why in (
         (word(stored.id, "ana", "fay"), "something else"),
         (word(stored.id, "ana", "eve", operation="comment"), "something else"),
         (word(stored.id, "ana", "eve", groups=()), "not one of those"),
+        (word(stored.id, "ana", "eve", until=(NOW - ballots.SKEW) * 1000), "had ended"),
         (word(stored.id, "rob", "eve"), "asked for this"),
         (word("00other.pay.1.x", "ana", "eve"), "another question"),
         (

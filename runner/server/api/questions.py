@@ -67,6 +67,9 @@ class Signed(RequestBody):
     )
 
 
+LoanEnd = Field(default=None, description="In ms since 1970: from then on it no longer counts.")
+
+
 class VoteRequest(Signed):
     """A decision: `response` is the answer of "respond", or the whole new arguments of "edit".
 
@@ -297,6 +300,7 @@ class Delegation(Signed):
     """The person who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
 
     to: str = Field(min_length=1)
+    until: int | None = LoanEnd
 
 
 class Comment(Signed):
@@ -328,7 +332,8 @@ def release(question_id: str, body: OwnSignature, person: Decides, services: Ser
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
 def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
     """Delegate your vote, if the rule allows it."""
-    return answered(act(services, person, question_id, "delegate", body.proof, to=body.to))
+    options = body.model_dump(exclude={"proof"})
+    return answered(act(services, person, question_id, "delegate", body.proof, **options))
 
 
 @router.post("/{question_id}:comment", summary="Comment on a question")
@@ -375,6 +380,7 @@ class Reassignment(RequestBody):
     instead_of: str | None = Field(
         default=None, description="By default the only person that the rule names."
     )
+    until: int | None = LoanEnd
 
 
 @router.post("/{question_id}:reassign", summary="Have another person decide an open question")

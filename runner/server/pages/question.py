@@ -529,7 +529,9 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
             yield Line(
                 kind,
                 event.at,
-                plain_name(name),
+                f"{plain_name(name)} for {plain_name(str(data['instead_of']))}"
+                if data.get("instead_of")
+                else plain_name(name),
                 action,
                 str(text or ""),
                 str(data.get("effect") or ""),
