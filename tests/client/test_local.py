@@ -52,6 +52,7 @@ def test_a_failed_run_does_not_stand_in_the_way():
     assert graph("good").status is Status.COMPLETED
 
 
+@pytest.mark.full
 def test_runs_that_are_over_are_forgotten():
     """A graph that is called for ever holds the memory of its last run only."""
     graph = single(ident)

@@ -577,6 +577,7 @@ def test_a_hook_may_ask_by_a_rule(run_graph):
 POINTS = ["start", "after_effect", "after_record", "before_use", "after_use", "before_commit"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("moment", ["before the last vote", "after it"])
 def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, moment, point):
@@ -765,6 +766,7 @@ def test_a_copied_decision_is_not_one(run_graph, keys):
     assert second.result.results["ask"].status is Status.HELD
 
 
+@pytest.mark.full
 def test_another_language_recomputes_the_digests_of_a_real_question(run_graph):
     """What `interrupts show --json` names under `digests` is all that is hashed, key by key."""
     till = Till(replace(TWO, weights={"role:cfo": 2}))

@@ -44,6 +44,8 @@ from tests.integrations import (  # noqa: E402 - as above
     strands_agents,
 )
 
+pytestmark = pytest.mark.full
+
 keys = test_forged_writes.keys
 
 AMOUNT = 12_345

@@ -123,6 +123,7 @@ def of_nested_openai_agents():
     return openai_sdk_agents.node(factory=build)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make",
     [of_strands, of_pydantic_ai, of_langgraph, of_openai_agents, of_nested_openai_agents],

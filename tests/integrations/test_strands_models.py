@@ -27,6 +27,7 @@ def test_a_strands_provider_is_a_model():
         assert isinstance(provider(served), Model)
 
 
+@pytest.mark.full
 def test_an_agent_of_ours_works_on_it():
     """Text, tool calls, streaming, a pause for a person and usage work over the real wire format."""
     with endpoint(*sums.replies(said="Adding.")) as served:

@@ -470,6 +470,7 @@ CALLS = int(os.environ.get("CALLS", "2500"))
 """Calls of each slow case; `CALLS=25000 pytest -m slow` on this file makes 100,000."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("seed", "calls"),
     [(0, 300), *(pytest.param(seed, CALLS, marks=SLOW) for seed in (1, 2, 3, 4))],

@@ -34,6 +34,10 @@ def event_loop(monkeypatch):
         yield
 
 
+SETTINGS = Settings(webhook_allow="127.0.0.0/8")
+"""Reading them takes as long as building the application."""
+
+
 class Site:
     """An application on a store whose nodes run in this process, when a test says so."""
 
@@ -41,7 +45,7 @@ class Site:
         self.registry = Registry()
         for name, build in graphs.items():
             self.registry.add(name, build)
-        self.settings = Settings(redis_url=url, webhook_allow="127.0.0.0/8")
+        self.settings = SETTINGS.model_copy(update={"redis_url": url})
         self.bells = deque()
         self.client = Client(
             store=open_store(self.settings), dispatcher=self, registry=self.registry

@@ -40,6 +40,7 @@ CHECKED = [
 numbers = itertools.count()
 
 
+@pytest.mark.full
 def test_every_answer_in_json_is_described():
     """By its type, and under a code that is there; nothing is described that is no route."""
     paths = create_app().openapi()["paths"]
@@ -85,6 +86,7 @@ def test_the_description_is_valid():
     assert schemes == set(document["components"]["securitySchemes"])
 
 
+@pytest.mark.full
 def test_statuses_and_kinds_are_named():
     """A status is one of a set; an event's kind, too, or one of a later version, as a notice's is."""
     schemas = create_app().openapi()["components"]["schemas"]
@@ -107,6 +109,7 @@ def test_statuses_and_kinds_are_named():
     assert (named(event), TEXT in event["anyOf"]) == ({*EventKind}, True)
 
 
+@pytest.mark.full
 def test_a_description_with_a_broken_reference_is_not_valid():
     """The control of the test above."""
     document = create_app().openapi()

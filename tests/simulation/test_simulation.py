@@ -44,8 +44,8 @@ from tests.simulation.world import Setting, World, in_memory
 SEEDS = 200
 PART = 50
 QUICK = range(1, 6)
-ON_REDIS = range(1, 41)
-RACES = range(1, 41)
+ON_REDIS = range(1, 21)
+RACES = range(1, 21)
 VOTED = (5, 96)
 """Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
 RECOVERED = (1, 182, 224)
@@ -53,7 +53,7 @@ RECOVERED = (1, 182, 224)
 in the third an item is cancelled at work and starts again when its run is retried."""
 STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
-FAIR = range(1, 51)
+FAIR = range(1, 26)
 """Seeds in which runs take turns."""
 KEYED = range(1, 13)
 """Seeds in which runs of a key exclude or follow each other, and a limit is paused."""
@@ -75,7 +75,7 @@ def test_some_clusters_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
+@pytest.mark.parametrize("first", range(1, SEEDS // 2 + 1, PART))
 def test_many_clusters_keep_every_promise(first):
     """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
     for seed in range(first, first + PART):
@@ -88,6 +88,7 @@ def test_what_once_failed_holds(seed):
     holds(seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", VOTED)
 def test_votes_keep_every_promise(seed):
     """What runs is what the votes come to, once, whoever votes when: and all runs end."""
@@ -95,7 +96,7 @@ def test_votes_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(1, SEEDS + 1, PART))
+@pytest.mark.parametrize("first", range(1, SEEDS // 2 + 1, PART))
 def test_many_votes_keep_every_promise(first):
     """What runs is what the votes come to, once, whoever votes when: and all runs end."""
     for seed in range(first, first + PART):
@@ -110,10 +111,10 @@ def test_retries_and_forks_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(201, 251, PART))
+@pytest.mark.parametrize("first", range(201, 226, 25))
 def test_many_retries_and_forks_keep_every_promise(first):
     """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
-    for seed in range(first, first + PART):
+    for seed in range(first, first + 25):
         holds(seed, draw=recovered)
 
 
@@ -125,10 +126,10 @@ def test_runs_that_take_turns_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", FAIR[::50])
+@pytest.mark.parametrize("first", FAIR[::25])
 def test_many_runs_that_take_turns_keep_every_promise(first, redis_url):
     """No doorbell waits for ever, and Redis rings for the same ones; nor where requests are cut in two."""
-    for seed in range(first, first + 50):
+    for seed in range(first, first + 25):
         holds(seed, draw=in_turns)
     same_on_redis(range(first, first + 5), redis_url, in_turns)
     for seed in range(first, first + 5):
@@ -147,6 +148,7 @@ def holds_in_partitions(seed, url) -> None:
     assert not error, report(history, error, make, command)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", CROWDED[2:3])
 def test_runs_of_two_partitions_share_a_limit(seed, redis_url):
     """No two nodes under a limit of one are at work, and all runs end, whatever dies between two requests."""
@@ -161,6 +163,7 @@ def test_many_runs_of_two_partitions_share_a_limit(first, redis_url):
         holds_in_partitions(seed, redis_url)
 
 
+@pytest.mark.full
 def test_partitions_that_count_alone_are_noticed(redis_url):
     """Control: where each partition counts the limit for itself, two nodes are at work."""
 
@@ -174,6 +177,7 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
     assert error.startswith("I12: ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", KEYED[3:7])
 def test_runs_of_a_key_keep_every_promise(seed):
     """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
@@ -194,6 +198,7 @@ def test_many_runs_of_a_key_keep_every_promise(redis_url):
 # -- one seed, one history -----------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_seed_is_one_history():
     """The same seed gives the same steps, replies and events, byte by byte, in another process too (I10)."""
     mine = play(drawn(3))
@@ -246,6 +251,7 @@ def same_on_redis(seeds, url, draw=drawn) -> None:
         assert (other.log, other.events) == (memory.log, memory.events), f"seed {seed}"
 
 
+@pytest.mark.full
 def test_a_cluster_on_redis_has_the_same_history(redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
     same_on_redis(ON_REDIS[4:6], redis_url)
@@ -378,6 +384,7 @@ def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
     assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("saboteur", sabotage.OF_RECOVERY, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur):
     """Without it some seed with retries and forks breaks a promise."""
@@ -394,6 +401,7 @@ def test_a_missing_mechanism_of_keys_is_noticed(saboteur):
     assert error.partition(":")[0] in {"I13", "I14", "I15"}
 
 
+@pytest.mark.full
 def test_a_failing_seed_is_explained():
     """Of a failing history only steps that matter are left, with the seed and the command to repeat it."""
     history, error = caught(sabotage.SilentSettle)
