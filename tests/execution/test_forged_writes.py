@@ -66,7 +66,7 @@ def keys(tmp_path, monkeypatch):
 EXACT = ("1042", 120)
 POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint", "times")
 MOMENTS = ("before", "between", "after")
-WRITES = int(os.environ.get("WRITES", "100"))
+WRITES = int(os.environ.get("WRITES", "50"))
 """Changes at each point and level in the slow suite; `make writes` makes 1,000."""
 
 
@@ -374,7 +374,7 @@ def tried(shop: Shop, chance: random.Random, kind: str = "") -> str:
 @pytest.mark.full
 @pytest.mark.parametrize("level", [1, 2, 3])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("count", [6, pytest.param(WRITES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(WRITES, marks=pytest.mark.slow)])
 def test_no_change_has_an_effect(redis_url, keys, count, point, level):
     """Whatever is written at a point, a call is made as two people approved it, once, or not at all."""
     rule = Rule(eligible=["group:finance"], need=2, auth=Auth(level=level))

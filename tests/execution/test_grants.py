@@ -466,7 +466,7 @@ def _forged(desk: Desk, record, chance: random.Random):
 @pytest.mark.full
 @pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.parametrize(
-    "count", [12, pytest.param(test_forged_writes.WRITES, marks=pytest.mark.slow)]
+    "count", [4, pytest.param(test_forged_writes.WRITES, marks=pytest.mark.slow)]
 )
 def test_no_grant_that_was_written_has_an_effect(redis_url, keys, count, level):
     """Two must grant it, ana has: whatever is written to it, no call is made by it."""
@@ -487,7 +487,7 @@ def test_no_grant_that_was_written_has_an_effect(redis_url, keys, count, level):
 @pytest.mark.full
 @pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.parametrize(
-    "count", [12, pytest.param(test_forged_writes.WRITES, marks=pytest.mark.slow)]
+    "count", [4, pytest.param(test_forged_writes.WRITES, marks=pytest.mark.slow)]
 )
 def test_a_grant_that_holds_is_not_widened_by_a_write(redis_url, keys, count, level):
     """Both have granted it: calls beyond what they signed are not made."""
