@@ -26,7 +26,7 @@ from runner.testing.plugin import clock, crash_at, fake_store, private_store, ru
 __all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
-# `make test` runs the profile quick, with FULL=1 full, `make test-all` thorough; large machines take a tenth of it.
+# `make test` runs the profile quick, with FULL=1 full, `make test-all` thorough; large ones take a tenth.
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=15)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
@@ -36,7 +36,7 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
-# `Settings()` parses pyproject.toml, and a connection asks for the version of its client: a tenth of the time.
+# Settings parse pyproject.toml, and connections ask for the version of their client: a tenth of the time.
 tomllib._parser.loads = functools.lru_cache(8)(tomllib._parser.loads)
 importlib.metadata.version = functools.cache(importlib.metadata.version)
 
