@@ -31,6 +31,8 @@ from tests.integrations import (  # noqa: E402 - as above
     strands_agents,
 )
 
+pytestmark = pytest.mark.full
+
 CALLED: list[str] = []
 
 
@@ -123,7 +125,6 @@ def of_nested_openai_agents():
     return openai_sdk_agents.node(factory=build)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "make",
     [of_strands, of_pydantic_ai, of_langgraph, of_openai_agents, of_nested_openai_agents],

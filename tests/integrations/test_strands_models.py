@@ -13,6 +13,8 @@ need("openai", "openai")
 
 from strands.models.openai import OpenAIModel  # noqa: E402 - only where the extras are installed
 
+pytestmark = pytest.mark.full
+
 
 def provider(served):
     return OpenAIModel(
@@ -27,7 +29,6 @@ def test_a_strands_provider_is_a_model():
         assert isinstance(provider(served), Model)
 
 
-@pytest.mark.full
 def test_an_agent_of_ours_works_on_it():
     """Text, tool calls, streaming, a pause for a person and usage work over the real wire format."""
     with endpoint(*sums.replies(said="Adding.")) as served:

@@ -28,6 +28,8 @@ from runner.server.openapi import ANSWERS, TEXT
 STREAM = "GET /v1/events"
 """It never ends."""
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = 20
 
 CHECKED = [
@@ -40,7 +42,6 @@ CHECKED = [
 numbers = itertools.count()
 
 
-@pytest.mark.full
 def test_every_answer_in_json_is_described():
     """By its type, and under a code that is there; nothing is described that is no route."""
     paths = create_app().openapi()["paths"]
@@ -86,7 +87,6 @@ def test_the_description_is_valid():
     assert schemes == set(document["components"]["securitySchemes"])
 
 
-@pytest.mark.full
 def test_statuses_and_kinds_are_named():
     """A status is one of a set; an event's kind, too, or one of a later version, as a notice's is."""
     schemas = create_app().openapi()["components"]["schemas"]
@@ -109,7 +109,6 @@ def test_statuses_and_kinds_are_named():
     assert (named(event), TEXT in event["anyOf"]) == ({*EventKind}, True)
 
 
-@pytest.mark.full
 def test_a_description_with_a_broken_reference_is_not_valid():
     """The control of the test above."""
     document = create_app().openapi()
