@@ -184,21 +184,6 @@ def test_a_tool_may_ask_one_thing_after_the_other() -> None:
     assert before == [False, True, True]
 
 
-@pytest.mark.parametrize("answer", [False, 0, "", [], {}])
-def test_an_empty_answer_is_an_answer(answer: Any) -> None:
-    """`False`, `0` and "" are answers like any other."""
-
-    @tool(context=True)
-    def ask(tool_context: ToolContext) -> dict[str, Any]:
-        """Ask."""
-        return {"answer": tool_context.interrupt("q")}
-
-    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
-    node.run()
-    done(node.resume(q=answer))
-    assert node.results[0]["content"] == [{"json": {"answer": answer}}]
-
-
 def test_a_persons_answer_wins_over_one_given_in_advance() -> None:
     """Once a person has answered, that answer is returned, whatever is given in advance."""
 

@@ -386,16 +386,6 @@ def test_a_function_gets_the_approval(run_graph, decision, response, returned):
     assert run.result.results["ask"].output == {"decision": decision, "response": returned}
 
 
-def test_a_rejection_is_a_decision(run_graph):
-    """It raises nothing."""
-    run = run_graph(chain(ask=asking(ONE)).build())
-    vote(run, "ana", "reject", comment="no")
-    assert run.result.results["ask"].output == {
-        "decision": "reject",
-        "response": {"rejected": "no"},
-    }
-
-
 def test_a_later_node_does_what_was_approved(run_graph):
     """It names the question and the action; its effect has the key of the approval."""
     paid = []

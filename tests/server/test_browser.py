@@ -385,23 +385,6 @@ def test_an_answer_with_the_keyboard_alone(site, tab):
     assert tab.problems == []
 
 
-def test_an_answer_without_javascript(site, served, browser):
-    """Pages are whole, forms are forms."""
-    run = site.start("approval")
-    context = browser.new_context(base_url=served.url, java_script_enabled=False)
-    page = context.new_page()
-
-    page.goto("/inbox")
-    page.click("table a")
-    page.check("input[name='f.ok'][value='true']")
-    page.click("text=Send the answer")
-    assert "accepted" in page.inner_text("main")
-    site.work()
-
-    assert str(run.status) == "completed"
-    context.close()
-
-
 def test_the_graph_is_live(site, tab):
     """What happens to the run is on the page without loading it again."""
     run = site.start("approval")
@@ -542,15 +525,14 @@ def test_a_typed_amount_is_not_lost_without_javascript(redis_url, browser, label
     )
 
 
-@pytest.mark.parametrize("scripts", [True, False])
-def test_a_grant_is_made_used_and_revoked(redis_url, browser, scripts):
+def test_a_grant_is_made_used_and_revoked(redis_url, browser):
     """Two people make it, a call begins by it without a question, and once it is revoked they are asked."""
     PAID.clear()
     site = Site(redis_url, {"till": till})
     (question,) = site.start("till", "go").interrupts()
     finance(site, "ana")
     with Served(site.app, free_port()) as served:
-        page = browser.new_page(java_script_enabled=scripts)
+        page = browser.new_page()
         page.goto(f"{served.url}/q/{question.id}")
         page.click("text=the next ones like this, up to")
         page.fill("[name='max.amount']", "150")
