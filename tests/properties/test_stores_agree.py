@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import astuple, replace
 
 import hypothesis
-import pytest
 import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -1103,7 +1102,6 @@ class Migrations(Agreement):
             assert replayed.arrivals == run.arrived
 
 
-@pytest.mark.full
 def test_moved_runs_are_the_same_in_both_stores(store_server):
     """Whatever the two shapes and the request are, the stores agree, and what is there fits the history."""
     kind = type("Machine", (Migrations,), {"url": store_server.url})
@@ -1192,7 +1190,6 @@ class Progress(Migrations):
             self.repeat()
 
 
-@pytest.mark.full
 def test_runs_that_go_on_are_the_same_in_both_stores(store_server):
     """Whatever the graph, the common way through it leaves the same in both stores after each step."""
     kind = type("Machine", (Progress,), {"url": store_server.url})
