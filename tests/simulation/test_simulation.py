@@ -53,7 +53,7 @@ RECOVERED = (1, 182, 224)
 in the third an item is cancelled at work and starts again when its run is retried."""
 STARTED_TWICE = 70011
 """A seed with races in which others look at a run before its start, sent twice, has a reply."""
-FAIR = range(1, 26)
+FAIR = range(1, 51)
 """Seeds in which runs take turns."""
 KEYED = range(1, 13)
 """Seeds in which runs of a key exclude or follow each other, and a limit is paused."""
@@ -111,10 +111,10 @@ def test_retries_and_forks_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", range(201, 226, 25))
+@pytest.mark.parametrize("first", range(201, 251, PART))
 def test_many_retries_and_forks_keep_every_promise(first):
     """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
-    for seed in range(first, first + 25):
+    for seed in range(first, first + PART):
         holds(seed, draw=recovered)
 
 
@@ -126,10 +126,10 @@ def test_runs_that_take_turns_keep_every_promise(seed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("first", FAIR[::25])
+@pytest.mark.parametrize("first", FAIR[::50])
 def test_many_runs_that_take_turns_keep_every_promise(first, redis_url):
     """No doorbell waits for ever, and Redis rings for the same ones; nor where requests are cut in two."""
-    for seed in range(first, first + 25):
+    for seed in range(first, first + 50):
         holds(seed, draw=in_turns)
     same_on_redis(range(first, first + 5), redis_url, in_turns)
     for seed in range(first, first + 5):
@@ -177,7 +177,6 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
     assert error.startswith("I12: ")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("seed", KEYED[3:7])
 def test_runs_of_a_key_keep_every_promise(seed):
     """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
@@ -384,7 +383,6 @@ def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
     assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("saboteur", sabotage.OF_RECOVERY, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur):
     """Without it some seed with retries and forks breaks a promise."""
