@@ -504,27 +504,6 @@ def test_any_answer_can_be_sent_as_json(redis_url, browser, scripts):
     assert run.result().results["ask"].output == answer
 
 
-@pytest.mark.parametrize(("label", "amount"), [("with changes", 1.5), ("as proposed", None)])
-def test_a_typed_amount_is_not_lost_without_javascript(redis_url, browser, label, amount):
-    """Who types an amount and presses *Approve* is asked which of the two is meant."""
-    site, run = paying(redis_url, {"amount": 10599.52})
-    with Served(site.app, free_port()) as served:
-        page = browser.new_page(java_script_enabled=False)
-        page.goto(f"{served.url}/q/{run.interrupts()[0].id}")
-        page.click("text=Change the arguments")
-        page.fill("[name='f.amount']", "1.5")
-        page.click("button:text-is('Approve')")
-        assert (page.inner_text("del"), page.inner_text("ins")) == ("10599.52", "1.5")
-        assert len(site.client.engine.store.votes(run.interrupts()[0].id)) == 0
-        page.click(f"button:text-is('Approve {label}')")
-        page.wait_for_selector("[data-result=accepted]")
-        page.close()
-    site.work()
-    assert run.result().results["pay"].output == (
-        ["edit", {"amount": amount}] if amount else ["approve", True]
-    )
-
-
 def test_a_grant_is_made_used_and_revoked(redis_url, browser):
     """Two people make it, a call begins by it without a question, and once it is revoked they are asked."""
     PAID.clear()
