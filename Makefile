@@ -34,9 +34,9 @@ help: ## Print this list
 run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
 	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
 
-# Many tests wait for processes: three at once on two cores.
-test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
-	$(BIN)/pytest -q -n 3 --dist loadfile --hypothesis-profile quick --ignore tests/chaos -m "not slow and not chaos" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
+# Few quick tests wait; of the others many wait for processes: three at once on two cores.
+test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, with FULL=1 all but the slow tests; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
+	$(BIN)/pytest -q $(if $(FULL),-n 3 --hypothesis-profile full,-n 2 --hypothesis-profile quick) --dist loadfile --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
 	$(BIN)/pytest -q -n 3 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
+import importlib.metadata
 import os
+import re
 import shutil
 import signal
 import sys
 import tempfile
+import tomllib._parser
 from pathlib import Path
 
 import hypothesis
@@ -22,8 +26,9 @@ from runner.testing.plugin import clock, crash_at, fake_store, private_store, ru
 __all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
-# `make test` runs the profile quick, `make test-all` thorough; the large machines take a tenth of it.
-hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=40)
+# `make test` runs the profile quick, with FULL=1 full, `make test-all` thorough; large ones take a tenth.
+hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=15)
+hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
 hypothesis.settings.register_profile(
     "thorough", deadline=None, print_blob=True, max_examples=1_000
@@ -31,8 +36,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("suite")
 
 
+# Settings parse pyproject.toml, and connections ask for the version of their client: a tenth of the time.
+tomllib._parser.loads = functools.lru_cache(8)(tomllib._parser.loads)
+importlib.metadata.version = functools.cache(importlib.metadata.version)
+
 NEED_A_STORE = {"databases", "runner_store", "shop_url", "store_server"}
 """The fixtures that start a server for many tests."""
+
+OF_A_MODULE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(full|slow|chaos)\b", re.MULTILINE)
+"""The mark that a whole module has."""
 
 STORE = pytest.StashKey[str]()
 """The path of the server of the tests' stores."""
@@ -71,6 +83,14 @@ def pytest_sessionstart(session):
     """Name the server of the tests, also with -q, which leaves out the header."""
     if reporter := session.config.pluginmanager.get_plugin("terminalreporter"):
         reporter.write_line(f"store: {session.config.stash[STORE]}")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """Import no module all of whose tests are left out: some take a second."""
+    if collection_path.suffix == ".py":
+        marks = OF_A_MODULE.search(collection_path.read_text())
+        return (marks and f"not {marks[1]}" in config.option.markexpr) or None
+    return None
 
 
 def pytest_collection(session):

@@ -47,6 +47,7 @@ def packages(statement: str) -> set[str]:
     return set(json.loads(done.stdout))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "statement", ["import runner", EVERY_NAME], ids=["package", "every name"]
 )
@@ -62,6 +63,7 @@ def modules_of(*arguments: str) -> tuple[int, str]:
     return done.stderr.count("import time:"), done.stdout
 
 
+@pytest.mark.full
 def test_the_version_is_shown_without_the_commands():
     """`runner --version` imports what `import runner` does; control: `runner version` does more."""
     package, _ = modules_of("-c", "import runner")

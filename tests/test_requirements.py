@@ -46,6 +46,7 @@ def test_the_pinned_versions_are_ones_that_the_project_allows():
     assert missing == []
 
 
+@pytest.mark.full
 def test_what_pinned_versions_need_is_pinned():
     """All that a pinned version depends on is pinned, for `make` installs no dependencies but those."""
     pinned = {canonicalize_name(name): version for name, version in PINNED.findall(PINS)}

@@ -419,6 +419,7 @@ def respond(graph, question, response):
     return graph([{"interruptResponse": answer}])
 
 
+@pytest.mark.full
 def test_agents_over_one_sum_ask_once():
     """Twenty agents over the budget of their run ask one question, whose answer all of them go on with."""
     store = MemoryStore()

@@ -19,7 +19,6 @@ from runner.hooks import (
     BeforeToolsEvent,
 )
 from runner.records.executors import Input
-from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
 from tests.waiting import wait_until
 
@@ -148,15 +147,6 @@ def test_ids_that_a_provider_uses_twice_are_made_unique() -> None:
 # -- a tool that asks --------------------------------------------------------------------------------
 
 
-def test_a_tool_that_asks_leaves_no_result_behind() -> None:
-    """The assistant's message is in the conversation, no tool result is, and nothing is lost."""
-    node = Ledger().node([use("ask", word="a")], "end")
-    outcome = node.run()
-    assert isinstance(outcome, Interrupted)
-    assert [q.name for q in outcome.interrupts] == ["ask_a"]
-    assert [m["role"] for m in node.messages] == ["user", "assistant"]
-
-
 @pytest.mark.parametrize(
     ("executor", "ran"), [("concurrent", ["a", "ask b", "c"]), ("sequential", ["a", "ask b"])]
 )
@@ -173,17 +163,6 @@ def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
     done(node.resume(ask_b="yes"))
     assert sorted(ledger.ran) == ["a", "ask b", "ask b", "c"]
     assert [r["content"][0]["text"] for r in node.results] == ["noted a", "b: yes", "noted c"]
-
-
-def test_a_resume_repeats_no_model_call() -> None:
-    """The stored reply is used, the model is asked once a turn, and the answer adds no message."""
-    ledger = Ledger()
-    node = ledger.node([use("ask", word="a")], "end")
-    node.run()
-    assert ledger.asked_model == 1
-    done(node.resume(ask_a=1))
-    assert ledger.asked_model == 2
-    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "assistant"]
 
 
 def test_a_tool_may_ask_one_thing_after_the_other() -> None:
@@ -203,46 +182,6 @@ def test_a_tool_may_ask_one_thing_after_the_other() -> None:
     done(node.resume(two=False))
     assert node.results[0]["content"] == [{"text": "[1,false]"}]
     assert before == [False, True, True]
-
-
-def test_partial_answers_leave_the_other_tools_alone() -> None:
-    """A tool without an answer isn't run again and keeps its question."""
-    ledger = Ledger()
-    node = ledger.node([use("ask", word="a"), use("ask", word="b")], "end")
-    node.run()
-    node.resume(ask_b="B")
-    assert sorted(ledger.ran) == ["ask a", "ask b", "ask b"]
-    assert node.names == ["ask_a"]
-    done(node.resume(ask_a="A"))
-    assert [r["content"][0]["text"] for r in node.results] == ["a: A", "b: B"]
-
-
-@pytest.mark.parametrize("answer", [False, 0, "", [], {}])
-def test_an_empty_answer_is_an_answer(answer: Any) -> None:
-    """`False`, `0` and "" are answers like any other."""
-
-    @tool(context=True)
-    def ask(tool_context: ToolContext) -> dict[str, Any]:
-        """Ask."""
-        return {"answer": tool_context.interrupt("q")}
-
-    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
-    node.run()
-    done(node.resume(q=answer))
-    assert node.results[0]["content"] == [{"json": {"answer": answer}}]
-
-
-def test_an_answer_given_in_advance_asks_no_person() -> None:
-    """`response=` returns at once, also when it is False."""
-
-    @tool(context=True)
-    def ask(tool_context: ToolContext) -> str:
-        """Ask, with the answer at hand."""
-        return str(tool_context.interrupt("q", response=False))
-
-    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
-    done(node.run())
-    assert node.results[0]["content"] == [{"text": "False"}]
 
 
 def test_a_persons_answer_wins_over_one_given_in_advance() -> None:
@@ -328,23 +267,6 @@ def test_a_question_that_a_tool_may_not_ask_ends_the_invocation() -> None:
 
 
 # -- before and around tools -------------------------------------------------------------------------
-
-
-def test_a_before_callback_that_asks_holds_its_tool_back() -> None:
-    """The tool runs after the answer only, once."""
-
-    def gate(event: BeforeToolCallEvent) -> None:
-        if event.interrupt("may_it") != "yes":
-            event.cancel_tool = "the person said no"
-
-    for answer, text, ran in [("yes", "noted a", ["a"]), ("no", "the person said no", [])]:
-        ledger = Ledger()
-        node = ledger.node([use("note", word="a")], "end", hooks=((BeforeToolCallEvent, gate),))
-        node.run()
-        assert ledger.ran == []
-        done(node.resume(may_it=answer))
-        assert ledger.ran == ran
-        assert node.results[0]["content"] == [{"text": text}]
 
 
 def test_a_before_callback_may_change_the_call() -> None:

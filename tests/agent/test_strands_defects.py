@@ -77,15 +77,6 @@ def broken(ctx):
     raise ValueError("broken")
 
 
-def test_a_failure_beside_a_question_wedges_nothing(store):
-    """The run fails visibly and its question is withdrawn; the graph takes the next task."""
-    graph = build(store, [("s", "x"), ("s", "y")], s=name_of, x=asker(), y=broken)
-
-    assert graph("one").status is Status.FAILED
-    assert not store.open_interrupts()
-    assert graph("two").status is Status.FAILED
-
-
 def test_a_question_beside_a_failure_stays_answerable(store):
     """Where other branches go on, the question is published and its answer counts."""
     graph = build(store, [("s", "x"), ("s", "y")], "continue", s=name_of, x=asker(), y=broken)
@@ -123,16 +114,6 @@ def test_an_answer_on_a_cycle_is_never_dropped(store):
 
     assert ended.status is Status.COMPLETED
     assert ended.execution_order == ["write", "review", "write", "review", "publish"]
-
-
-def test_the_same_call_id_in_two_nodes_is_two_questions(store):
-    """Providers number their calls alike; each answer reaches its own node."""
-    graph = build(store, [("s", "x"), ("s", "y")], s=name_of, x=asker(), y=asker())
-    waiting = graph("go")
-
-    assert len({question.id for question in waiting.interrupts}) == 2
-    ended = graph(answers(waiting, x="one", y="two"))
-    assert [ended.results[node].output for node in "xy"] == ["person: one", "person: two"]
 
 
 class Verdict(pydantic.BaseModel):
@@ -236,21 +217,6 @@ def test_nodes_share_no_invocation_state(store):
     graph("go", invocation_state={"given": 1})
 
     assert seen == [{"given": 1}] * 3
-
-
-def test_inputs_come_in_the_order_of_the_edges(store):
-    """The texts of upstream nodes stand in the order in which their edges were added."""
-    names = ["n", "c", "x", "a", "m"]
-    seen = []
-    nodes = {"s": name_of, **dict.fromkeys(names, None)}
-    edges = [("s", name) for name in names] + [(name, "end") for name in names]
-    made = {
-        name: (lambda ctx: ctx.node_id) if node is None else node
-        for name, node in nodes.items()
-    }
-    build(store, edges, **made, end=lambda ctx: seen.append(list(ctx.inputs)))("go")
-
-    assert seen == [names]
 
 
 def test_a_window_never_drops_the_call_that_waits(store):

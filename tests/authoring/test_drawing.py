@@ -270,6 +270,7 @@ def large(count, *edges):
     return wired({f"n{number}": ident for number in range(count)}, *edges).build()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", ["text", "svg", "mermaid"])
 @pytest.mark.parametrize(
     "graph",
@@ -299,6 +300,7 @@ def test_a_graph_of_300_nodes_is_drawn_at_once(graph, form):
     assert all(f"n{number}" in drawn for number in range(300))
 
 
+@pytest.mark.full
 def test_a_very_large_graph_is_drawn_in_groups():
     """Neighbouring nodes are one box that counts them, opens in place, and has the most urgent state."""
     graph = large(1_000, *(f"n{i} n{i + 1}" for i in range(999)))

@@ -13,9 +13,11 @@ POOLS = ("threads", "prefork", "solo")
 
 
 @pytest.fixture(scope="session")
-def sites(databases):
-    """One site for each pool; their workers boot side by side."""
-    sites = {pool: next(databases) for pool in POOLS}
+def sites(request, databases):
+    """One site for each pool of the session's tests; their workers boot side by side."""
+    specs = (getattr(item, "callspec", None) for item in request.session.items)
+    asked = {spec.params.get("site") for spec in specs if spec}
+    sites = {pool: next(databases) for pool in POOLS if pool == "threads" or pool in asked}
     for pool, site in sites.items():
         site.add(pool, slots=1 if pool == "solo" else 2)
     yield sites
@@ -23,7 +25,9 @@ def sites(databases):
         site.end()
 
 
-@pytest.fixture(params=POOLS)
+@pytest.fixture(
+    params=["threads", *(pytest.param(pool, marks=pytest.mark.full) for pool in POOLS[1:])]
+)
 def site(request, sites):
     """A site with one worker; the test runs once on each pool."""
     sites[request.param].workers[0].wait_ready()

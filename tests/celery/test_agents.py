@@ -15,6 +15,8 @@ from runner import Status
 from runner.store.redis.keys import Keys
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 GRAPHS = {"RUNNER_GRAPHS": "tests.celery.graphs,tests.celery.agent_graphs"}
 AROUND = ("BeforeGraphEvent", "BeforeNodeCallEvent", "AfterNodeCallEvent", "AfterGraphEvent")
 INSIDE = (

@@ -13,6 +13,8 @@ from runner import Status
 from tests.celery.workers import MARGIN, RECOVERY
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 WITHIN = RECOVERY + MARGIN
 NEVER = {"RUNNER_SWEEP_INTERVAL": "3600"}
 """Sabotage: workers that never look at what is due."""

@@ -12,6 +12,8 @@ from tests.celery.same_graphs import COUNT, build, mapped, plan
 from tests.graphs import answers
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 GRAPHS = {"RUNNER_GRAPHS": "tests.celery.same_graphs"}
 QUICK = 4
 

@@ -13,6 +13,8 @@ import pytest
 from runner import Status
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 RUNS = {
     "basic": "agent_basic",
     "parallel": "agent_parallel",

@@ -22,6 +22,8 @@ from runner.store.redis.store import RedisStore
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 
 def failed_start(url: str, graphs: str, folder, app: str = "runner.celery:app") -> str:
     """Start a worker that must not start, and return the last line that it writes."""

@@ -87,6 +87,7 @@ def test_what_was_exported_holds(audit):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [

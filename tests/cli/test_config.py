@@ -38,6 +38,7 @@ def call(tmp_path):
     return run
 
 
+@pytest.mark.full
 def test_every_setting_has_its_origin(call, tmp_path):
     """One can see which of the places a setting came from, in their order."""
     (tmp_path / "pyproject.toml").write_text(
@@ -55,6 +56,7 @@ def test_every_setting_has_its_origin(call, tmp_path):
     assert shown["RUNNER_SWEEP_INTERVAL"] == (5.0, "default")
 
 
+@pytest.mark.full
 def test_a_mistyped_setting_is_noticed(call):
     """An unknown name is reported with what was probably meant."""
     done = call("config", "show", RUNNER_LEESE="3")
@@ -84,6 +86,7 @@ def shown(name, **environment):
     return values[f"RUNNER_{name.upper()}"], "".join(outputs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", SECRETS)
 def test_a_secret_is_not_shown(name, tmp_path):
     """Passwords and secret texts are ***, from a file too; control: what is beside them is shown."""

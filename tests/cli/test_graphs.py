@@ -271,6 +271,7 @@ def test_a_graph_that_nothing_needs_is_removed(two):
     assert ManualWorker(store).start(shape("a", name="old"))
 
 
+@pytest.mark.full
 def test_a_graph_that_is_needed_is_not_removed(two, cli):
     """Neither while a worker has it, nor while a schedule names it, nor while there are runs of it."""
     store, command = two

@@ -10,6 +10,8 @@ from click.testing import CliRunner
 
 from runner.cli.program import WORDS, runner
 
+pytestmark = pytest.mark.full
+
 HEAVY = (
     "celery",
     "fakeredis",

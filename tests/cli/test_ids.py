@@ -72,6 +72,7 @@ def test_a_prefix_of_no_run_is_not_found(bench, told, text):
     assert told("runs", "show", text).exit_code == 4
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "command", ["show", "cancel", "events", "retry", "remove", "export", "watch"]
 )
@@ -114,6 +115,7 @@ def test_a_question_of_a_child_run_is_named_by_the_outer_run(told, fake_store):
     assert json.loads(shown.stdout)["name"] == "ok?"
 
 
+@pytest.mark.full
 def test_the_open_question_is_meant_where_others_are_answered(bench, told):
     """Of the questions of a run the one that is still open is taken."""
     graph = wired(
@@ -164,6 +166,7 @@ def test_a_status_of_two_words_is_accepted_with_a_space(bench, told, word):
     assert (done.exit_code, done.stdout) == (0, "")
 
 
+@pytest.mark.full
 def test_child_runs_stand_below_their_parent(told, fake_store):
     """The run of an inner graph follows the run that began it, and names it."""
 

@@ -24,6 +24,7 @@ def limits(call, redis_url):
     store.close()
 
 
+@pytest.mark.full
 def test_a_limit_is_listed_set_paused_resumed_and_reset(limits):
     """Each command writes the limit as it is then: the number of the code, what is set, and its status."""
     changes = (

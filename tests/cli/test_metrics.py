@@ -111,6 +111,7 @@ def test_measurements_are_written_without_more_work():
     wait_until(lambda: written, "it is written")
 
 
+@pytest.mark.full
 def test_a_worker_measures_its_nodes_and_their_waits(cli, waiting):
     """By graph: how long nodes ran and with which outcome, and how long they waited for a worker."""
 

@@ -68,6 +68,7 @@ def output_of(cli, run_id):
     return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
 
 
+@pytest.mark.full
 def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     """By the login name, or by another: runs, forks, repeats and schedules, so rules can exclude them."""
     monkeypatch.setenv("LOGNAME", "ana")

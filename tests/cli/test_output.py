@@ -280,6 +280,7 @@ def on_40_columns(url, *arguments: str) -> list[str]:
     return re.sub(r"\x1b\[\d+m", "", screen).splitlines()
 
 
+@pytest.mark.full
 def test_help_fits_a_narrow_terminal(shop_url):
     """Help is wrapped at words in 40 columns, too."""
     lines = on_40_columns(shop_url, "runs", "list", "--help")

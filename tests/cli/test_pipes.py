@@ -58,6 +58,7 @@ def hostile(redis_url):
     return {"run": waiting.id, "failed": failed.id, "question": question}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_nothing_in_a_pipe_is_hidden(call, redis_url, hostile, command):
     """Each line has escapes where a terminal would show nothing, or something else."""

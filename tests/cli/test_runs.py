@@ -239,6 +239,7 @@ def test_runs_are_listed_by_status(cli, waiting):
     assert {run["status"] for run in listed} == {"interrupted"}
 
 
+@pytest.mark.full
 def test_runs_are_found_by_graph_tag_and_time(cli):
     """A run must match all filters; `next` is the cursor of the next page."""
     mark = f"t{time.time_ns()}"

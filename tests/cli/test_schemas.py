@@ -39,6 +39,7 @@ def test_every_command_that_takes_json_has_a_schema():
     assert set(commands(runner)) - SILENT == set(DOCUMENTS)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(
     Version(pydantic.VERSION) < Version("2.13"),
     reason="pydantic before 2.13 leaves descriptions out",
@@ -54,6 +55,7 @@ def test_the_reference_has_no_other_schemas():
     assert set(FOLDER.glob("*.json")) == {file_of(command) for command in DOCUMENTS}
 
 
+@pytest.mark.full
 def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_path):
     """The real output of each command is what its schema says."""
     monkeypatch.syspath_prepend(Path(__file__).parent)
@@ -86,6 +88,7 @@ def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_p
     assert jsonschema_rs.is_valid(schema("interrupts respond"), receipt)
 
 
+@pytest.mark.full
 def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
     """Commands that take back, stop, retry, send again and delete write what their schemas say."""
     _, question = waiting

@@ -179,6 +179,7 @@ def test_only_the_same_question_is_decided_for_several_runs(store):
         check_alike(store, [], known)
 
 
+@pytest.mark.full
 def test_closed_questions_say_who_decided(runner, store, monkeypatch):
     """`list --status`, with who voted on it, and the tree of `runs show`; open ones are not among them."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -392,6 +393,7 @@ def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
     assert [str(receipt.status) for receipt in receipts] == ["counted", "rejected", "counted"]
 
 
+@pytest.mark.full
 def test_several_runs_are_decided_on_the_command_line(runner, store, monkeypatch, tmp_path):
     """First all is listed, whole; then what was read is voted on by its digests, with a receipt each."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -457,6 +459,7 @@ def done(runner, *arguments):
     return called.exit_code, called.stdout.split("\t")[0]
 
 
+@pytest.mark.full
 def test_people_work_together_on_a_question(runner, store, monkeypatch):
     """The question shows who has claimed it, and who may vote instead of whom."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")

@@ -12,6 +12,8 @@ from runner.cli.workers import worker_command, worker_process
 from tests.processes import run_module
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 
 def test_a_worker_is_a_celery_worker_of_our_app():
     """The command has the app, the pool and the options that are passed on."""

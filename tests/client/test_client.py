@@ -8,13 +8,11 @@ import pytest
 from runner import Client, Status
 from runner.definition.registry import Registry
 from runner.errors import (
-    ConflictError,
     NotFoundError,
     ResponseError,
     UnstorableError,
     UsageError,
 )
-from runner.operations import recovery
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answers, ident, single, wired
 
@@ -54,16 +52,6 @@ def test_a_client_needs_no_code():
     assert run.result().status is Status.COMPLETED
     with pytest.raises(NotFoundError, match="no graph 'nobody' is known"):
         stranger.start("nobody", "task")
-
-
-def test_the_same_key_starts_one_run():
-    """Starting twice with one idempotency key is one run."""
-    client, _ = office(single(ident))
-
-    assert (
-        client.start("bench", 1, idempotency_key="k").id
-        == client.start("bench", 2, idempotency_key="k").id
-    )
 
 
 def test_waiting_for_a_run():
@@ -289,43 +277,6 @@ def test_stores_are_given_or_opened(monkeypatch):
     monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
 
     assert not Client(store=MemoryStore()).runs()
-
-
-def test_a_failed_run_is_retried():
-    """What has completed is not run again, `once` is not repeated, and the run completes."""
-    broken, ran, effects = [True], [], []
-
-    def first(ctx):
-        ran.append("a")
-        return 1
-
-    def second(ctx):
-        ran.append("b")
-        ctx.once("pay", lambda: effects.append(ctx.idempotency_key))
-        if broken:
-            raise ValueError("not yet")
-        return ctx.inputs["a"]
-
-    client, bench = office(wired({"a": first, "b": second}, "a b").build())
-    run = client.start("bench", "task")
-    bench.finish_all()
-    assert run.status is Status.FAILED
-    broken.clear()
-
-    assert run.retry() == ["b"]
-    bench.finish_all()
-
-    result = run.result()
-    assert (result.status, result.results["b"].output, result.results["b"].attempts) == (
-        "completed",
-        1,
-        2,
-    )
-    assert (ran, len(effects)) == (["a", "b", "b"], 1)
-    with pytest.raises(ConflictError):
-        run.retry()
-    with pytest.raises(NotFoundError):
-        recovery.retry(Client(store=bench.store, dispatcher=bench).engine, "00none")
 
 
 def test_a_run_is_forked():

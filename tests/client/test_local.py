@@ -39,19 +39,7 @@ def test_a_graph_can_be_called_again():
     assert first.run_id != second.run_id
 
 
-def test_a_failed_run_does_not_stand_in_the_way():
-    """After a failure the same graph runs anew."""
-
-    def odd(ctx):
-        if ctx.task == "bad":
-            raise ValueError("bad")
-
-    graph = single(odd)
-
-    assert graph("bad").status is Status.FAILED
-    assert graph("good").status is Status.COMPLETED
-
-
+@pytest.mark.full
 def test_runs_that_are_over_are_forgotten():
     """A graph that is called for ever holds the memory of its last run only."""
     graph = single(ident)
@@ -100,25 +88,7 @@ def test_more_nodes_than_threads():
     assert wired(nodes, *edges).build()("task").results["end"].output == len(names)
 
 
-def test_nodes_run_side_by_side():
-    """Nodes that are ready together run at the same time."""
-    meeting = threading.Barrier(3)
-    nodes = dict.fromkeys("abc", lambda ctx: meeting.wait(60) >= 0)
-
-    assert wired(nodes).build()("task").status is Status.COMPLETED
-
-
 # -- answers ---------------------------------------------------------------------------------------
-
-
-def test_answers_without_a_question_are_refused():
-    """Answers to a graph that waits for none are an error, and nothing runs."""
-    graph = single(ask)
-
-    with pytest.raises(ResponseError, match="waits for no answers"):
-        graph(answers(("00run.a.1.x", "yes")))
-
-    assert graph("task").status is Status.INTERRUPTED
 
 
 @pytest.mark.parametrize(
@@ -133,29 +103,6 @@ def test_an_interrupted_graph_takes_answers_only(task):
         graph(task)
 
     assert graph(answer_all(first)).status is Status.COMPLETED
-
-
-def test_an_empty_set_of_answers_changes_nothing():
-    """No answers are no error: the result tells what is still open."""
-    graph = single(ask)
-    first = graph("task")
-    again = graph([])
-
-    assert (again.status, again.interrupts) == (Status.INTERRUPTED, first.interrupts)
-
-
-def test_answers_may_come_one_at_a_time():
-    """Each answer resumes its own node; the others wait untouched, and the end comes with the last."""
-    graph = two_questions()
-    first = graph("task")
-    one, two = first.interrupts
-    second = graph(answers((two.id, 2)))
-
-    assert (second.status, [each.id for each in second.interrupts]) == (
-        Status.INTERRUPTED,
-        [one.id],
-    )
-    assert graph(answers((one.id, 1))).results["end"].output == {"a": 1, "b": 2}
 
 
 @pytest.mark.parametrize(
@@ -178,39 +125,6 @@ def test_a_set_with_a_bad_answer_is_refused_whole(bad, says):
 
     assert [each.id for each in graph([]).interrupts] == [each.id for each in first.interrupts]
     assert graph(answer_all(first)).status is Status.COMPLETED
-
-
-def test_an_answered_question_takes_no_second_answer():
-    """The first answer holds; a second one is refused with who won."""
-    graph = two_questions()
-    first = graph("task")
-    graph(answers((first.interrupts[0].id, 1)))
-
-    with pytest.raises(ResponseError, match="duplicate: already answered by another person"):
-        graph(answers((first.interrupts[0].id, 2)))
-
-    assert graph(answers((first.interrupts[1].id, 3))).results["end"].output == {"a": 1, "b": 3}
-
-
-@pytest.mark.parametrize("response", [False, 0, "", []])
-def test_false_answers_resume(response):
-    """Values that count as false resume a graph like any other."""
-    graph = single(ask)
-
-    assert graph(answer_all(graph("task"), response)).results["a"].output == response
-
-
-def test_an_answer_that_breaks_the_schema_leaves_the_question_open():
-    """A refused answer says why; a better one is taken."""
-    graph = single(lambda ctx: ctx.interrupt("n?", response_schema={"type": "integer"}))
-    first = graph("task")
-
-    with pytest.raises(
-        ResponseError, match=r"rejected: the answer does not fit the question's schema"
-    ):
-        graph(answer_all(first, "many"))
-
-    assert graph(answer_all(first, 3)).results["a"].output == 3
 
 
 # -- async -----------------------------------------------------------------------------------------

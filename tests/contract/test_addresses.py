@@ -211,6 +211,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("url", "host", "port", "database", "password"), READ)
 def test_an_address_is_read_alike_by_all(url, host, port, database, password):
     """The store's client, Celery's and the doctor connect to one server and database, with one password."""
@@ -256,6 +257,7 @@ def test_a_socket_is_read_alike_by_all(url, database, user, password):
     assert settings.broker_is_store
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("url", "why"), REFUSED)
 def test_an_address_that_one_side_reads_otherwise_is_refused(url, why):
     """By every program at its start, as the store's and as the broker's, without a part of the password."""

@@ -414,6 +414,7 @@ def test_a_url_that_can_not_be_read_is_refused_without_its_password():
     assert "secret" not in str(failed.value)
 
 
+@pytest.mark.full
 def test_columns_can_be_queried(postgres, made):
     """The table has columns for queries of one's own, and the export as JSONB."""
     import psycopg
@@ -463,6 +464,7 @@ def test_a_batch_is_written_whole_or_not_at_all(postgres, made):
 # -- both at once ----
 
 
+@pytest.mark.full
 def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
     """Pages of a store of two partitions and of an archive become pages of one, each run once, in order."""
     clock = ManualClock()

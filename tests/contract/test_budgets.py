@@ -75,6 +75,7 @@ def test_both_stores_count_alike(store, clock, drawn):
     assert difference(store, clock, drawn) is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("forgotten", ["nonce", "raises", "bounds"])
 def test_a_rule_that_stands_otherwise_is_found(store, clock, monkeypatch, forgotten):
     """The control: where memory forgets a part of the rule, some requests show it."""
@@ -137,6 +138,7 @@ class Desk:
         return self.go_on()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("per", "count", "runs"), [("run", 3, 1), ("tag:team", 1, 2)])
 def test_one_question_raises_a_sum_for_nodes_and_runs(redis_url, per, count, runs):
     """Agents of one run, or of runs with one tag, ask once, and all of them go on with the answer."""

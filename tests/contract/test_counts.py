@@ -388,6 +388,7 @@ def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypat
     assert (withdrawn[1], worker.read(run_id).record.status) == (0, Status.CANCELLED)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("window", [None, 400, 600])
 def test_the_end_of_an_item_is_one_request(store, client, clock, window):
     """Also while more items are left than a map begins at once: no worker drafts the next ones."""

@@ -64,6 +64,7 @@ def reader(url, sweep_interval=60) -> ReaderSlots:
     return ReaderSlots(Engine(RedisStore(url), None, Registry()), settings, "read", rested())
 
 
+@pytest.mark.full
 def test_few_workers_of_a_fleet_read(any_store):
     """However many there are, no more than the slots are taken; a free one is found."""
     fleet = [reader(any_store.url) for _ in range(FLEET)]

@@ -121,6 +121,7 @@ def task_length(ctx):
     return len(ctx.task)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("form", "function", "expected"),
     [
@@ -175,6 +176,7 @@ def test_a_large_value_is_decoded_where_it_is_read(
             assert first.read(run_id).record.status is Status.COMPLETED
 
 
+@pytest.mark.full
 def test_each_reader_of_data_has_a_copy(redis_url):
     """What one node changes in its input, no other node sees; what it returns is stored as it is then."""
     seen = []

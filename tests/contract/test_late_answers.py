@@ -134,6 +134,7 @@ def cases(request):
     store.close()
 
 
+@pytest.mark.full
 def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
     """Answers to what is no longer open, or never was, have no effect, alone and in any set of two."""
     assert set(cases.questions) == set(EXPECTED)

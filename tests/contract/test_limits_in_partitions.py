@@ -21,6 +21,8 @@ from tests.contract.store.limits import ONE, SLOW, LimitContract, crowd, set_lim
 from tests.contract.store.manual_worker import ManualWorker, shape, word_of
 from tests.contract.test_partitions import partitioned
 
+pytestmark = pytest.mark.full
+
 GRAPH = crowd(ONE, names="a b")
 """Two nodes that share a limit of one."""
 

@@ -260,6 +260,7 @@ CASES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_a_run_waits_while_its_graph_changes(opened, case):
     """What the check said is what is held; the move does what it says, and the run ends right."""
@@ -389,6 +390,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("after", "options", "error", "said"), REFUSED, ids=[said for *_, said in REFUSED]
 )
@@ -474,6 +476,7 @@ def asks_by_rule(ctx):
     return ctx.interrupt("approve", rule=Rule()).response
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("node", [asks_by_rule, gated], ids=["function", "agent"])
 def test_what_was_decided_for_a_node_of_another_name_is_asked_again(opened, node):
     """Votes are for the very node that asked: they are not taken along, and nothing is held for ever."""
@@ -685,6 +688,7 @@ def nested(inner: Graph, name: str = "b", **options) -> Graph:
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("after", "options", "node"),
     [

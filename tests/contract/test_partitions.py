@@ -34,6 +34,8 @@ from tests.chaos.transitions import Walk
 from tests.contract.store import StoreContract
 from tests.contract.store.manual_worker import ManualWorker, saved, shape
 
+pytestmark = pytest.mark.full
+
 KEYS = [f"key{number}" for number in range(16)]
 """More than are ever all in one of a few partitions."""
 

@@ -411,6 +411,7 @@ def test_an_event_does_not_repeat_its_question(worker, store, client):
     assert read() == data
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("remembered", [large_values.REMEMBERED, 0])
 def test_a_large_value_passes_a_process_once(
     worker, redis_url, client, monkeypatch, remembered
@@ -904,6 +905,7 @@ def test_a_timer_of_a_newer_version_is_left_to_it(worker, store, client, clock):
     assert client.zscore(f"{KEYS.prefix}timers", member) == clock.now + 30_000
 
 
+@pytest.mark.full
 def test_threads_may_come_and_go(store):
     """A program with a thread for every request uses a store for as long as it likes."""
     said = []
@@ -971,6 +973,7 @@ def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock
     worker.claim(run_id, "b")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("known", [99_999, 100_000])
 def test_a_rate_forgets_the_key_whose_time_comes_first(worker, client, clock, known):
     """A limit keeps 100,000 keys, and what it forgets is counted; control: one less, and none is."""

@@ -137,6 +137,7 @@ def test_a_program_that_stops_ends_its_wait(redis_url):
     assert [entry.body for entry in stream_reader.read(0.5)] == [b"1"]
 
 
+@pytest.mark.full
 def test_dead_letters_that_are_deleted_are_counted(redis_url):
     """Each that the bounds have deleted is counted; control: below them none is, and all are there."""
     client, outbox = (
@@ -162,6 +163,7 @@ def test_dead_letters_that_are_deleted_are_counted(redis_url):
     client.close()
 
 
+@pytest.mark.full
 def test_dead_letters_of_nodes_that_are_deleted_are_counted(redis_url):
     """Those of every partition are, beyond the number that stays; control: up to that number none is."""
     letters, client = DeadLetters(redis_url, partitions=2), redis.Redis.from_url(redis_url)

@@ -71,6 +71,7 @@ def vote_at_once(clients, question) -> Counter[str]:
         return Counter(word for each in words for word in each)
 
 
+@pytest.mark.full
 def test_fifty_who_vote_at_once_decide_once(clients, ask, store):
     """Of a rule that needs three, three count and the third decides; the others come too late."""
     question = ask(Rule(need=3))
@@ -171,6 +172,7 @@ def veto_and_quorum_at_once(clients, ask, turn):
     return words, clients[0].interrupt(question.id).decision
 
 
+@pytest.mark.full
 def test_the_order_of_the_server_decides_between_veto_and_quorum(clients, ask):
     """One of the two decides, and the other is too late."""
     for turn in range(20):

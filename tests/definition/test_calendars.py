@@ -52,6 +52,7 @@ def test_a_name_means_one_calendar(office):
         add_calendar("days", [date(2026, 1, 1)])
 
 
+@pytest.mark.full
 def test_holidays_of_a_country_are_days_off():
     """The package `holidays` (extra `calendars`) has them; what it gives is used as it is."""
     holidays = pytest.importorskip("holidays")

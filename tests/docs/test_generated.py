@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 GENERATOR = Path(__file__).parents[2] / "docs" / "generate.py"
 
 

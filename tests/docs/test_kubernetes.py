@@ -40,7 +40,10 @@ CHART = Path(__file__).parents[2] / "docs" / "kubernetes"
 HELM = shutil.which(
     "helm", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
 )
-pytestmark = pytest.mark.skipif(HELM is None, reason="the wheel of Helm is for Linux on x86-64")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(HELM is None, reason="the wheel of Helm is for Linux on x86-64"),
+]
 
 SERVER = {"replicas": 2, "secret": "runner-server"}
 SCALE = {"queues": ["refund"], "min": 0, "max": 20, "length": 50}

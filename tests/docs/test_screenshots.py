@@ -12,6 +12,8 @@ import pytest
 from tests.integrations.extras import need
 from tests.ports import free_port
 
+pytestmark = pytest.mark.full
+
 DOCS = Path(__file__).parents[2] / "docs"
 
 

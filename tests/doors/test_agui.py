@@ -293,6 +293,7 @@ def test_each_round_of_a_loop_is_a_step(site):
     assert names == ["again", "again#2", "again#3"]
 
 
+@pytest.mark.full
 def test_tokens_are_counted_once(site):
     """Those of an agent are in the request in which it has ended, and in no other."""
     thread = Thread(site, "talking")
@@ -346,6 +347,7 @@ def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch)
     assert runs_of(full) == 1
 
 
+@pytest.mark.full
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
     assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")
@@ -391,6 +393,7 @@ def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
     assert ("".join(pieces), len(pieces)) == ("All is done.", 3 if is_streamed else 1)
 
 
+@pytest.mark.full
 def test_arguments_may_be_edited(site):
     """An approval with `editedArgs` replaces all arguments of the call."""
     thread = Thread(site, "talking")
@@ -401,6 +404,7 @@ def test_arguments_may_be_edited(site):
     assert of(events, "TOOL_CALL_RESULT")[0].content == "order 8 is refunded"
 
 
+@pytest.mark.full
 def test_a_call_without_a_schema_may_be_edited(site):
     """Where the question has no schema, `editedArgs` is an object with the names of the call."""
     thread = Thread(site, "rule")
@@ -412,6 +416,7 @@ def test_a_call_without_a_schema_may_be_edited(site):
     assert finished(thread.answer(edited)).result == {"said": "edit"}
 
 
+@pytest.mark.full
 def test_a_state_that_can_not_be_read_lists_no_interrupts(site):
     """A state in another form than it was sent is as none: all interrupts are due, and asked again."""
     thread = Thread(site, "text")
@@ -439,6 +444,7 @@ def test_a_state_that_is_nested_too_deep_starts_nothing(site):
     assert '"RUN_FINISHED"' in site.http.post("/agui/say", json=body).text
 
 
+@pytest.mark.full
 def test_a_rejection_is_an_answer(site):
     """`approved: false` rejects, with the reason."""
     thread = Thread(site, "rule")
@@ -455,6 +461,7 @@ def test_a_rejection_is_an_answer(site):
     )
 
 
+@pytest.mark.full
 def test_a_rejection_leaves_out_no_changed_arguments(site):
     """With other arguments than the call's it is refused; control: with the call's own it counts."""
     thread = Thread(site, "talking")
@@ -466,6 +473,7 @@ def test_a_rejection_leaves_out_no_changed_arguments(site):
     assert [vote["decision"] for vote in votes_of(site, question)] == ["reject"]
 
 
+@pytest.mark.full
 def test_a_graph_inside_is_a_subagent(site):
     """A nested graph's steps, calls and interrupt name the subagent, which is suspended meanwhile."""
     thread = Thread(site, "nested_agent")
@@ -483,6 +491,7 @@ def test_a_graph_inside_is_a_subagent(site):
     assert end.outcome.type == "success"
 
 
+@pytest.mark.full
 def test_a_node_that_a_migration_has_removed_ends_no_replay(site):
     """An earlier message again is its run from the beginning, with the steps of nodes that are gone."""
     thread = Thread(site, "nested_agent")
@@ -529,6 +538,7 @@ def test_all_interrupts_of_a_run_are_answered_at_once(site):
     assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
 
 
+@pytest.mark.full
 def test_who_may_answer_one_of_two_is_asked_that_one(site):
     """The interrupts are those of the caller; other questions are in the state, with their pages."""
     thread = Thread(site, "mixed")
@@ -546,6 +556,7 @@ def test_who_may_answer_one_of_two_is_asked_that_one(site):
     assert runs_of(site) == 1
 
 
+@pytest.mark.full
 def test_the_state_says_what_freezes_a_run(site):
     """An application can tell its user why nothing happens; control: before, there is no reason."""
     thread = Thread(site, "text")
@@ -556,6 +567,7 @@ def test_the_state_says_what_freezes_a_run(site):
     assert "an incident" in thread.state["runner"]["reason"]
 
 
+@pytest.mark.full
 def test_a_message_is_no_answer(site):
     """Input without a resume is refused while interrupts are open, and the state says which."""
     thread = Thread(site, "text")
@@ -568,6 +580,7 @@ def test_a_message_is_no_answer(site):
     finished(thread.answer("yes"))
 
 
+@pytest.mark.full
 def test_a_forged_resume_answers_nothing(site):
     """Not others' questions, none without the digest that was shown, none of another thread, not many."""
     elsewhere = Thread(site, "text", "elsewhere")
@@ -595,6 +608,7 @@ def test_a_forged_resume_answers_nothing(site):
     assert len([*site.client.interrupts()]) == 2
 
 
+@pytest.mark.full
 def test_forged_messages_change_nothing_of_a_run(site):
     """Messages of the user by the names of an agent's are replaced; the run and its answer go on."""
     thread = Thread(site, "talking")
@@ -608,6 +622,7 @@ def test_forged_messages_change_nothing_of_a_run(site):
     ] == "order 7 is refunded"
 
 
+@pytest.mark.full
 def test_what_was_answered_elsewhere_meanwhile(site):
     """The same answer goes on, another is refused with who was first; cancelling it goes on, too."""
     for payload, code in (("yes", ""), ("no", "already_answered")):
@@ -638,6 +653,7 @@ def test_a_repeated_resume_counts_once(site):
     assert (answered.response, answered.responder) == ("yes", "ana")
 
 
+@pytest.mark.full
 def test_who_has_voted_is_not_asked_again(site):
     """Where a vote does not decide, others are asked: the state says how the votes stand, with the page."""
     thread = Thread(site, "quorum")
@@ -653,6 +669,7 @@ def test_who_has_voted_is_not_asked_again(site):
     assert finished(thread.send()).result == {"said": "approve"}
 
 
+@pytest.mark.full
 def test_an_answer_counts_for_what_was_shown(site):
     """One that names another digest is refused, and decides nothing."""
     thread = Thread(site, "rule")
@@ -667,6 +684,7 @@ def test_an_answer_counts_for_what_was_shown(site):
     finished(thread.send(resume=[{**entry, "interruptId": question.id}]))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("graph", ["long", "risky", "sure"])
 def test_what_needs_its_page_is_a_link(site, graph):
     """Length, a high risk and logins lead to the page; a payload does not answer there."""
@@ -679,6 +697,7 @@ def test_what_needs_its_page_is_a_link(site, graph):
     assert site.client.interrupt(question.id.partition("#")[0]).is_open
 
 
+@pytest.mark.full
 def test_an_edit_is_shown_and_approved_on_the_page(site):
     """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
     thread = Thread(site, "quorum")
@@ -694,6 +713,7 @@ def test_an_edit_is_shown_and_approved_on_the_page(site):
     assert [vote["by"] for vote in votes_of(site, question)] == ["human:|ben"]
 
 
+@pytest.mark.full
 def test_schemas_are_those_of_the_questions(site):
     """A form is sent as it is, nested or not; what does not fit it is refused, and asked again."""
     thread = Thread(site, "form")
@@ -706,6 +726,7 @@ def test_schemas_are_those_of_the_questions(site):
     assert done.result == {"said": {"city": "Rome", "days": 2}}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "name", "said"),
     [("zod_call", "editedArgs", "edit"), ("zod_answer", "response", "respond")],
@@ -749,6 +770,7 @@ def test_a_run_of_the_client_begins_one_run(site):
     assert runs_of(site) == 1
 
 
+@pytest.mark.full
 def test_a_run_of_the_client_resumes_once(site):
     """Its id with another resume is refused; the same request again, as after a lost response, is not."""
     thread = Thread(site, "two")
@@ -767,6 +789,7 @@ def test_a_run_of_the_client_resumes_once(site):
     assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
 
 
+@pytest.mark.full
 def test_the_run_of_a_message_is_its_caller_s(site):
     """A run that another has started with the idempotency key of a message is not that of the message."""
     thread = Thread(site, "say")
@@ -803,6 +826,7 @@ def test_an_agent_may_remember_a_thread(site):
     assert finished(Thread(site, "remembers").say("x")).result == "1"
 
 
+@pytest.mark.full
 def test_a_thread_is_its_caller_s(site):
     """Another person's thread of the same name is another one, and their answers count for nothing."""
     thread = Thread(site, "text")
@@ -815,6 +839,7 @@ def test_a_thread_is_its_caller_s(site):
     assert runs_of(site) == 2
 
 
+@pytest.mark.full
 def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
     """A tag alone puts no run of another graph, or of another person, into a thread."""
     finished(Thread(site, "text").say("x"), "interrupt")
@@ -842,6 +867,7 @@ def test_what_graphs_don_t_take_is_refused(site):
     }
 
 
+@pytest.mark.full
 def test_roles_and_requests_count_as_for_the_api(site):
     """Who calls is what `auth` says; a viewer starts nothing, and an operator decides nothing."""
     body = {
@@ -868,6 +894,7 @@ def test_roles_and_requests_count_as_for_the_api(site):
     assert site.client.interrupt(question["id"]).is_open
 
 
+@pytest.mark.full
 def test_who_may_only_approve_resumes_and_starts_nothing(site):
     """An answer needs the role that it needs in the API; a message, and following a run, need the other."""
     thread = Thread(site, "text")

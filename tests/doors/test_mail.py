@@ -212,6 +212,7 @@ def test_a_link_decides(site, mailbox):
     assert run.result().results["ask"].output == {"said": "approve"}
 
 
+@pytest.mark.full
 def test_opening_a_link_changes_nothing(site, mailbox):
     """Scanners of links may open them as often as they want; the form still decides afterwards."""
     question, token = asked(site, mailbox, "rule")
@@ -240,6 +241,7 @@ def test_a_form_asks_for_an_answer(site, mailbox):
     assert output == {"said": {"city": "Rome", "days": 3, "way": "car"}}
 
 
+@pytest.mark.full
 def test_an_answer_by_mail_is_read_as_on_the_page(site, mailbox):
     """What is required is refused empty, a text stays one, and any answer can be JSON."""
     question, token = asked(site, mailbox, "form")
@@ -266,6 +268,7 @@ def test_an_answer_by_mail_is_read_as_on_the_page(site, mailbox):
     assert output == {"said": {"city": "1e3", "days": 3}}
 
 
+@pytest.mark.full
 def test_a_link_decides_once(site, mailbox):
     """A link that has decided does nothing more, whatever became of the vote; another person's still does."""
     question, token = asked(site, mailbox, "quorum")
@@ -333,6 +336,7 @@ def test_an_error_of_the_directory_uses_no_link(site, mailbox, monkeypatch):
     assert approve(site, token).status_code == 409
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
 def test_a_question_for_its_page_has_a_link_to_it(site, mailbox, graph):
     """High risk, a login, or more than a link can show: only the page decides, whatever is sent."""
@@ -348,6 +352,7 @@ def test_a_question_for_its_page_has_a_link_to_it(site, mailbox, graph):
     assert state_of(site, control)[0] == "answered"
 
 
+@pytest.mark.full
 def test_a_link_shows_no_versions(site, mailbox):
     """Where another person has changed the call, what to approve is chosen on the page."""
     question, token = asked(site, mailbox, "quorum")
@@ -359,6 +364,7 @@ def test_a_link_shows_no_versions(site, mailbox):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
+@pytest.mark.full
 def test_who_has_voted_is_not_asked_again(site, mailbox):
     """A person who voted at another door first is sent no message, and their link decides nothing."""
     (question,) = site.start("quorum").interrupts()
@@ -372,6 +378,7 @@ def test_who_has_voted_is_not_asked_again(site, mailbox):
     assert approve(site, token_of(mailbox.mails[0])).status_code == 200
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["eve", "pat", "new", "ben"])
 def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     """Without the role, for another graph, unknown, or not named by the rule: no message, no effect."""
@@ -386,6 +393,7 @@ def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ana"]
 
 
+@pytest.mark.full
 def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     """The server's log of requests names the page of a link, and not the link."""
     _, token = asked(site, mailbox, "rule")
@@ -444,6 +452,7 @@ def test_the_door_needs_all_its_settings(site):
         create_app(Settings(redis_url=site.settings.redis_url), doors=["mail"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -463,6 +472,7 @@ def test_a_setting_that_can_not_be_used_is_named(site, name, value):
         MailDoor(site.app.state.services)
 
 
+@pytest.mark.full
 def test_an_error_of_the_directory_ends_nothing(site, mailbox, monkeypatch, caplog):
     """A question whose people the directory can't name now is handled again later."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
@@ -507,6 +517,7 @@ def test_what_agents_write_is_text(site, mailbox):
         assert "&lt;script&gt;alert" in text
 
 
+@pytest.mark.full
 def test_a_title_adds_no_header(site, mailbox):
     """Line ends in a title, plain or encoded, begin no header: no receiver and no text comes of them."""
     (question,) = site.start("only_ana").interrupts()
@@ -530,6 +541,7 @@ def test_a_title_adds_no_header(site, mailbox):
         assert "late order" in texts_of(message)[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "address",
     [
@@ -670,6 +682,7 @@ def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplo
     assert sent not in caplog.text
 
 
+@pytest.mark.full
 def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
     """One that is never taken is given up after ten attempts, and the log says where the question is."""
     mailbox.faults.extend([("rcpt", "450 later")] * 12)
@@ -783,6 +796,7 @@ KINDS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_links_that_are_not_ours_have_no_effect(site, mailbox, number):
     """Forged, old, replayed, foreign and changed links change nothing; the good link beside them does."""
@@ -838,6 +852,7 @@ def controls(site, question, token):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_each_check_stops_nothing_else(site, mailbox, monkeypatch, kind):
     """The same request has its effect where only what the check asks for is as it should be."""

@@ -181,6 +181,7 @@ def test_graphs_that_are_named_are_tools(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_results_have_the_schema_of_their_tool(site, monkeypatch):
     """The SDK's client checks outputs, and what says that a run goes on; who reads none gets no schema."""
     bells, ring = [], site.ring
@@ -214,6 +215,7 @@ def test_results_have_the_schema_of_their_tool(site, monkeypatch):
         asyncio.run(go(mode))
 
 
+@pytest.mark.full
 def test_a_repeated_call_with_its_key_is_one_run(site):
     """As after a lost response; another's key, other arguments and no key are calls of their own."""
 
@@ -255,6 +257,7 @@ def test_a_failed_run_is_an_error_that_the_model_reads(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "mode"),
     [
@@ -663,6 +666,7 @@ def test_a_call_that_waits_for_others_returns(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_a_question_is_asked_of_those_who_may_decide_it(site):
     """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
 
@@ -686,6 +690,7 @@ def test_a_question_is_asked_of_those_who_may_decide_it(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_an_agent_never_decides_for_people(site):
     """An agent is not asked, and a tool call is an agent's vote; a rule may allow agents."""
     site.settings.mcp_write = True
@@ -742,6 +747,7 @@ def test_tools_that_write_are_there_when_asked_for(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_declining_rejects_and_closing_the_form_decides_nothing(site):
     """A question without a rule, which no one can reject, stays open when it is declined."""
 

@@ -241,6 +241,7 @@ def test_a_person_counts_once_at_all_doors(site, workspace):
     assert state_of(site, question)[0] == "answered"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
 def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     """High risk, a login, or more than a message can show: only the page decides, whatever is clicked."""
@@ -327,6 +328,7 @@ def test_a_form_asks_for_an_answer(site, workspace):
     }
 
 
+@pytest.mark.full
 def test_a_form_may_be_filled_to_its_end(site, workspace):
     """Slack writes a character in up to eight bytes, so a request is larger than what others may send."""
     question, message = asked(site, workspace, "texts")
@@ -360,6 +362,7 @@ def test_an_input_that_is_empty_is_no_value(chosen, content):
     assert content_of({"properties": {"tags": menu}}, {"0": {"input": entered}}) == content
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("user", "why"),
     [
@@ -681,6 +684,7 @@ class Attacks:
 KINDS = ("forged", "old", "foreign", "sealed_elsewhere", "changed_question", "misshapen")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_clicks_that_are_not_ours_have_no_effect(site, workspace, number):
     """Forged, old, foreign, resealed and changed clicks change nothing; the good click beside them does."""
@@ -756,6 +760,7 @@ class Elsewhere(People):
 elsewhere = Elsewhere()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind", ["forged", "old", "foreign", "sealed_elsewhere", "changed_question"]
 )

@@ -106,6 +106,7 @@ def test_another_votes_while_one_is_away(redis_url, keys, level):
     assert office.paid() == [120]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize(
     ("rule", "absence", "status"),
@@ -161,6 +162,7 @@ def test_two_people_are_two(redis_url, keys):
     assert office.paid() == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 2])
 @pytest.mark.parametrize(
     ("rule", "vote"),

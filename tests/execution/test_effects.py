@@ -386,16 +386,6 @@ def test_a_function_gets_the_approval(run_graph, decision, response, returned):
     assert run.result.results["ask"].output == {"decision": decision, "response": returned}
 
 
-def test_a_rejection_is_a_decision(run_graph):
-    """It raises nothing."""
-    run = run_graph(chain(ask=asking(ONE)).build())
-    vote(run, "ana", "reject", comment="no")
-    assert run.result.results["ask"].output == {
-        "decision": "reject",
-        "response": {"rejected": "no"},
-    }
-
-
 def test_a_later_node_does_what_was_approved(run_graph):
     """It names the question and the action; its effect has the key of the approval."""
     paid = []
@@ -577,6 +567,7 @@ def test_a_hook_may_ask_by_a_rule(run_graph):
 POINTS = ["start", "after_effect", "after_record", "before_use", "after_use", "before_commit"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("moment", ["before the last vote", "after it"])
 def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, moment, point):
@@ -765,6 +756,7 @@ def test_a_copied_decision_is_not_one(run_graph, keys):
     assert second.result.results["ask"].status is Status.HELD
 
 
+@pytest.mark.full
 def test_another_language_recomputes_the_digests_of_a_real_question(run_graph):
     """What `interrupts show --json` names under `digests` is all that is hashed, key by key."""
     till = Till(replace(TWO, weights={"role:cfo": 2}))

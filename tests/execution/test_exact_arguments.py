@@ -86,6 +86,7 @@ def test_an_unknown_name_is_an_error_for_the_model(run_graph, name, rule):
     assert [result["status"] for result in results(run)] == ["error"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "given_",
     [
@@ -128,6 +129,7 @@ def test_arguments_that_no_rule_is_for_are_an_error_for_the_model_too(run_graph)
     assert [result["status"] for result in results(run)] == ["error"] * 4 + ["success"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("given_", "shown"),
     [
@@ -177,6 +179,7 @@ def asked(monkeypatch):
     return site, site.store.read(run_id).interrupts[0]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("decision", ["edit", "approve"])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision):
@@ -192,6 +195,7 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
     assert PAID == [("7", 50, 1)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(
@@ -281,6 +285,7 @@ INPUTS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.full
 @settings(max_examples=60, deadline=None)
 @given(INPUTS)
 def test_shown_arguments_are_whole_and_read_as_the_same_again(given_):

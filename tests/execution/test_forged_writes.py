@@ -66,7 +66,7 @@ def keys(tmp_path, monkeypatch):
 EXACT = ("1042", 120)
 POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint", "times")
 MOMENTS = ("before", "between", "after")
-WRITES = int(os.environ.get("WRITES", "100"))
+WRITES = int(os.environ.get("WRITES", "50"))
 """Changes at each point and level in the slow suite; `make writes` makes 1,000."""
 
 
@@ -371,9 +371,10 @@ def tried(shop: Shop, chance: random.Random, kind: str = "") -> str:
     return f"{point} {moment}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [1, 2, 3])
 @pytest.mark.parametrize("point", POINTS)
-@pytest.mark.parametrize("count", [6, pytest.param(WRITES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(WRITES, marks=pytest.mark.slow)])
 def test_no_change_has_an_effect(redis_url, keys, count, point, level):
     """Whatever is written at a point, a call is made as two people approved it, once, or not at all."""
     rule = Rule(eligible=["group:finance"], need=2, auth=Auth(level=level))
@@ -387,6 +388,7 @@ MOST_COMMANDS = 3_000
 """Commands, those inside scripts included, for a question that is damaged, from its start to its end."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("letter", ["i", "d", "v"])
 @pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.slow)])
@@ -437,6 +439,7 @@ def test_a_deleted_decision_holds_the_node(redis_url, keys, deleted):
     assert (word, len(shop.till.paid)) == (("held", 0) if deleted else ("settled", 1))
 
 
+@pytest.mark.full
 def test_without_signatures_changes_have_effects(redis_url):
     """The control: the same changes where names are believed as they are written."""
     shop, chance = Shop(redis_url, Rule(need=2), signed=False), random.Random(13)  # noqa: S311 - to repeat

@@ -222,6 +222,7 @@ def test_a_thaw_counts_at_once(site, monkeypatch):
     assert site.deliver(other) == ["settled"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "scope"),
     [

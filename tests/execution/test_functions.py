@@ -807,6 +807,7 @@ def test_async_code_is_ended_at_its_deadline():
     assert "execution timed out after 0.05 s" in str(bench.result().results["a"].error)
 
 
+@pytest.mark.full
 def test_the_timeout_of_the_graph_holds_for_nodes_without_one():
     """A graph's node timeout is for every node that has none of its own."""
 

@@ -26,6 +26,7 @@ def test_no_two_requests_have_one_nonce():
     assert all(re.fullmatch(r"[\w-]{13,17}", each) for each in made)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_forked_processes_make_different_names():

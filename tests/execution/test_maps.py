@@ -39,16 +39,6 @@ def answers(result, response="yes"):
     ]
 
 
-def test_results_come_in_the_order_of_the_list():
-    """The map's output is a list of what each item gave, in the order of the items."""
-    result = mapped(double)([3, 1, 2])
-
-    assert result.status is Status.COMPLETED
-    assert result.results["m"].output == [6, 2, 4]
-    assert result.results["m[0]"].output == 6
-    assert result.execution_order == ["m"]
-
-
 @pytest.mark.parametrize("over", [None, "split"])
 def test_a_map_goes_over_what_a_node_before_it_gives(over):
     """The list may be the output of an upstream node, named or the only one."""
@@ -103,26 +93,6 @@ def test_a_sentence_has_one_full_stop():
     assert "it came too late. The map stopped: 1 of 1 items failed" in error
 
 
-def test_a_failed_item_stops_its_map():
-    """By default the first failed item fails the map, and items that have not begun never do."""
-    result = mapped(odd_fails, concurrency=1)([0, 1, 2])
-
-    assert result.status is Status.FAILED
-    assert "m[1]: ValueError: 1 is odd" in str(result.results["m"].error)
-    assert "1 of 3 items failed" in str(result.results["m"].error)
-    assert "m[2]" not in result.results
-    assert result.failed_nodes == 1
-
-
-def test_a_map_may_go_on_after_failed_items():
-    """With on_error="continue" a failed item leaves None in its place, and its error in the result."""
-    result = mapped(odd_fails, on_error="continue")([0, 1, 2, 3])
-
-    assert result.status is Status.COMPLETED
-    assert result.results["m"].output == [0, None, 2, None]
-    assert str(result.results["m[3]"].result) == "3 is odd"
-
-
 def test_items_are_tried_again_by_the_policy():
     """An item has its own attempts; the map is not tried again for an item that used them up."""
     seen = []
@@ -165,26 +135,6 @@ def test_no_more_items_are_at_work_than_allowed():
 
     assert result.status is Status.COMPLETED
     assert max(most) == 3
-
-
-def test_an_item_that_waits_for_a_person_frees_its_place():
-    """Other items go on to their ends while one waits; its answer completes the map."""
-
-    def work(ctx):
-        return ctx.interrupt("ok?", reason=ctx.task) if ctx.task == "ask" else ctx.task
-
-    graph = mapped(work, concurrency=1)
-    first = graph(["a", "ask", "b", "c"])
-
-    assert first.status is Status.INTERRUPTED
-    assert [interrupt.node_id for interrupt in first.interrupts] == ["m[1]"]
-    assert [first.results[f"m[{place}]"].status for place in (0, 2, 3)] == [
-        Status.COMPLETED
-    ] * 3
-    assert first.interrupted_nodes == 1
-
-    last = graph(answers(first))
-    assert last.results["m"].output == ["a", "yes", "b", "c"]
 
 
 def test_a_map_of_graphs_runs_one_for_each_item():

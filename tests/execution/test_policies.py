@@ -278,6 +278,7 @@ def test_the_question_of_a_hook_is_bound_to_its_call(run_graph):
     assert isinstance(run.result.results["pay"].result, ApprovalMismatch)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("decision", "response", "paid"),
     [
@@ -352,6 +353,7 @@ def _comes_to(rule: Rule, voters) -> str:
     return ""
 
 
+@pytest.mark.full
 @given(
     RULES,
     RULES,

@@ -44,6 +44,8 @@ from tests.integrations import (  # noqa: E402 - as above
     strands_agents,
 )
 
+pytestmark = pytest.mark.full
+
 keys = test_forged_writes.keys
 
 AMOUNT = 12_345
@@ -355,7 +357,7 @@ def tried(shop: FrameworkShop, copies: list[list[tuple]], chance: random.Random)
 
 @framework
 @pytest.mark.parametrize("level", [2, pytest.param(3, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("count", [8, pytest.param(WRITES, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [2, pytest.param(WRITES, marks=pytest.mark.slow)])
 def test_no_document_that_was_written_over_has_an_effect(
     redis_url, keys, count, level, framework
 ):

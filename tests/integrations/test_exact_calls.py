@@ -31,6 +31,8 @@ from tests.integrations import (  # noqa: E402 - as above
     pydantic_agents,
 )
 
+pytestmark = pytest.mark.full
+
 PAID: list[tuple[str, int, int]] = []
 
 

@@ -31,6 +31,8 @@ from tests.integrations import (  # noqa: E402 - as above
     strands_agents,
 )
 
+pytestmark = pytest.mark.full
+
 CALLED: list[str] = []
 
 

@@ -42,6 +42,8 @@ from tests.integrations.langgraph_graphs import (  # noqa: E402 - as above
     text,
 )
 
+pytestmark = pytest.mark.full
+
 MADE: list[str] = []
 
 

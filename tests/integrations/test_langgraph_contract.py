@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.integrations.adapter_contract import AdapterContract
 from tests.integrations.extras import need
 
@@ -7,6 +9,8 @@ need("langgraph", "langgraph")
 
 from runner.integrations.langgraph import LangGraphNode  # noqa: E402 - only where the extra is installed
 from tests.integrations.langgraph_graphs import asks, graph, text  # noqa: E402 - as above
+
+pytestmark = pytest.mark.full
 
 
 def start(visit):

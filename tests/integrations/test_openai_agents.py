@@ -31,6 +31,8 @@ from tests.integrations.openai_sdk_agents import (  # noqa: E402 - as above
     results,
 )
 
+pytestmark = pytest.mark.full
+
 CALLS = [call("paint", "c1", wall="north"), call("paint", "c2", wall="south")]
 
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.integrations.adapter_contract import AdapterContract
 from tests.integrations.extras import need
 
 need("agents", "openai-agents")
 
 from tests.integrations.openai_sdk_agents import call, node, results  # noqa: E402 - only where the extra is installed
+
+pytestmark = pytest.mark.full
 
 FIRST = call("paint", "call_0", wall="north")
 SECOND = call("paint", "call_1", wall="south")

@@ -15,7 +15,10 @@ from tests.integrations.extras import need
 from tests.integrations.openai_server import Refusal, endpoint, text
 
 # Connections that wait for a next call are closed by the collector, which warns.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -21,6 +21,8 @@ from pydantic_ai import RunContext  # noqa: E402 - only where the extra is insta
 from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
 from tests.integrations.pydantic_agents import agent, call, results  # noqa: E402 - as above
 
+pytestmark = pytest.mark.full
+
 
 def node(*replies, **options):
     return StoredNode(lambda: PydanticAIAgent(lambda: agent(*replies, **options)))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.integrations.adapter_contract import AdapterContract
 from tests.integrations.extras import need
 
@@ -9,6 +11,8 @@ from pydantic_ai.messages import UserPromptPart  # noqa: E402 - only where the e
 
 from runner.integrations.pydantic_ai import PydanticAIAgent  # noqa: E402 - as above
 from tests.integrations.pydantic_agents import agent, call, results  # noqa: E402 - as above
+
+pytestmark = pytest.mark.full
 
 
 class TestPydanticAIAgent(AdapterContract):

@@ -5,7 +5,7 @@ import threading
 import pydantic
 import pytest
 
-from runner import GraphBuilder, RetryPolicy, Status
+from runner import GraphBuilder
 from runner.errors import (
     CorruptDocument,
     DefinitionError,
@@ -138,28 +138,6 @@ def test_one_answer_is_for_one_call(ids):
         error = failures.restore(asking.execute().error)
         assert "the same id" in str(error)
         asking.answer(shown[0], "blue")
-
-
-def test_two_nodes_that_number_calls_alike_share_no_question():
-    """Each node of a graph gets its own answer, though both agents use the same ids inside."""
-    builder = GraphBuilder()
-    for name in ("left", "right"):
-        builder.add_node(
-            StrandsAgent(lambda: agent(use("ask", "call_0", topic="sky"), results)), name
-        )
-    graph = builder.build()
-    waiting = graph("go")
-    by_node = {question.node_id: question for question in waiting.interrupts}
-    given = [
-        {"interruptResponse": {"interruptId": by_node[name].id, "response": f"{name}ish"}}
-        for name in by_node
-    ]
-    ended = graph(given)
-
-    assert {name: ended.results[name].output for name in by_node} == {
-        "left": "sky is leftish",
-        "right": "sky is rightish",
-    }
 
 
 def test_a_reason_that_cannot_be_stored_fails_the_node():
@@ -305,29 +283,6 @@ def test_a_crash_repeats_no_finished_tool_and_no_model_call():
     assert ended.output == "did it"
     assert (ran, asked) == ([1], [1])
     assert ended.usage["totalTokens"] == 30
-
-
-def test_a_retried_node_keeps_its_answer():
-    """A node that fails after its question and is tried again by its policy doesn't ask again."""
-    replies = [use("ask", "call_0", topic="sky"), RuntimeError("down")]
-
-    def build():
-        built = agent(*replies)
-        replies[1] = RuntimeError("down") if len(builds) == 0 else results
-        builds.append(built)
-        return built
-
-    builds = []
-    builder = GraphBuilder()
-    builder.add_node(
-        StrandsAgent(build), "asks", retry=RetryPolicy(max_attempts=3, backoff=0.01)
-    )
-    graph = builder.build()
-    waiting = graph("go")
-    ended = graph(answers(waiting, "blue"))
-
-    assert ended.status is Status.COMPLETED
-    assert ended.results["asks"].output == "sky is blue"
 
 
 def test_an_error_of_a_hook_comes_out_as_itself():

@@ -13,6 +13,8 @@ need("openai", "openai")
 
 from strands.models.openai import OpenAIModel  # noqa: E402 - only where the extras are installed
 
+pytestmark = pytest.mark.full
+
 
 def provider(served):
     return OpenAIModel(

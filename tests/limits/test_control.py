@@ -204,6 +204,7 @@ def test_what_a_limit_lacks_can_not_be_set(site):
     assert site.limits.get("model").setting is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", ["\udcff", "x" * 10_001])
 def test_a_key_that_no_run_can_have_is_refused(site, value):
     """A key that is no valid text, or too long, is refused before anything is stored; control: an odd one."""
@@ -258,6 +259,7 @@ def test_a_limit_has_a_name_that_can_be_shown(name):
     Limit("é |/@*" + "x" * 194, concurrency=1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "slots"),
     [
@@ -347,6 +349,7 @@ def test_two_graphs_that_declare_a_limit_differently_are_a_mistake(site):
     assert "2 at a time in one; 5 at a time in two" in problem
 
 
+@pytest.mark.full
 def test_of_two_declarations_the_newest_loses(site, redis_url):
     """The number of the service that was first holds for both until they agree; control: then the new one."""
 

@@ -181,6 +181,7 @@ def answers_to(questions):
     return [Decision(question.id, True) for question in questions]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_withdrawn_question_has_a_new_id_after_a_retry(make_store, kind):
     """What was judged before the failure is no approval of what the retry asks."""
@@ -198,6 +199,7 @@ def test_a_withdrawn_question_has_a_new_id_after_a_retry(make_store, kind):
     complete(bench)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_has_another_one_after_each_retry(make_store, kind):
     """However often a run is cancelled while it waits, no id returns."""

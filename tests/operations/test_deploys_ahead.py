@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from runner import GraphBuilder
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
@@ -144,6 +146,7 @@ def test_what_is_told_is_what_happens():
     assert ahead(bench, now) == [("c", "waiting", 'its version was "" and is "2" now')]
 
 
+@pytest.mark.full
 def test_many_waiting_runs_cost_one_look_at_each_shape():
     """Runs that began with one shape are judged together: the shape is read once for all of them."""
 

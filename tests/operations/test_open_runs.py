@@ -196,6 +196,7 @@ def test_a_skipped_start_by_http_returns_the_open_run(redis_url, when_full):
     assert (first.json()["run_id"] == second.json()["run_id"]) == (when_full == "skip")
 
 
+@pytest.mark.full
 def test_every_door_shows_what_a_run_waits_for(redis_url):
     """The command, the API and the page name the key of a run that is queued, not of the open one."""
     site = Site(redis_url, {})

@@ -208,6 +208,7 @@ def test_who_answers_byte_by_byte_is_cut_off(monkeypatch):
     assert (answer.code, "TimeoutError" in answer.problem) == (0, True)
 
 
+@pytest.mark.full
 def test_a_certificate_of_another_name_is_refused(tls_endpoint):
     """By https the name is checked, though the address is connected; the right name is the control."""
     port = tls_endpoint.port

@@ -286,6 +286,7 @@ def test_any_json_arrives_as_it_was_sent(value, door):
     assert bench.finish().results["a"].result == [value]
 
 
+@pytest.mark.full
 @hypothesis.given(
     st.binary()
     | st.text().map(str.encode)

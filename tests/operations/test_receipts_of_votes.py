@@ -301,6 +301,7 @@ def make(tmp_path):
     return lambda **options: Desk(**{"keys": DecisionKeys(str(path)), **options})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CASES)
 def test_a_door_refuses_what_a_worker_would_refuse(make, name):
     """It is refused in its receipt, and no vote is spent: the same vote as it should be decides."""

@@ -107,6 +107,7 @@ def test_a_schedule_says_why_it_started_nothing(site):
     assert (started.error, started.last_run) == ("", run_id)
 
 
+@pytest.mark.full
 def test_the_doctor_names_a_schedule_that_starts_no_run(site):
     """Since its start fails, nothing looks at it, or its last run waits; not one that works, or is paused."""
     scheduler = site.scheduler()

@@ -107,6 +107,7 @@ def test_what_was_sealed_holds_without_the_store(client, log, at_once, anchor):
     )
 
 
+@pytest.mark.full
 def test_many_entries_are_sealed_in_steps(client, log, at_once):
     """A step takes at most a thousand, and the tree is the one over all of them."""
     append(client, PAGE + 5)
@@ -180,6 +181,7 @@ def test_what_is_no_entry_does_not_stop_the_seal(client, log, at_once):
 # Several workers, crashes, an old head: there is one tree.
 
 
+@pytest.mark.full
 def test_workers_that_seal_together_make_one_tree(client, redis_url, at_once, anchor):
     """Four threads seal while entries come; every checkpoint that was anchored is one of the same tree."""
     stores = [RedisStore(redis_url) for _ in range(4)]

@@ -218,6 +218,7 @@ RELAXED = settings(
 )
 
 
+@pytest.mark.full
 @RELAXED
 @given(plan=plans(), data=st.data())
 def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(
@@ -248,6 +249,7 @@ def test_paused_and_resumed_elsewhere_a_conversation_is_the_same(
     check_conversation(node.messages)
 
 
+@pytest.mark.full
 @RELAXED
 @given(plan=plans(), deaths=st.lists(st.integers(0, 4), max_size=4))
 def test_killed_at_any_checkpoint_a_conversation_is_the_same(

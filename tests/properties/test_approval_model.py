@@ -154,6 +154,7 @@ INVARIANTS: Mapping[str, Invariant] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RULES)
 def test_no_order_of_steps_breaks_an_invariant(name):
     """All states that three voters, a clock and a crash can reach, with three votes or four."""
@@ -164,6 +165,7 @@ def test_no_order_of_steps_breaks_an_invariant(name):
     assert states > 1_000
 
 
+@pytest.mark.full
 def test_no_decision_that_somebody_writes_has_an_effect():
     """Who can write a decision to the store, but no votes, runs nothing that was not voted for."""
     states, broken = search(Machine(FOUR_EYES, Limits(votes=2, forges=True)), INVARIANTS)
@@ -229,6 +231,7 @@ CONTROLS: Mapping[str, dict[str, Callable[..., Any]]] = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CONTROLS)
 def test_a_machine_that_forgets_something_is_found(name):
     """The control of each invariant: it is broken, in a few steps."""
@@ -342,6 +345,7 @@ def every(rule: Rule, machine: Machine, length: int, ticks: Iterable[int]) -> li
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", RULES)
 def test_the_store_counts_as_the_model_does(name):
     """Every two votes of three people, before and after the question's time."""
@@ -354,6 +358,7 @@ def test_the_store_counts_every_three_votes_as_the_model_does():
     assert every(FOUR_EYES, Machine(FOUR_EYES), 3, (-1,)) == []
 
 
+@pytest.mark.full
 def test_a_model_that_counts_otherwise_differs_from_the_store():
     """The control of the comparison."""
     machine = without(Machine(FOUR_EYES), **CONTROLS["one_person_counts_once"])

@@ -70,6 +70,7 @@ class Calls:
         self.node = Node(make)
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(IDS, min_size=1, max_size=3), st.lists(IDS, min_size=1, max_size=3))
 @example(["t", "t.2", "t:2"], ["t", "2", "t.2"])
@@ -91,6 +92,7 @@ def test_a_separator_that_ids_may_have_lets_keys_collide(monkeypatch) -> None:
     assert 2 in calls.keys.values()
 
 
+@pytest.mark.full
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(IDS, min_size=1, max_size=3), st.lists(IDS, min_size=1, max_size=3))
 @example(["t", "t_0_1", "t/tool:2", "t_0_1/tool:t"], ["2", "t"])

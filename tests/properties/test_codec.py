@@ -4,6 +4,7 @@ import math
 from datetime import UTC
 
 import pydantic
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,12 +48,14 @@ values = st.recursive(
 bad_scalars = st.sampled_from([math.nan, math.inf, 2**70, "\udfff", object(), {1}, 1j])
 
 
+@pytest.mark.full
 @given(values)
 def test_every_value_survives_storing(value):
     """What is packed, written, read and unpacked is the value, whatever its keys look like."""
     assert codec.unpack(codec.load_json(codec.dump_json(codec.pack(value, "value")))) == value
 
 
+@pytest.mark.full
 @given(values)
 def test_packed_data_is_json_that_reading_does_not_change(value):
     """Packed data is plain JSON: writing and reading it changes nothing."""
@@ -61,6 +64,7 @@ def test_packed_data_is_json_that_reading_does_not_change(value):
     assert codec.load_json(codec.dump_json(packed)) == packed
 
 
+@pytest.mark.full
 @given(values)
 def test_the_plain_form_is_json(value):
     """The form that other programs see can always be written and read."""
@@ -69,6 +73,7 @@ def test_the_plain_form_is_json(value):
     assert codec.load_json(codec.dump_json(plain)) == plain
 
 
+@pytest.mark.full
 @given(values)
 def test_a_result_has_both_forms(value):
     """The two forms of a result are those of any value, and one object where nothing sets them apart."""
@@ -78,6 +83,7 @@ def test_a_result_has_both_forms(value):
     assert (packed is plain) == (packed == plain)
 
 
+@pytest.mark.full
 @given(
     values,
     bad_scalars,

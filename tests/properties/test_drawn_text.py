@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def graphs(draw) -> list[tuple[int, int]]:
     return draw(st.lists(pairs, min_size=1, max_size=18, unique=True))
 
 
+@pytest.mark.full
 @given(graphs())
 def test_a_drawing_can_be_read_back(edges):
     """Whoever follows the lines of a text drawing finds exactly the edges of the graph."""

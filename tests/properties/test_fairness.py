@@ -69,6 +69,7 @@ def planned(steps):
     return rung
 
 
+@pytest.mark.full
 @settings(max_examples=15, deadline=None)
 @given(steps=STEPS)
 @example(steps=["a"] * 14 + ["take"] * 8 + [""] * 6)  # a key that comes late

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -107,6 +108,7 @@ class Crowd:
         ]
 
 
+@pytest.mark.full
 @given(st.fixed_dictionaries(dict.fromkeys(NODES, LIMITS)), STEPS)
 def test_a_limit_holds_and_everything_ends(limits, steps):
     """In any order no more run than there are places, and in the end every node gets its turn."""
@@ -134,6 +136,7 @@ def test_a_limit_holds_and_everything_ends(limits, steps):
     assert not any(places.waiting.values())
 
 
+@pytest.mark.full
 @given(st.permutations(range(6)), st.integers(1, 3))
 def test_places_go_on_in_the_order_of_asking(order, places):
     """Whoever asked first has a place first, when none is free at first."""

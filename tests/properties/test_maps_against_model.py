@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import hypothesis
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -260,11 +261,13 @@ class AgainstMapsInRedis(AgainstMaps, AgainstRedis):
     """The same on a real Redis."""
 
 
+@pytest.mark.full
 def test_memory_does_with_maps_what_the_model_says():
     """Items begin in order, within their bound, and end, wait and stop as the model says."""
     play(AgainstMaps, EXAMPLES // 4)
 
 
+@pytest.mark.full
 def test_redis_does_with_maps_what_the_model_says(store_server):
     """So they do on a real Redis."""
     play(AgainstMapsInRedis, EXAMPLES // 20, url=store_server.url)

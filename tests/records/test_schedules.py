@@ -89,6 +89,7 @@ FREQUENT = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("expression", FREQUENT)
 @pytest.mark.parametrize(
     ("zone", "first", "last"),

@@ -237,6 +237,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(schemas(), VALUES)
 def test_paths_are_counted_as_if_they_were_followed(schema, value):
     """The number without unfolding is that with it, of schemas that do not refer to themselves."""

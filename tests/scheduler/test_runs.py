@@ -1,14 +1,11 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 
 import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError, NodeFailed, NotFoundError
-from runner.operations.answers import apply_decisions
-from runner.records.interrupts import Decision
 from tests.graphs import Bench, answer_all, answers, ident, single, wired
 
 
@@ -33,52 +30,6 @@ def statuses(result) -> dict[str, str]:
 
 
 # -- joins and dead paths ----------------------------------------------------------------------------
-
-
-def test_a_node_waits_for_all_its_edges():
-    """A node with several edges runs once, when every one has arrived, with all outputs."""
-    result = wired({"a": ident, "b": ident, "c": inputs}, "a c", "b c").build()("task")
-
-    assert result.results["c"].output == {"a": "a", "b": "b"}
-    assert result.execution_order.count("c") == 1
-    assert result.execution_order[-1] == "c"
-
-
-def test_a_node_may_take_the_first_edge():
-    """With `join="any"` a node runs once, at the first arrival, and later arrivals change nothing."""
-    gate = threading.Event()
-
-    def late(ctx):
-        gate.wait(60)
-        return "late"
-
-    def quick(ctx):
-        gate.set()
-        return inputs(ctx)
-
-    result = wired(
-        {"a": ident, "b": late, "c": quick}, "a c", "b c", c={"join": "any"}
-    ).build()("task")
-
-    assert result.results["c"].output == {"a": "a"}
-    # That "b" waited for "c" shows that "c" began first; which of them ends first is open.
-    assert sorted(result.execution_order) == ["a", "b", "c"]
-
-
-def test_an_edge_that_is_not_taken_kills_its_path():
-    """A node all of whose edges are dead is skipped, and so are those that only it leads to."""
-    nodes = dict.fromkeys("abcde", ident)
-    result = wired(nodes, ("a b", never), "b c", "c e", "a d", "d e").build()("task")
-
-    assert statuses(result) == {
-        "a": "completed",
-        "b": "skipped",
-        "c": "skipped",
-        "d": "completed",
-        "e": "completed",
-    }
-    assert result.execution_order == ["a", "d", "e"]
-    assert result.status is Status.COMPLETED
 
 
 @pytest.mark.parametrize("join", ["all", "any"])
@@ -118,20 +69,6 @@ def test_an_entry_point_that_is_also_led_to():
 # -- branches that wait --------------------------------------------------------------------------------
 
 
-def test_other_branches_go_on_to_their_ends():
-    """While `b` waits, `d` and `e` run to their ends; the join runs once, after the answer."""
-    nodes = {"a": ident, "b": ask, "d": ident, "e": ident, "f": inputs}
-    graph = wired(nodes, "a b", "a d", "d e", "b f", "e f").build()
-    first = graph("task")
-
-    assert (first.status, first.execution_order) == (Status.INTERRUPTED, ["a", "d", "e"])
-
-    last = graph(answer_all(first, "go"))
-
-    assert last.execution_order == ["a", "d", "e", "b", "f"]
-    assert last.results["f"].output == {"b": "go", "e": "e"}
-
-
 def test_an_answer_is_taken_while_others_run():
     """An answer that comes while other nodes run is applied at once, and the run never counts as waiting."""
     bench = Bench(wired({"a": ask, "b": ident}).build()).start()
@@ -143,70 +80,7 @@ def test_an_answer_is_taken_while_others_run():
     assert bench.finish().execution_order == ["a", "b"]
 
 
-def test_an_answer_to_a_node_that_is_still_running_is_kept():
-    """A question published before its node stops can be answered at once, and the node is never stuck."""
-
-    class Early:
-        """Asks, gets the answer while it runs, and parks all the same."""
-
-        kind = "early"
-
-        def execute(self, visit):
-            """Ask early."""
-            from runner.records.checkpoints import Saved
-            from runner.records.outcomes import Interrupted, Succeeded
-
-            if visit.answers:
-                return Succeeded("done", "done")
-            question = visit.address.ask("ok?", scope="early")
-            visit.ask([question], Saved({"v": 1}))
-            apply_decisions(bench.engine, [Decision(question.id, "yes")])
-            return Interrupted([question], Saved({"v": 1}))
-
-    bench = Bench(wired({"a": Early()}).build()).start()
-
-    assert bench.deliver() == "ready"
-    assert bench.finish().results["a"].output == "done"
-
-
 # -- loops ---------------------------------------------------------------------------------------------
-
-
-def test_a_node_may_repeat_itself():
-    """A self-loop gives its node new visits while its condition holds, with its own output as input."""
-
-    def count(ctx):
-        return ctx.inputs.get("a", 0) + 1
-
-    result = wired({"a": count}, ("a a", lambda state: state.results["a"].output < 4)).build()(
-        "task"
-    )
-
-    assert (result.results["a"].output, result.results["a"].visit) == (4, 4)
-    assert result.execution_order == ["a"] * 4
-
-
-def review_loop(limit=3, **options):
-    nodes = {
-        "write": lambda ctx: ctx.visit,
-        "review": lambda ctx: ctx.inputs["write"],
-        "publish": inputs,
-    }
-    return wired(
-        nodes,
-        "write review",
-        ("review write", lambda state: state.results["review"].output < limit),
-        ("review publish", lambda state: state.results["review"].output >= limit),
-        **options,
-    ).set_entry_point("write")
-
-
-def test_a_loop_repeats_until_its_exit():
-    """A loop gives its nodes new visits until the exit is taken, which then arrives once."""
-    result = review_loop().build()("task")
-
-    assert result.execution_order == ["write", "review"] * 3 + ["publish"]
-    assert result.results["publish"].output == {"review": 3}
 
 
 def test_an_entry_point_inside_a_loop():
@@ -236,103 +110,7 @@ def test_edges_from_outside_are_remembered_in_every_round():
     assert result.results["both"].output == {"given": "outside", "head": 2}
 
 
-def test_a_loop_that_asks_in_every_round():
-    """Each visit asks its own question; an answer of an earlier visit is no answer to a later one."""
-    graph = wired(
-        {"a": lambda ctx: ctx.interrupt("again?")},
-        ("a a", lambda state: state.results["a"].output),
-    ).build()
-    first = graph("task")
-    second = graph(answer_all(first, True))
-    last = graph(answer_all(second, False))
-
-    assert first.interrupts[0].id != second.interrupts[0].id
-    assert [first.interrupts[0].visit, second.interrupts[0].visit] == [1, 2]
-    assert (last.status, last.execution_order) == (Status.COMPLETED, ["a", "a"])
-
-
-def test_a_limit_on_executions():
-    """A loop without an end is stopped by the limit on executions, with the reason."""
-    builder = wired({"a": ident}, ("a a", lambda state: True)).set_max_node_executions(5)
-    result = builder.build()("task")
-
-    assert (result.status, len(result.execution_order)) == (Status.FAILED, 5)
-    assert result.reason == 'max_node_executions (5) reached before "a"'
-
-
 # -- failures -----------------------------------------------------------------------------------------
-
-
-def test_an_answer_after_a_failure_is_superseded():
-    """A question that was withdrawn takes no answer, and says so."""
-    bench = Bench(wired({"a": ask, "bad": boom}).build()).start()
-    bench.deliver("a")
-    question = bench.result().interrupts[0]
-    bench.deliver("bad")
-
-    receipt = apply_decisions(bench.engine, [Decision(question.id, "yes")])[0]
-
-    assert (receipt.status, receipt.detail) == ("superseded", "the question was withdrawn")
-
-
-def test_a_running_node_is_recorded_after_a_failure():
-    """A node that runs when another fails is not thrown away: it ends, is recorded, and then the run ends."""
-    bench = Bench(
-        wired(
-            {"a": ident, "bad": boom, "slow": lambda ctx: bench.deliver("bad") and "done"}
-        ).build()
-    ).start()
-    bench.deliver("slow")
-    result = bench.finish()
-
-    assert (result.status, result.results["slow"].output) == (Status.FAILED, "done")
-    assert statuses(result) == {"a": "cancelled", "bad": "failed", "slow": "completed"}
-
-
-def test_a_question_raised_while_the_run_stops_is_withdrawn():
-    """A node that asks after another failed is cancelled; its question never stays open."""
-
-    def late(ctx):
-        bench.deliver("bad")
-        return ctx.interrupt("ok?")
-
-    bench = Bench(wired({"bad": boom, "late": late}).build()).start()
-    bench.deliver("late")
-    result = bench.finish()
-
-    assert (result.status, result.interrupts) == (Status.FAILED, [])
-    assert statuses(result)["late"] == "cancelled"
-    assert [interrupt.status for interrupt in bench.store.read(bench.run_id).interrupts] == [
-        "withdrawn"
-    ]
-
-
-def test_with_continue_only_the_branch_dies():
-    """Under `continue` the failed node's branch is dead; the others end, and questions can be answered."""
-    nodes = {"bad": boom, "after": ident, "a": ask, "b": ident, "join": inputs}
-    graph = (
-        wired(nodes, "bad after", "a b", "b join", "bad join")
-        .set_failure_policy("continue")
-        .build()
-    )
-    first = graph("task")
-
-    assert (first.status, [interrupt.name for interrupt in first.interrupts]) == (
-        Status.INTERRUPTED,
-        ["ok?"],
-    )
-
-    last = graph(answer_all(first))
-
-    assert last.status is Status.FAILED
-    assert statuses(last) == {
-        "bad": "failed",
-        "after": "skipped",
-        "a": "completed",
-        "b": "completed",
-        "join": "completed",
-    }
-    assert last.results["join"].output == {"b": "b"}
 
 
 def test_a_condition_that_raises_fails_its_source():
@@ -352,39 +130,6 @@ def test_a_condition_that_raises_fails_its_source():
 
 
 # -- retries -------------------------------------------------------------------------------------------
-
-
-def test_a_node_is_tried_again():
-    """A failing node runs again after its policy's delay until it succeeds; the errors are not the result."""
-
-    def flaky(ctx):
-        if ctx.attempt < 3:
-            raise ValueError(f"attempt {ctx.attempt}")
-        return ctx.attempt
-
-    bench = Bench(
-        single(flaky, retry=RetryPolicy(max_attempts=3, backoff=10, jitter=0))
-    ).start()
-    bench.deliver()
-    assert (bench.result().status, statuses(bench.result())) == (
-        Status.EXECUTING,
-        {"a": "retrying"},
-    )
-    bench.later(9.9)
-    assert bench.bells == []
-    bench.later(0.1)
-    bench.deliver()
-    bench.later(19.9)
-    assert bench.bells == []
-    bench.later(0.1)
-    result = bench.finish().results["a"]
-
-    assert (result.status, result.output, result.attempts, result.error) == (
-        Status.COMPLETED,
-        3,
-        3,
-        None,
-    )
 
 
 def test_a_node_that_is_tried_in_vain():
@@ -418,24 +163,6 @@ def test_answers_survive_a_retry():
     bench.later(0)
 
     assert bench.finish().results["a"].output == "once"
-
-
-def test_a_lost_worker_is_another_attempt():
-    """A node whose worker died runs again when its lease is over, under the same visit."""
-
-    def dies(ctx):
-        if ctx.attempt == 1:
-            raise KeyboardInterrupt
-        return [ctx.visit, ctx.attempt]
-
-    bench = Bench(single(dies)).start()
-    with pytest.raises(KeyboardInterrupt):
-        bench.deliver()
-    bench.later(29.9)
-    assert bench.bells == []
-    bench.later(0.2)
-
-    assert bench.finish().results["a"].output == [1, 2]
 
 
 def test_lost_workers_use_up_no_policy():
@@ -513,19 +240,6 @@ def test_who_died_with_a_poisonous_node_each_time_outlives_it():
     assert "died five times in a row" in str(result.results["poison"].error)
 
 
-def test_a_lost_doorbell_rings_again():
-    """A wake-up that got lost is repeated after a lease; a doubled one changes nothing."""
-    bench = Bench(single(ident)).start()
-    lost = bench.bells.pop()
-    bench.later(31)
-    assert [bell.node for bell in bench.bells] == ["a"]
-    bench.bells += [lost, lost]
-    bench.deliver()
-
-    assert [bench.deliver(), bench.deliver()] == ["stale", "stale"]
-    assert bench.result().execution_order == ["a"]
-
-
 # -- nested graphs ------------------------------------------------------------------------------------
 
 
@@ -596,27 +310,6 @@ def test_inner_graphs_share_the_invocation_state():
     assert graph("task", invocation_state={"n": 1}).results["after"].output == {"in": {"n": 1}}
 
 
-def test_questions_inside_are_listed_outside():
-    """A question two graphs down is open on the outer run, and its answer finds its way."""
-    middle = wired({"deep": wired({"x": ask, "y": ident}).build(), "beside": ident}).build()
-    graph = wired({"in": middle, "after": inputs}, "in after").build()
-    first = graph("task")
-
-    assert (first.status, [interrupt.node_id for interrupt in first.interrupts]) == (
-        Status.INTERRUPTED,
-        ["x"],
-    )
-    assert first.interrupted_nodes == 1
-    assert statuses(first) == {"in": "waiting"}
-    assert first.results["in"].result.results["deep"].result.results["y"].output == "y"
-
-    last = graph(answer_all(first, "deep"))
-
-    assert last.results["after"].output == {
-        "in": {"deep": {"x": "deep", "y": "y"}, "beside": "beside"}
-    }
-
-
 def test_a_failure_inside_fails_the_node_outside():
     """An inner run that fails is its node's failure, with what happened inside."""
     result = nested(("x", boom), ("y", ask))("task")
@@ -627,24 +320,6 @@ def test_a_failure_inside_fails_the_node_outside():
     assert "the graph inside ended as failed" in str(error)
     assert "x: ValueError: boom" in str(error)
     assert result.interrupts == []
-
-
-def test_a_cancel_goes_down():
-    """Cancelling a run stops the runs inside it, at every depth; their questions are withdrawn."""
-    bench = Bench(nested(("deep", wired({"x": ask}).build()))).start()
-    bench.finish()
-    question = bench.result().interrupts[0]
-
-    assert bench.engine.cancel(bench.run_id, "enough") == "cancelled"
-    assert bench.engine.cancel(bench.run_id, "again") == "already"
-    for _ in range(5):
-        bench.later(1)
-        bench.finish()
-    result = bench.result()
-
-    assert (result.status, result.reason, result.interrupts) == (Status.CANCELLED, "enough", [])
-    assert apply_decisions(bench.engine, [Decision(question.id, 1)])[0].status == "superseded"
-    assert {run.status for run in bench.store.runs()} == {"cancelled"}
 
 
 def test_an_unknown_run_cannot_be_cancelled():
@@ -686,16 +361,6 @@ def test_an_inner_graph_in_a_loop():
 # -- starting ------------------------------------------------------------------------------------------
 
 
-def test_the_same_key_is_the_same_run():
-    """Starting twice with one idempotency key begins one run and returns it both times."""
-    bench = Bench(single(ident))
-    first = bench.engine.start("bench", "one", idempotency_key="order 7")
-
-    assert bench.engine.start("bench", "two", idempotency_key="order 7") == first
-    assert bench.engine.start("bench", "two", idempotency_key="order 8") != first
-    assert len(bench.store.runs()) == 2
-
-
 def test_an_unknown_graph_cannot_be_started():
     """Starting a graph that nobody knows is an error that names those that are known."""
     bench = Bench(single(ident)).start()
@@ -723,23 +388,6 @@ def test_a_store_that_was_emptied_learns_the_graph_again():
         del bench.store._database.shapes[fingerprint]
 
     assert bench.finish().execution_order == ["b", "in"]
-
-
-def test_answers_to_two_runs_are_one_set():
-    """A set of answers may span runs; it is applied whole or not at all."""
-    bench = Bench(single(ask))
-    runs = [bench.engine.start("bench", "task") for _ in range(2)]
-    while bench.bells:
-        bench.deliver()
-    questions = bench.store.open_interrupts()
-    responses = [Decision(question.id, "yes") for question in questions]
-
-    refused = apply_decisions(bench.engine, [*responses, Decision("00gone.a.1.x", 1)])
-    accepted = apply_decisions(bench.engine, responses)
-
-    assert [receipt.status for receipt in refused] == ["rejected", "rejected", "unknown"]
-    assert [receipt.status for receipt in accepted] == ["accepted", "accepted"]
-    assert {receipt.run_id for receipt in accepted} == set(runs)
 
 
 def test_async_and_sync_nodes_in_one_graph():

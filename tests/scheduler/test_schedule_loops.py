@@ -248,6 +248,7 @@ def depends_on_timing(graph, takes, order):
     )
 
 
+@pytest.mark.full
 @given(drawn=looping(), data=st.data())
 def test_the_order_of_endings_changes_nothing(drawn, data):
     """However the visits of parallel branches interleave, the same visits happen with the same inputs."""

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import functools
+import os
 import shutil
 import threading
 import time
@@ -34,6 +36,13 @@ def event_loop(monkeypatch):
         yield
 
 
+@functools.cache
+def settings_in(environment: frozenset) -> Settings:
+    """Read the settings once in each environment, since that takes as long as building the application."""
+    del environment
+    return Settings(webhook_allow="127.0.0.0/8")
+
+
 class Site:
     """An application on a store whose nodes run in this process, when a test says so."""
 
@@ -41,7 +50,10 @@ class Site:
         self.registry = Registry()
         for name, build in graphs.items():
             self.registry.add(name, build)
-        self.settings = Settings(redis_url=url, webhook_allow="127.0.0.0/8")
+        environment = frozenset(
+            pair for pair in os.environ.items() if pair[0].startswith("RUNNER_")
+        )
+        self.settings = settings_in(environment).model_copy(update={"redis_url": url})
         self.bells = deque()
         self.client = Client(
             store=open_store(self.settings), dispatcher=self, registry=self.registry

@@ -183,6 +183,7 @@ def test_operators_see_what_they_operate(site):
     assert "secret" not in site.http.post("/v1/schedules/daily:pause").text
 
 
+@pytest.mark.full
 def test_looking_changes_nothing(site):
     """No GET writes, whatever it is about; the control, a POST, does."""
     run = site.start("approval")
@@ -205,6 +206,7 @@ def test_looking_changes_nothing(site):
 # -- browsers ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "headers",
     [
@@ -278,6 +280,7 @@ def called(auth, redis_url, base="http://localhost", client=("127.0.0.1", 1), **
     return http.get("/v1/runs", headers=headers).status_code
 
 
+@pytest.mark.full
 def test_local_serves_its_own_machine(redis_url):
     """Not another address, not through a proxy, and not under a name that somebody else's DNS gave it."""
     local = Local()
@@ -393,6 +396,7 @@ def called_as(name, auth):
     return auth(Request({"type": "http", "headers": headers, "client": ("127.0.0.1", 1)}))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "status"),
     [("ana", 200), ("José", 200), ("an\u200ba", 403), ("\u0430na", 403), (" ", 403)],
@@ -444,6 +448,7 @@ def test_a_name_is_read_as_utf_8():
     assert named(auth, [(b"remote-user", "José".encode("latin-1"))]) == 400
 
 
+@pytest.mark.full
 def test_a_proxy_is_trusted_by_its_address_or_its_socket(site, tmp_path):
     """An IPv4 address as an IPv6 socket writes it, and a socket file only where it is named."""
     private, unix = ProxyHeaders(trusted=["10.0.0.0/8"]), ProxyHeaders(trusted=["unix"])

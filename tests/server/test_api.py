@@ -140,6 +140,7 @@ def test_runs_are_filtered(site):
     assert listed(tag="team=c") == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("method", "path", "body", "status"),
     [
@@ -177,6 +178,7 @@ def test_no_door_is_open_unless_it_is_named(site):
     assert found == [False, False, False, False, True]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "body", "status"),
     [
@@ -202,6 +204,7 @@ def test_a_body_is_json(site, kind, body, status):
     assert len(site.client.runs()) == (status == 201)
 
 
+@pytest.mark.full
 def test_a_method_that_is_not_allowed_says_which_are(site):
     """`Allow` has each method that the description has for the address."""
     for path, operations in site.app.openapi()["paths"].items():
@@ -273,6 +276,7 @@ def test_a_batch_says_first_what_it_would_do(site):
     assert site.http.get("/v1/jobs/none").status_code == 404
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", [0, "no", "off", "f", "false", None])
 def test_only_false_ends_a_dry_run(site, value):
     """What merely resembles it is refused, and no job begins; the control is false itself."""

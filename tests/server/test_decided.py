@@ -124,6 +124,7 @@ def listed(site, query):
     return pages
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("door", ["api", "command", "client"])
 def test_who_withdrew_a_question_is_said(paid, door):
     """On the run's page, in its events, the list of the command and *Done* by me; control: nobody known."""

@@ -310,6 +310,7 @@ def matrix(doors, levels, quick):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("door", "level"), matrix(DOORS, range(4), QUICK))
 def test_no_door_takes_another_call_or_another_person(
     redis_url, tmp_path, monkeypatch, door, level

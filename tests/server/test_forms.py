@@ -257,6 +257,7 @@ TEXTS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["007", "1e3", "true", "null", "[1]", '"a"', " 7 "])
 @pytest.mark.parametrize("kind", TEXTS)
 def test_a_text_never_becomes_anything_else(kind, text):

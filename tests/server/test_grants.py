@@ -59,6 +59,7 @@ def add(desk, question, etag=None, **body):
     )
 
 
+@pytest.mark.full
 def test_two_of_finance_grant_calls_at_the_api(desk):
     """The first is counted, the second accepted; then a call begins without a question."""
     question = asked(desk)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from runner.server import pages
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -61,6 +63,7 @@ def without_parts(redis_url):
     return shown
 
 
+@pytest.mark.full
 def test_every_part_of_every_live_page_has_its_place(redis_url):
     """Also while it has nothing to show: the script replaces what is there, and adds nothing."""
     shown, templates = without_parts(redis_url), live_templates()

@@ -28,6 +28,8 @@ from runner.server.openapi import ANSWERS, TEXT
 STREAM = "GET /v1/events"
 """It never ends."""
 
+pytestmark = pytest.mark.full
+
 EXAMPLES = 20
 
 CHECKED = [

@@ -88,6 +88,7 @@ def send(site, path, **fields):
     )
 
 
+@pytest.mark.full
 def test_pages_are_whole_html(site):
     """Each page has its title, one heading, the way around and no script of its own."""
     run, failed = site.start("approval", {"a": 1}), site.start("broken")
@@ -262,6 +263,7 @@ def decided(site, question):
 CHANGED = {"to": "Acme", "amount": 1.5}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fields",
     [{"f.to": "Acme", "f.amount": "1.5"}, {"arguments": json.dumps(CHANGED)}],
@@ -292,6 +294,7 @@ def test_changed_arguments_are_never_left_out(redis_url, fields, pressed, confir
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pressed", ["approve", "reject"])
 def test_untouched_fields_decide_at_once(redis_url, pressed):
     """The control: as they were shown, or as no form has them, they say nothing of their own."""
@@ -301,6 +304,7 @@ def test_untouched_fields_decide_at_once(redis_url, pressed):
         assert decided(site, question)[0] == pressed
 
 
+@pytest.mark.full
 def test_changed_arguments_that_can_not_be_used_are_not_left_out(redis_url):
     """The page says what is wrong with them, whatever was pressed; nothing is counted."""
     for wrong in (
@@ -350,6 +354,7 @@ def test_changed_arguments_are_not_left_out_beside_a_version(redis_url):
     assert decided(site, question) == ["edit", ben]
 
 
+@pytest.mark.full
 def test_a_version_that_answers_instead_says_so(redis_url):
     """Its button gives that answer, and approves nothing; the page and the list say that no call is made."""
     site, question, path = payment(redis_url, need=2)
@@ -396,6 +401,7 @@ ZOD = {
 """A schema as zod writes it: the second use of a part refers to the first."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", [None, Rule(eligible=["anyone"])])
 def test_what_a_message_may_answer_its_page_may(redis_url, rule):
     """In fields, or as JSON, byte for byte; control: what does not fit, is empty or is both is refused."""
@@ -431,6 +437,7 @@ def test_what_a_message_may_answer_its_page_may(redis_url, rule):
         assert vote.status == "accepted"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("form", "decision"),
     [
@@ -464,6 +471,7 @@ def test_arguments_may_be_changed_as_json_beside_their_fields(redis_url, form, d
         assert decided(site, question)[0] == decision
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("pressed", ["approve", "reject"])
 @pytest.mark.parametrize(
     ("written", "confirmed"),
@@ -536,6 +544,7 @@ def test_who_may_not_decide_sees_no_button(site):
     }
 
 
+@pytest.mark.full
 def test_a_second_approver_sees_each_version(site):
     """With its changes, its tally and a button of its own; the vote that the edit reset is void."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -654,6 +663,7 @@ def test_what_is_edited_as_json_is_json(redis_url):
     assert site.http.get(f"/v1{again}").json()["task"] == args
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
@@ -858,6 +868,7 @@ def nested():
     return builder.build()
 
 
+@pytest.mark.full
 def test_a_node_is_shown_beside_its_run(redis_url):
     """What it was given and left, its items and where to look further; for a role without payloads less."""
     site = Site(redis_url, {"nested": nested, **GRAPHS})
@@ -910,6 +921,7 @@ def test_an_agent_shows_its_conversation(redis_url):
     assert "input tokens" in text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("roles", "names"),
     [
@@ -931,6 +943,7 @@ def test_the_menu_is_that_of_the_role(site, roles, names):
     assert {site.http.get(f"/{name}", headers=HTML).status_code for name in links} == {200}
 
 
+@pytest.mark.full
 def test_progress_is_shown_until_the_node_ends(redis_url):
     """A completed node shows none, whatever it reported last."""
 
@@ -1091,6 +1104,7 @@ def test_a_schedule_is_made_with_a_form(site):
     assert "No schedules" in site.http.get("/schedules", headers=HTML).text
 
 
+@pytest.mark.full
 def test_a_limit_is_changed_with_forms(site, redis_url):
     """The page shows both numbers, who waits and who has the slot, and pauses a limit or one key of it."""
     limit = Limit("model", concurrency=1, by="tag:tenant")
@@ -1431,6 +1445,7 @@ def writers(per):
     return builder.build()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("per", "waits"),
     [

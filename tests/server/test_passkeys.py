@@ -183,6 +183,7 @@ def test_a_browser_without_script_is_told_what_to_do(bank, device):
     assert requests_in(text)  # control: a script would ask for this
 
 
+@pytest.mark.full
 def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
     """Claims and comments have a step of their own; without it nothing is done."""
     question = bank.ask()
@@ -274,6 +275,7 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     assert 'name="sign"' not in bank.http.get(path).text
 
 
+@pytest.mark.full
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
     """The step that signs shows the changes; signed for these arguments, no other ones run."""
     question = bank.ask()
@@ -358,6 +360,7 @@ FORGERIES = (
 )
 
 
+@pytest.mark.full
 def test_a_signature_of_something_else_decides_nothing(bank, device):
     """Each forgery is refused and the question stays open; then what the device has signed is taken."""
     question = bank.ask()
@@ -383,6 +386,7 @@ def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     assert len(bank.client.engine.store.votes(question.id)) == 1
 
 
+@pytest.mark.full
 def test_a_revoked_passkey_signs_nothing_more(bank, device):
     """The page offers it no longer, and what it had been asked for counts no more; the next one does."""
     question = bank.ask()
@@ -503,6 +507,7 @@ def verified(lines, keys="keys.json"):
     return done.exit_code, done.stdout.split("\t")[2]
 
 
+@pytest.mark.full
 def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     """The exported file, the public keys and nothing else."""
     alone = {
@@ -520,6 +525,7 @@ def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     assert "2 signed votes hold" in done.stdout
 
 
+@pytest.mark.full
 def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     """Changed, exchanged or without its key it is broken; left out it is missing; as it was, it holds."""
     *entries, line = exported
@@ -549,6 +555,7 @@ def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     assert verified(exported)[0] == 1
 
 
+@pytest.mark.full
 def test_a_passkey_that_counts_backwards_is_seen(bank, device, exported):
     """The door refuses it; with the count in Redis deleted, the exported file says which it was."""
     question, device.count = bank.ask(), 1

@@ -58,6 +58,7 @@ def vote(site, served, timeout=20):
     return reply.json()["status"]
 
 
+@pytest.mark.full
 def test_votes_and_probes_wait_for_no_page(site, served, blocked):
     """While every slot of pages is taken and more pages wait, a vote counts and both probes answer."""
     site.as_role("approver", groups=["finance"])
@@ -76,6 +77,7 @@ def shown(site, served, timeout=20):
     return httpx.get(path, headers=html, timeout=timeout).status_code
 
 
+@pytest.mark.full
 def test_a_question_waits_for_no_list(site, served, blocked):
     """While every slot of lists is taken and more wait, a question is shown, its style sheet, too."""
     pages = blocked(slots.SLOTS["read"] + 10)
@@ -111,6 +113,7 @@ def test_without_slots_votes_wait_for_pages(site, served, blocked, monkeypatch):
         vote(site, served, timeout=1)
 
 
+@pytest.mark.full
 def test_a_page_that_would_wait_too_long_is_refused(site, served, blocked, monkeypatch):
     """It gets 503 and when to come again; those that waited before are served."""
     monkeypatch.setattr(slots, "MOST_WAITING", 3)
@@ -122,6 +125,7 @@ def test_a_page_that_would_wait_too_long_is_refused(site, served, blocked, monke
     assert reply.headers["content-security-policy"]
 
 
+@pytest.mark.full
 def test_a_stream_takes_no_slot(site, served):
     """A page is shown beside more streams than there are slots."""
     run = site.start("approval")

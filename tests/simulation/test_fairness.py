@@ -25,6 +25,7 @@ from tests.simulation.fairness import (
 SETTING = Setting()
 
 
+@pytest.mark.full
 def test_a_noisy_tenant_costs_the_others_little():
     """With 100 times the backlog of all others it adds a fifth to their wait at most; control: a queue."""
     alone = p95(backlog(SETTING, noise=0))
@@ -76,6 +77,7 @@ def test_the_first_priority_comes_before_fairness():
     assert equal["later"] == pytest.approx(0.5, rel=0.05)
 
 
+@pytest.mark.full
 def test_a_window_of_a_doorbell_a_slot_is_enough():
     """It keeps slots as busy as a wider one, which only adds waits; control: a quarter of it does not."""
     fleet = replace(SETTING, trip=1)
@@ -87,6 +89,7 @@ def test_a_window_of_a_doorbell_a_slot_is_enough():
     assert 2 * waits[0] < waits[1]
 
 
+@pytest.mark.full
 def test_each_partition_gives_fair_shares_of_its_own():
     """Keys that are spread get their weights; one in one of four has a share of a quarter of the slots."""
     setting = replace(SETTING, partitions=4, weights={"gold": 5})

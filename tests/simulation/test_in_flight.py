@@ -67,6 +67,7 @@ class Crowd:
         return [run.record.status is Status.COMPLETED for _, run in self.world.runs()]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("slots", [(1,), (1, 1), (2, 3)])
 def test_parents_that_wait_for_children_hold_no_slot(slots):
     """One slot is enough for any depth of graphs in graphs; no more is in flight than there are slots."""

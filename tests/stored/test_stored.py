@@ -78,6 +78,7 @@ def finish(found):
         found.work()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("form", "name"), RUNS, ids=[f"{form.stem}:{name}" for form, name in RUNS]
 )

@@ -13,6 +13,8 @@ from runner.testing import fake_store as make
 from tests.contract.store import StoreContract
 from tests.graphs import Bench, ident, wired
 
+pytestmark = pytest.mark.full
+
 
 class TestFakeStore(StoreContract, only="scripts"):
     @pytest.fixture

@@ -112,6 +112,7 @@ def test_pytest_finds_the_plugin():
     }
 
 
+@pytest.mark.full
 def test_the_plugin_costs_a_session_next_to_nothing():
     """A session that uses no fixture of ours imports no more because of it than `import runner` does."""
     seen = """
