@@ -114,7 +114,7 @@ def test_a_run_says_for_which_limit_its_node_waits(call, redis_url):
         shown = call("runs", "show", run_id, url=redis_url).stdout.splitlines()
         return next(line for line in shown if line.startswith("node\t"))
 
-    assert node().endswith("\tthe limit 'model' is paused until it is resumed: incident")
+    assert "\tthe limit 'model' is paused until it is resumed: incident\t" in node()
     call("limits", "resume", "model", url=redis_url)
     assert "paused" not in node()
 
