@@ -117,13 +117,14 @@ class VisitView:
 
 @dataclass(frozen=True, slots=True)
 class NodeState:
-    """State of a node: its latest visit, the number of a map's `items`, a graph's child run."""
+    """State of a node: its latest visit, the number of a map's `items`, a graph's child run, its worker."""
 
     status: Status
     visit: int
     attempts: int
     items: int
     run: str | None
+    worker: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +201,7 @@ def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
             record.attempt,
             snapshot.maps[name].total if name in snapshot.maps else 0,
             record.child or None,
+            record.worker,
         )
         for name, record in snapshot.nodes.items()
     }
