@@ -118,13 +118,14 @@ class VisitView:
 
 @immutable
 class NodeState:
-    """State of a node: its latest visit, the number of a map's `items`, a graph's child run."""
+    """State of a node: its latest visit, the number of a map's `items`, a graph's child run, its worker."""
 
     status: Status
     visit: int
     attempts: int
     items: int
     run: str | None
+    worker: str = ""
 
 
 @immutable
@@ -201,6 +202,7 @@ def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
             record.attempt,
             snapshot.maps[name].total if name in snapshot.maps else 0,
             record.child or None,
+            record.worker,
         )
         for name, record in snapshot.nodes.items()
     }

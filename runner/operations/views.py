@@ -509,4 +509,5 @@ def _archived_node(
         run=archived_run(children[state["run"]]) if state["run"] in children else None,
         total=state["items"],
         items=tuple(_archived_node(document, item, events) for item in items),
+        worker=state.get("worker", ""),
     )

@@ -112,7 +112,7 @@ def test_a_run_says_for_which_limit_its_node_waits(call, redis_url):
 
     def node():
         shown = call("runs", "show", run_id, url=redis_url).stdout.splitlines()
-        return next(line for line in shown if line.startswith("node\t"))
+        return next(line.rstrip() for line in shown if line.startswith("node\t"))
 
     assert "\tthe limit 'model' is paused until it is resumed: incident\t" in node()
     call("limits", "resume", "model", url=redis_url)
