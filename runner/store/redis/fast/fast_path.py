@@ -297,14 +297,10 @@ class FastPath:
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
         """Read the data for a node that a transaction claims; return a function that makes the claim."""
         graph, write_set, key = self.remember(run.topology), run.write_set, run.key
-        reasons = dict.fromkeys(_unknown(None), EITHER) | dict.fromkeys(
-            graph.fields(node), GUARDED
-        )
-        write_set.read_set.want(key, reasons)
-        values = {
-            name: write_set.read_unvalidated(key, name, because)
-            for name, because in reasons.items()
-        }
+        fields = (*graph.fields(node), *_unknown(None))
+        write_set.read_set.want(key, fields)
+        # A source that completes meanwhile is an input of this visit, or not.
+        values = {name: write_set.read_unvalidated(key, name, EITHER) for name in fields}
         claim_read = ClaimRead(
             run.record.run_id,
             graph,

@@ -199,7 +199,7 @@ class RunInTransaction:
             if reads.is_incomplete:
                 return
             for node in some:
-                text = self.write_set.read_unvalidated(self.key, f"n:{node}", EITHER)
+                text = self.write_set.read_unvalidated(self.key, f"n:{node}", GUARDED)
                 if text and read_status(text) in IDLE:
                     yield node
 
