@@ -24,6 +24,7 @@ from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
 from runner.operations.setting_sources import unknown_settings
+from runner.operations.views import read_run
 from runner.records.json_form import span
 from runner.records.listings import InterruptQuery, RunQuery, grouped
 from runner.records.run import Status, outermost
@@ -194,7 +195,10 @@ def read_facts(settings: Settings) -> Facts:
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),
-        held=[run.run_id for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)],
+        held=[
+            f"{run.run_id} ({one_line(read_run(store, run.run_id).reason)})"
+            for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)
+        ],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
         voters=_read_voters(store),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
@@ -744,7 +748,7 @@ def _events(facts: Facts) -> Iterator[Check]:
 
 def _held(facts: Facts) -> Iterator[Check]:
     problem = f"runs wait for an operator: {_names(facts.held)}" if facts.held else ""
-    fix = "`runner runs show RUN` says why. Migrate or cancel it, or release a node by `runner dead replay`."
+    fix = "`runner runs show RUN` says why. Migrate, cancel or release it, or replay its dead letter."
     yield from _check("held", "", problem, fix)
 
 

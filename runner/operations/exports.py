@@ -94,7 +94,7 @@ class RunHead:
 
 @dataclass(frozen=True, slots=True)
 class VisitView:
-    """One visit of a node. `attempts` is known only for the latest visit."""
+    """One visit of a node. `attempts` is known only for the latest visit; for `skipped` see `NodeView`."""
 
     node: str
     visit: int
@@ -104,6 +104,7 @@ class VisitView:
     usage: dict[str, int]
     output: Any
     error: NodeError | None
+    skipped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ def read_export(store: Store, run_id: str) -> Export:
 
 def node_status(record: NodeRecord) -> Status:
     """Return a node's status as people see it: a held node is held, whatever its status was before."""
-    return Status.HELD if record.held else record.status
+    return Status.HELD if record.held or record.hold else record.status
 
 
 def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
@@ -211,6 +212,7 @@ def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
             usage=dict(entry.get("usage") or {}),
             output=snapshot.outputs.get((name, visit)),
             error=error_of(entry),
+            skipped=entry.get("skipped", ""),
         )
 
 

@@ -45,7 +45,7 @@ from runner.records.interrupts import (
     address_of,
 )
 from runner.records.migration import Migration
-from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
+from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.apply_transition import (
@@ -1006,7 +1006,7 @@ class RewriteRuns(Request[Reply]):
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNodes(Request[Reply]):
-    """Make held nodes ready again: "released", or "stale" when none of them is held."""
+    """Make held nodes ready again: "released", or "stale" when none is held, except by an operator."""
 
     verb = "release"
     run_id: str
@@ -1014,6 +1014,30 @@ class ReleaseNodes(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         return make(transaction, self.run_id, scheduler.release, self.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class Intervene(Request[Reply]):
+    """Hold a node, release it, or let it end with an output, by the kind of the event.
+
+    "done", or "repeated" if that is so already; "busy", "ended", "unknown", or "stale" without the run.
+    """
+
+    verb = "intervene"
+    run_id: str
+    node: str
+    kind: EventKind
+    by: str
+    reason: str = ""
+    outputs: Sequence[JSON] = ()
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        data = {self.kind: {"by": self.by, "reason": self.reason}}
+        run, arguments = transaction.find(self.run_id), (self.node, self.kind, self.by)
+        reply = make(transaction, self.run_id, scheduler.intervene, *arguments, payloads=data)
+        if run is not None and self.outputs and reply.word == "done":
+            run.put_report(SKIPPED + self.node, [self.by, *self.outputs])
+        return reply
 
 
 @dataclass(frozen=True, slots=True)

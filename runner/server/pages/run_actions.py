@@ -17,6 +17,7 @@ from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
+from runner.server.api import runs
 from runner.server.api.documents import seen_by
 from runner.server.deciding import cancelled_by, requested_by
 from runner.server.pages.rendering import back, page
@@ -197,6 +198,23 @@ def cancel(
     if not services.client.run(run_id).cancel(cancelled_by(person, reason)):
         raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
     return back(request, f"/runs/{quote(run_id)}")
+
+
+@router.post("/runs/{run_id}/node/{action}")
+def change_node(
+    request: Request,
+    run_id: str,
+    action: runs.Action,
+    person: Operates,
+    services: Served,
+    node: FormText,
+    reason: FormText = "",
+    output: FormText = "",
+) -> Response:
+    """Hold a node, release it, or skip it with an output."""
+    body = runs.NodeChange(node=node, reason=reason, **_json(output, "output"))
+    runs.change_node(run_id, action, body, person, services)
+    return back(request, f"/runs/{quote(run_id)}?node={quote(node)}")
 
 
 @router.post("/runs/{run_id}/retry")
