@@ -12,6 +12,7 @@ from fastapi.responses import HTMLResponse
 
 from runner.definition.model import BRACKETS, HIDDEN
 from runner.errors import CorruptDocument
+from runner.operations import interventions
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
@@ -204,7 +205,7 @@ def cancel(
 def change_node(
     request: Request,
     run_id: str,
-    action: runs.Action,
+    action: interventions.Action,
     person: Operates,
     services: Served,
     node: FormText,
