@@ -105,10 +105,10 @@ def _change_of_node(action: Action, text: str) -> click.Command:
 
 hold = _change_of_node(
     "hold",
-    """Keep a node of a run from running until it is released or skipped.
+    """Keep a node of a run from running until it is released.
 
     NODE may wait for other nodes, for people or for its next attempt, or be queued. Other nodes go on.
-    The output is the run's status. Exit codes: 0 it is held, perhaps by somebody else; 4 no such run or
+    `runner runs skip` ends a held node, too. The output is the run's status. Exit codes: 0 it is held, perhaps by somebody else; 4 no such run or
     node; 5 the node runs, or has ended.
     """,
 )
@@ -126,10 +126,10 @@ skip = click.option(
 )(
     _change_of_node(
         "skip",
-        """End a node that is held, or could be, with an output, without running it.
+        """End a node with an output, without running it.
 
-        Its open questions are withdrawn, and the nodes after it go on. The output of the command is the
-        run's status. Exit codes: as `runner runs hold`.
+        NODE is held, or could be. Its open questions are withdrawn, and the nodes after it go on. The
+        output of the command is the run's status. Exit codes: as `runner runs hold`.
 
         \b
         Example:
