@@ -108,8 +108,8 @@ hold = _change_of_node(
     """Keep a node of a run from running until it is released.
 
     NODE may wait for other nodes, for people or for its next attempt, or be queued. Other nodes go on.
-    `runner runs skip` ends a held node, too. The output is the run's status. Exit codes: 0 it is held, perhaps by somebody else; 4 no such run or
-    node; 5 the node runs, or has ended.
+    `runner runs skip` ends a held node, too. The output is the run's status. Exit codes: 0 it is held,
+    perhaps by somebody else; 4 no such run or node; 5 the node runs, or has ended.
     """,
 )
 
