@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
-from runner.errors import UsageError
+from runner.errors import RunnerError, UsageError
 from runner.execution.held_nodes import UNDER_WAY
 from runner.limits.concurrency import QueuedKey, of_graph
 from runner.limits.control import LimitControl, LimitView, conflicts
@@ -196,7 +196,7 @@ def read_facts(settings: Settings) -> Facts:
         durability=settings.durability,
         archive=bool(settings.archive),
         held=[
-            f"{run.run_id} ({one_line(read_run(store, run.run_id).reason)})"
+            _with_reason(store, run.run_id)
             for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)
         ],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
@@ -338,6 +338,14 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
     return (
         f"RUNNER_DECISION_KEYS has no key {kid!r}: votes signed with it count only at level 0"
     )
+
+
+def _with_reason(store: Store, run_id: str) -> str:
+    """Name a held run and why it is held; a run that can't be read is only named."""
+    try:
+        return f"{run_id} ({one_line(read_run(store, run_id).reason)})"
+    except RunnerError:
+        return run_id
 
 
 # -- checks ------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ def intervene(
     by: Principal | str,
     reason: str = "",
 ) -> bool:
-    """Hold, release or skip a node, which ends with the one in `outputs`; False for a repeat.
+    """Hold a node, release it, or skip it with its output; return False for a repeat.
 
     Raises:
         NotFoundError: the run or the node doesn't exist. ConflictError: the node runs, or has ended.

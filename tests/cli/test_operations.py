@@ -85,6 +85,27 @@ def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     assert cli("runs", "skip", run_id, node, "--output", "{").exit_code == 2
 
 
+def test_doctor_says_who_holds_a_node(cli, waiting):
+    """A run that waits only for a held node is not failed: it is held, with the operator's name."""
+    run_id, question = waiting
+    assert cli("runs", "hold", run_id, "approve", "--by", "ana").exit_code == 0
+    assert (
+        cli(
+            "interrupts",
+            "respond",
+            question,
+            "--response",
+            '{"decision": "approve"}',
+            "--responder",
+            "ana",
+        ).exit_code
+        == 0
+    )
+
+    assert f"{run_id} (approve is held by ana since " in cli("doctor").stdout
+    assert cli("runs", "show", run_id).stdout.split("\t")[3] == "held"
+
+
 def output_of(cli, run_id):
     """Wait for a run of one node, and return its output."""
     wait_until(
