@@ -33,6 +33,7 @@ from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.operations import migration, recovery
 from runner.operations.answers import apply_decisions, check_run, reassign, withdraw
+from runner.operations.interventions import intervene
 from runner.operations.migration import MigrationResult
 from runner.operations.migration_plan import MigrationRequest
 from runner.operations.questions import check_alike
@@ -179,6 +180,35 @@ class Run:
                 or the run is a child run. ConflictError: the run has not ended, or has completed.
         """
         return recovery.retry(self._engine, self.id, node, by)
+
+    def hold(self, node: str, *, by: Principal | str, reason: str = "") -> bool:
+        """Keep a node that hasn't begun, or is between two attempts, from running; False for a repeat.
+
+        Other nodes go on. A hold is for one visit of the node, and survives workers and deploys; the
+        first one counts. A node that waits for people keeps their answers. Timeouts go on. `by` is
+        the operator; an event of the run and the audit record them, and the reason.
+
+        Raises:
+            NotFoundError: the run or the node doesn't exist. ConflictError: the node runs now, or
+                has ended.
+        """
+        return intervene(self._engine, self.id, node, "hold", by=by, reason=reason)
+
+    def release(self, node: str, *, by: Principal | str, reason: str = "") -> bool:
+        """Let a node run that an operator holds; False if none does. Raises like `hold`."""
+        return intervene(self._engine, self.id, node, "release", by=by, reason=reason)
+
+    def skip(self, node: str, output: object, *, by: Principal | str, reason: str = "") -> bool:
+        """Have a node end with an output instead of running; it is held, or could be. False for a repeat.
+
+        A worker checks the output against the function's return type and evaluates the conditions of
+        its edges; it holds the node again if the output doesn't fit. No hook of the node fires, and
+        its open questions are withdrawn. `by` and `reason` are as in `hold`.
+
+        Raises:
+            UnstorableError, PayloadTooLarge: the output can't be stored. Otherwise as `hold`.
+        """
+        return intervene(self._engine, self.id, node, "skip", output, by=by, reason=reason)
 
     def migrate(
         self,

@@ -47,11 +47,22 @@ TYPES: Mapping[str, str] = {
     EventKind.INTERRUPT_COMMENTED: "commented",
     EventKind.INTERRUPT_ESCALATED: "escalated",
     EventKind.NODE_HELD: "held",
+    EventKind.NODE_RELEASED: "node.released",
+    EventKind.NODE_OVERRIDDEN: "node.overridden",
 }
 """Type of an entry, by the kind of its event."""
 
 HASHED = frozenset(
-    {"run.cancelled", "withdrawn", "voted", "refused", "commented", "delegated", "held"}
+    {
+        "run.cancelled",
+        "withdrawn",
+        "voted",
+        "refused",
+        "commented",
+        "delegated",
+        "held",
+        "node.overridden",
+    }
 )
 """Types of entries that hash their event's data; an entry of a decision hashes the response."""
 

@@ -1,4 +1,4 @@
-"""Commands that change runs: `runner runs cancel`, `retry`, `fork`, `again`, `remove` and `migrate`."""
+"""Commands that change runs: `runner runs cancel`, `retry`, `hold`, `fork`, `migrate` and others."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from runner.errors import ConflictError, RunnerError, StoreError
 
 if TYPE_CHECKING:
     from runner.client import Run
+    from runner.operations.interventions import Action
     from runner.operations.migration import MigratedRun
 
 
@@ -47,10 +48,14 @@ def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> Non
         raise ConflictError(
             f"run {run_id} has ended or is stopping already; nothing was changed."
         )
-    status = run.status.shown
+    _write_status(context, run)
+
+
+def _write_status(context: CommandContext, run: Run) -> None:
     from runner.operations.views import RunStatus
 
-    context.output.write(RunStatus(run_id, status), [(status,)])
+    status = run.status.shown
+    context.output.write(RunStatus(run.id, status), [(status,)])
 
 
 @click.command()
@@ -69,6 +74,69 @@ def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) ->
     from runner.operations.views import RetriedRun
 
     context.output.write(RetriedRun(run_id, nodes), [(name,) for name in nodes])
+
+
+def _change_of_node(action: Action, text: str) -> click.Command:
+    @click.command(action, help=text)
+    @run_argument
+    @click.argument("node")
+    @click.option("--reason", default="", help="Why; shown to others (default: none).")
+    @by_option
+    @with_context
+    def command(
+        context: CommandContext,
+        run_id: str,
+        node: str,
+        *,
+        by: str,
+        reason: str,
+        output: str | None = None,
+    ) -> None:
+        from runner.operations.interventions import intervene
+
+        outputs = [] if output is None else [read_json(output, "--output")]
+        by = by or context.user or "operator"
+        engine = context.client.engine
+        intervene(engine, run_id, node, action, *outputs, by=by, reason=reason)
+        _write_status(context, context.client.run(run_id))
+
+    return command
+
+
+hold = _change_of_node(
+    "hold",
+    """Keep a node of a run from running until it is released.
+
+    NODE may wait for other nodes, for people or for its next attempt, or be queued. Other nodes go on.
+    `runner runs skip` ends a held node, too. The output is the run's status. Exit codes: 0 it is held,
+    perhaps by somebody else; 4 no such run or node; 5 the node runs, or has ended.
+    """,
+)
+
+release = _change_of_node(
+    "release",
+    """Let a node run that `runner runs hold` keeps from it.
+
+    The output is the run's status. Exit codes: 0 nobody holds it now; 4 no such run or node.
+    """,
+)
+
+skip = click.option(
+    "--output", metavar="JSON", required=True, help="JSON, @FILE or - (stdin)."
+)(
+    _change_of_node(
+        "skip",
+        """End a node with an output, without running it.
+
+        NODE is held, or could be. Its open questions are withdrawn, and the nodes after it go on. The
+        output of the command is the run's status. Exit codes: as `runner runs hold`.
+
+        \b
+        Example:
+          runner runs skip RUN charge --output '{"amount": 0}' --reason "paid by hand"
+        """,
+    )
+)
 
 
 @click.command()

@@ -237,6 +237,8 @@ def _details(node: NodeView, now: int) -> Iterator[str]:
         yield f"attempt {node.attempts}"
     if node.status in {"ready", "running", "retrying"} and node.progress:
         yield one_line(node.progress)
+    if node.skipped:
+        yield f"skipped by {one_line(plain_name(node.skipped))}, did not run"
 
 
 def _question(question: Question, now: int) -> Group:

@@ -549,6 +549,8 @@ class Engine:
         entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
+        if outcome.skipped:
+            entry["skipped"] = outcome.skipped
         checkpoint = visit.wrap(outcome.saved) if outcome.saved else None
         nonce = new_nonce(self.worker)
         for refusals in range(SETTLE_TRIES):

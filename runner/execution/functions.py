@@ -151,8 +151,8 @@ class Typed:
                 else str(error)
             )
             raise DataMismatch(
-                f"node {visit.address.node_id!r} ran, but its result does not fit the annotation of "
-                f"{self.name}: {problems}. The result is not stored and the node is not tried again; change "
+                f"the result of node {visit.address.node_id!r} does not fit the annotation of "
+                f"{self.name}: {problems}. It is not stored and the node is not tried again; change "
                 "the returned value, or the annotation."
             ) from error
         return _packed(self.name, value, data), output

@@ -86,11 +86,11 @@ def release(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[
 
 
 def held_themselves(store: Store, snapshot: RunSnapshot) -> list[str]:
-    """List the nodes held for their own change; others only wait for a child run that needs migration."""
+    """List the nodes held for their own change; others wait for an operator, or a child run's migration."""
     return [
         name
         for name, record in snapshot.nodes.items()
-        if record.held and not (record.child and _goes_on(store, record.child))
+        if record.held and not (record.hold or (record.child and _goes_on(store, record.child)))
     ]
 
 

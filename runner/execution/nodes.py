@@ -20,7 +20,7 @@ from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.gate import Granted, decide
 from runner.approvals.policies import CallContext, without_edits
-from runner.approvals.rules import Approval, Rule
+from runner.approvals.rules import Approval, Rule, plain_name
 from runner.definition.model import (
     AFTER_GRAPH,
     BEFORE_GRAPH,
@@ -63,7 +63,7 @@ from runner.records.checkpoints import Saved, load_document
 from runner.records.executors import function_input
 from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
-from runner.records.run import FINAL, Status, VisitEntry, status_of
+from runner.records.run import FINAL, SKIPPED, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 
 log = logging.getLogger(__name__)
@@ -194,9 +194,13 @@ def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
 
 
 def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Failed:
-    """Return a failure for an outcome too large to store; only its usage is kept."""
+    """Return a failure for an outcome too large to store; only its usage is kept.
+
+    A skipped node isn't retried: then it would run.
+    """
     visit.tentative = None
-    return Failed.of(error, usage=getattr(outcome, "usage", {}))
+    skipped = bool(getattr(outcome, "skipped", ""))
+    return Failed.of(error, usage=getattr(outcome, "usage", {}), final=skipped)
 
 
 def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
@@ -212,12 +216,34 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
             limit.check_input(visit.claim.task)
     except DataMismatch as error:
         return Failed.of(error)
+    if visit.claim.record.handed.startswith(SKIPPED):
+        return _skipped(spec, visit)
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
     refusal = _before(plan, hooks, visit)
     if isinstance(refusal, str):
         refusal = Failed(failures.record(NodeFailed(refusal)))
     return _after(plan, hooks, visit, refusal or _gate(spec, visit) or _body(spec, visit))
+
+
+def _skipped(spec: NodeSpec, visit: ClaimedVisit) -> Succeeded:
+    """Return the outcome of a node that doesn't run because an operator gave its output.
+
+    Raises:
+        CorruptDocument: the output doesn't fit the declared type; the node is held again.
+    """
+    operator, value = codec.unpack(visit.claim.report)
+    try:
+        result, output = (
+            spec.executor.signature.stored(value, visit)
+            if spec.kind == "function"
+            else codec.pack_result(value)
+        )
+    except DataMismatch as error:
+        raise CorruptDocument(
+            f"{plain_name(operator)} skipped it, but {error} Skip it again."
+        ) from error
+    return Succeeded(result, output, skipped=operator)
 
 
 GATE = "node"

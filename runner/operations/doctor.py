@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import Freeze
 from runner.dev.embedded import OLDEST
-from runner.errors import UsageError
+from runner.errors import RunnerError, UsageError
 from runner.execution.held_nodes import UNDER_WAY
 from runner.immutable import immutable
 from runner.limits.concurrency import QueuedKey, of_graph
@@ -25,6 +25,7 @@ from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
 from runner.operations.setting_sources import unknown_settings
+from runner.operations.views import read_run
 from runner.records.json_form import span
 from runner.records.listings import InterruptQuery, RunQuery, grouped
 from runner.records.run import Status, outermost
@@ -195,7 +196,10 @@ def read_facts(settings: Settings) -> Facts:
         unknown_settings=unknown_settings(),
         durability=settings.durability,
         archive=bool(settings.archive),
-        held=[run.run_id for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)],
+        held=[
+            _with_reason(store, run.run_id)
+            for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)
+        ],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
         voters=_read_voters(store),
         sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
@@ -335,6 +339,14 @@ def signing_problem(signing_key: str, decision_keys: str) -> str:
     return (
         f"RUNNER_DECISION_KEYS has no key {kid!r}: votes signed with it count only at level 0"
     )
+
+
+def _with_reason(store: Store, run_id: str) -> str:
+    """Name a held run and why it is held; a run that can't be read is only named."""
+    try:
+        return f"{run_id} ({one_line(read_run(store, run_id).reason)})"
+    except RunnerError:
+        return run_id
 
 
 # -- checks ------------------------------------------------------------------------------------------
@@ -754,7 +766,7 @@ def _events(facts: Facts) -> Iterator[Check]:
 
 def _held(facts: Facts) -> Iterator[Check]:
     problem = f"runs wait for an operator: {_names(facts.held)}" if facts.held else ""
-    fix = "`runner runs show RUN` says why. Migrate or cancel it, or release a node by `runner dead replay`."
+    fix = "`runner runs show RUN` says why. Migrate, cancel or release it, or replay its dead letter."
     yield from _check("held", "", problem, fix)
 
 

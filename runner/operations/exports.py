@@ -104,7 +104,7 @@ class RunHead:
 
 @immutable
 class VisitView:
-    """One visit of a node. `attempts` is known only for the latest visit."""
+    """One visit of a node. `attempts` is known only for the latest visit; for `skipped` see `NodeView`."""
 
     node: str
     visit: int
@@ -114,6 +114,7 @@ class VisitView:
     usage: dict[str, int]
     output: Any
     error: NodeError | None
+    skipped: str = ""
 
 
 @immutable
@@ -191,7 +192,7 @@ def read_export(store: Store, run_id: str) -> Export:
 
 def node_status(record: NodeRecord) -> Status:
     """Return a node's status as people see it: a held node is held, whatever its status was before."""
-    return Status.HELD if record.held else record.status
+    return Status.HELD if record.held or record.hold else record.status
 
 
 def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:
@@ -223,6 +224,7 @@ def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
             usage=dict(entry.get("usage") or {}),
             output=snapshot.outputs.get((name, visit)),
             error=error_of(entry),
+            skipped=entry.get("skipped", ""),
         )
 
 

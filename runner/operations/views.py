@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.approvals.freezes import frozen
+from runner.approvals.rules import plain_name
 from runner.definition.model import item_id, map_of, shape_name
 from runner.definition.registry import registry
 from runner.errors import NotFoundError, UsageError
@@ -65,7 +66,8 @@ class NodeView:
     A map has `total` items, and `items` holds those that have begun; its `execution_ms` is the time
     from the first of them to the end. `run` is the child run of a node that is a graph. `waits_for`
     is the id of another node's question, whose answer it waits for, or names the Celery task that
-    it has sent: "task shop.charge on queue shop". `worker` is the worker that has run it last.
+    it has sent: "task shop.charge on queue shop". `worker` is the worker that has run it last;
+    `skipped` is the operator who gave its output, so that it didn't run.
     """
 
     id: str
@@ -82,6 +84,7 @@ class NodeView:
     total: int = 0
     items: tuple[NodeView, ...] = ()
     worker: str = ""
+    skipped: str = ""
 
 
 @immutable
@@ -210,8 +213,16 @@ def _reasons_held(
     for node in with_items(nodes):
         if node.status == Status.HELD:
             hold = _latest(events.get(node.id, ()), "node.held")
-            error = hold.data.get("error") if hold and isinstance(hold.data, dict) else None
-            yield f"{node.id} is held: {(node.run and node.run.reason) or error or CHANGED}"
+            data = hold.data if hold and isinstance(hold.data, dict) else {}
+            reason = (node.run and node.run.reason) or data.get(
+                "error", data.get("reason", CHANGED)
+            )
+            by = (
+                f" by {plain_name(data['by'])} since {stamp(hold.at)}"
+                if hold and "by" in data
+                else ""
+            )
+            yield f"{node.id} is held{by}: {reason}".removesuffix(": ")
 
 
 @immutable
@@ -313,6 +324,7 @@ def _node(
         total=snapshot.maps[name].total if items else 0,
         items=tuple(_node(store, snapshot, item, events) for item in items),
         worker=record.worker,
+        skipped=entry.get("skipped", ""),
     )
 
 
@@ -510,4 +522,5 @@ def _archived_node(
         total=state["items"],
         items=tuple(_archived_node(document, item, events) for item in items),
         worker=state.get("worker", ""),
+        skipped=visit.get("skipped", ""),
     )

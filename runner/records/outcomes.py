@@ -21,7 +21,8 @@ from runner.records.interrupts import Interrupt
 class Succeeded:
     """The node has completed. `result` is packed and becomes NodeResult.result; `output` is its
     plain JSON form and the input of the next nodes. Both are lazy if the node passes a large value
-    on. `saved` is for a later visit (an agent's memory), `session` for later runs.
+    on. `saved` is for a later visit (an agent's memory), `session` for later runs. `skipped` is the
+    operator who gave the output of a node that didn't run.
     """
 
     result: JSON | LazyValue
@@ -29,6 +30,7 @@ class Succeeded:
     usage: dict[str, int] = field(default_factory=dict)
     saved: Saved | None = None
     session: Remembered | None = None
+    skipped: str = ""
 
 
 @immutable

@@ -70,7 +70,8 @@ class VisitEntry(TypedDict, total=False):
     packed, and left out if it equals the output; `error` is an `ErrorRecord`. `edges` (in loops,
     and if a question expired) and `reads` (node and visit of the results that conditions read) let
     a run be replayed without some visits. `expired` is the expired question that led elsewhere;
-    `undone` says that a retry or a migration has undone the visit.
+    `undone` says that a retry or a migration has undone the visit; `skipped` is the operator who
+    gave its output, so that it didn't run.
     """
 
     v: int
@@ -83,6 +84,13 @@ class VisitEntry(TypedDict, total=False):
     reads: list[list[Any]]
     expired: str
     undone: bool
+    skipped: str
+
+
+SKIPPED = "skipped:"
+"""The external task of a node that an operator skips is this and the node's id; its report is the
+operator and the output.
+"""
 
 
 @immutable
@@ -101,7 +109,8 @@ class NodeRecord:
     rate limit has assigned a time to its next execution. `handed` is the id of its external task;
     `sent` says that the task was submitted, `late` that no report came in time. `last` is the
     highest number of its visits, kept if a retry or a migration has undone that visit. `awaits` is
-    the visit whose question's answer it waits for: run, number and node.
+    the visit whose question's answer it waits for: run, number and node. `hold` is the operator who
+    keeps it from running.
     """
 
     status: Status = Status.PENDING
@@ -129,6 +138,7 @@ class NodeRecord:
     last: int = 0
     releases: int = 0
     awaits: str = ""
+    hold: str = ""
 
     @property
     def worker(self) -> str:
@@ -367,6 +377,7 @@ class EventKind(enum.StrEnum):
     NODE_HELD = "node.held"
     NODE_FROZEN = "node.frozen"
     NODE_RELEASED = "node.released"
+    NODE_OVERRIDDEN = "node.overridden"
     NODE_UNSERVED = "node.unserved"
     NODE_LOST = "node.lost"
     NODE_LEFT = "node.left"

@@ -13,6 +13,7 @@ The life of a node:
     ready -> retrying       a rate limit delays it (see `reserve` of limits/slots.py)
     pending -> skipped      every path to it is dead
     running -> failed       its workers were lost or released it too often in a row, without progress
+    pending, ready, waiting, retrying   with an operator's hold it isn't made ready, but held
     ready, waiting, retrying -> cancelled   its run stops
                              -> failed | completed   its question has expired with that effect
 
@@ -80,6 +81,7 @@ from runner.scheduler.waits import (
     expand,
     hand_over,
     hold,
+    intervene,
     release,
     report,
 )
@@ -107,6 +109,7 @@ __all__ = [
     "granted",
     "hand_over",
     "hold",
+    "intervene",
     "leave",
     "leave_key",
     "live_inputs",

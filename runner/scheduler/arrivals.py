@@ -59,7 +59,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[st
     if record.status is not Status.PENDING:
         return
     if arrivals >= shape.needs and not alive:
-        changes.put(node, replace(record, status=Status.SKIPPED))
+        changes.put(node, replace(record, status=Status.SKIPPED, hold=""))
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))
         todo.append(node)
     elif (live and shape.join is Join.ANY) or (arrivals >= shape.needs and alive):

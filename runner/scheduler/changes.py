@@ -432,18 +432,24 @@ def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
 
 
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
-    """Make a node ready and push its doorbell; a timer pushes it again in case it is lost."""
+    """Make a node ready and push its doorbell; a timer pushes it again in case it is lost.
+
+    A node on which an operator has a hold is held instead.
+    """
     ready = replace(
         record,
-        status=Status.READY,
+        status=Status.WAITING if record.hold else Status.READY,
         rings=0,
         busy=False,
-        held=False,
+        held=bool(record.hold),
         items=False,
         uncounted=record.uncounted if record.attempt > 1 else 0,
         awaits="",
     )
     changes.put(node, ready)
+    if record.hold:
+        changes.add(DropTimer(TimerKind.NODE, node))
+        return
     changes.add(
         doorbell(changes, node, record),
         SetTimer(TimerKind.NODE, node, changes.now + changes.lease_ms),
@@ -542,6 +548,8 @@ def cancel_node(changes: Changes, node: str) -> None:
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))
     cancelled_record = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
-    idle_record = replace(cancelled_record, busy=False, held=False, items=False, awaits="")
+    idle_record = replace(
+        cancelled_record, busy=False, held=False, items=False, awaits="", hold=""
+    )
     changes.put(node, idle_record)
     changes.add(AddEvent(EventKind.NODE_CANCELLED, node, record.visit))

@@ -54,6 +54,7 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
             releases=0,
             busy=False,
             held=False,
+            hold="",
         ),
     )
     kind = EventKind.NODE_COMPLETED if status is Status.COMPLETED else EventKind.NODE_FAILED

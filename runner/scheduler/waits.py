@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.definition.model import shape_name
-from runner.records.run import FINAL, EventKind, MapRecord, Status
+from runner.definition.model import map_of, shape_name
+from runner.records.run import (
+    ACTIVE,
+    FINAL,
+    SETTLED,
+    SKIPPED,
+    EventKind,
+    MapRecord,
+    Status,
+)
 from runner.scheduler.changes import (
     AddEvent,
     Changes,
@@ -185,10 +193,47 @@ def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResul
 
 
 def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
-    """Make held nodes ready again: "released", or "stale" if none of them is held."""
-    held_nodes = [node for node in dict.fromkeys(nodes) if changes.node(node).held]
+    """Make held nodes ready again: "released", or "stale" if none is held, except by an operator."""
+    held_nodes = [
+        node
+        for node in dict.fromkeys(nodes)
+        if (record := changes.node(node)).held and not record.hold
+    ]
     for node in held_nodes:
         record = changes.node(node)
         changes.add(AddEvent(EventKind.NODE_RELEASED, node, record.visit))
         dispatch(changes, node, record)
     return close(changes, "released") if held_nodes else changes.refuse("stale")
+
+
+def intervene(changes: Changes, node: str, kind: EventKind, by: str) -> TransitionResult:
+    """Hold a node, release it, or let it end with an output (see `SKIPPED`): "done" or "repeated".
+
+    A node that is held doesn't run; one that ends with an output is claimed by a worker, which
+    evaluates the conditions of its edges. "unknown" refuses an item of a map and a name that the
+    graph doesn't have, "ended" a node that has settled or whose run stops, "busy" a node at work,
+    also by a child run, items or an external task.
+    """
+    record = changes.node(node)
+    if map_of(node) or node not in changes.topology.nodes:
+        return changes.refuse("unknown")
+    skips, holds = kind is EventKind.NODE_OVERRIDDEN, kind is EventKind.NODE_HELD
+    is_skipped = record.handed == SKIPPED + node and not record.held
+    if is_skipped if skips else bool(record.hold) == holds:
+        return changes.refuse("repeated")
+    if changes.run.stopping or changes.run.is_final or record.status in SETTLED:
+        return changes.refuse("ended")
+    if record.status is Status.RUNNING or record.busy or record.items or record.child:
+        return changes.refuse("busy")
+    is_ready = record.status in ACTIVE or record.held
+    record = replace(record, hold=by if holds else "")
+    if skips:
+        is_ready = record.status in LIVE
+        changes.add(*withdrawals(node, record.visit, record.questions))
+        record = replace(record, handed=SKIPPED + node, questions=(), unseen=0)
+    changes.add(AddEvent(kind, node, record.visit))
+    if is_ready:
+        dispatch(changes, node, record)
+    else:
+        changes.put(node, record)
+    return close(changes, "done")

@@ -81,6 +81,7 @@ ANSWERS: dict[str, Any] = {
     "get /v1/runs/{run_id}": RunView,
     "get /v1/runs/{run_id}/events": Listing(Event),
     "post /v1/runs/{run_id}:cancel": RunStatus,
+    "post /v1/runs/{run_id}:{action}": RunStatus,
     "post /v1/runs/{run_id}:retry": RetriedRun,
     "post /v1/runs/{run_id}:fork": RunStatus,
     "post /v1/runs/{run_id}:again": RunStatus,

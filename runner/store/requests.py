@@ -46,7 +46,7 @@ from runner.records.interrupts import (
     address_of,
 )
 from runner.records.migration import Migration
-from runner.records.run import EventKind, Rewrite, RunRecord, Status, VisitEntry
+from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.apply_transition import (
@@ -1008,7 +1008,7 @@ class RewriteRuns(Request[Reply]):
 
 @immutable
 class ReleaseNodes(Request[Reply]):
-    """Make held nodes ready again: "released", or "stale" when none of them is held."""
+    """Make held nodes ready again: "released", or "stale" when none is held, except by an operator."""
 
     verb = "release"
     run_id: str
@@ -1016,6 +1016,30 @@ class ReleaseNodes(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         return make(transaction, self.run_id, scheduler.release, self.nodes)
+
+
+@immutable
+class Intervene(Request[Reply]):
+    """Hold a node, release it, or let it end with an output, by the kind of the event.
+
+    "done", or "repeated" if that is so already; "busy", "ended", "unknown", or "stale" without the run.
+    """
+
+    verb = "intervene"
+    run_id: str
+    node: str
+    kind: EventKind
+    by: str
+    reason: str = ""
+    outputs: Sequence[JSON] = ()
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        data = {self.kind: {"by": self.by, "reason": self.reason}}
+        run, arguments = transaction.find(self.run_id), (self.node, self.kind, self.by)
+        reply = make(transaction, self.run_id, scheduler.intervene, *arguments, payloads=data)
+        if run is not None and self.outputs and reply.word == "done":
+            run.put_report(SKIPPED + self.node, [self.by, *self.outputs])
+        return reply
 
 
 @immutable

@@ -72,6 +72,25 @@ def test_a_cancelled_run_goes_on(threads):
     assert ends(run, Status.COMPLETED).results["node.with.dots"].output == "yes"
 
 
+def test_a_held_node_goes_on_when_it_is_released_and_a_skipped_one_ends(threads):
+    """It keeps the answer that comes meanwhile; a worker ends the other with the output that is given."""
+    store, node = threads.client.engine.store, "node.with.dots"
+    run, other = (threads.client.start("question", "go") for _ in range(2))
+    (question,) = run.wait(60).interrupts
+    other.wait(60)
+    assert run.hold(node, by="ana", reason="an audit")
+    threads.client.respond(question.id, "yes")
+    assert run.status is Status.NEEDS_MIGRATION
+    assert other.skip(node, "given", by="ana")
+    assert ends(other, Status.COMPLETED).results[node].output == "given"
+    assert store.read(run.id).nodes[node].hold == "human:|ana"
+
+    assert run.release(node, by="bo")
+
+    assert ends(run, Status.COMPLETED).results[node].output == "yes"
+    assert not run.release(node, by="bo")
+
+
 def test_a_run_is_forked_from_a_node(threads):
     """The node has its edited input, nodes before it don't run again, and the source stays as it is."""
     run = threads.client.start("repairable", "go")

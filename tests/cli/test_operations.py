@@ -1,4 +1,4 @@
-"""Commands that change runs: cancel, retry, fork, again and migrate."""
+"""Commands that change runs: cancel, hold, release, skip, retry, fork, again and migrate."""
 
 from __future__ import annotations
 
@@ -57,6 +57,53 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
     assert again.exit_code == 5
     assert "nothing was changed" in again.stderr
     assert cli("runs", "cancel", "00none").exit_code == 4
+
+
+def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
+    """`runs hold`, `release` and `skip` write the run's status; `runs show` names the operator."""
+    (run_id, _), node = waiting, "approve"
+
+    held = cli("runs", "hold", run_id, node, "--by", "ana", "--reason", "an audit")
+
+    assert (held.exit_code, held.stdout) == (0, "interrupted\n")
+    shown = json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"]
+    assert shown.startswith(f"{node} is held by ana since ")
+    assert shown.endswith(": an audit")
+    assert cli("runs", "release", run_id, node, "--by", "bo").exit_code == 0
+    skipped = cli("runs", "skip", run_id, node, "--output", '{"ok": true}', "--by", "ana")
+    assert skipped.exit_code == 0
+    wait_until(
+        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends"
+    )
+    nodes = json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"]
+    (mine,) = [each for each in nodes if each["id"] == node]
+    assert (mine["output"], mine["skipped"]) == ({"ok": True}, "human:|ana")
+    late = cli("runs", "hold", run_id, node)
+    assert (late.exit_code, "Nothing was changed" in late.stderr) == (5, True)
+    assert cli("runs", "hold", run_id, "nothing").exit_code == 4
+    assert cli("runs", "hold", "00none", node).exit_code == 4
+    assert cli("runs", "skip", run_id, node, "--output", "{").exit_code == 2
+
+
+def test_doctor_says_who_holds_a_node(cli, waiting):
+    """A run that waits only for a held node is not failed: it is held, with the operator's name."""
+    run_id, question = waiting
+    assert cli("runs", "hold", run_id, "approve", "--by", "ana").exit_code == 0
+    assert (
+        cli(
+            "interrupts",
+            "respond",
+            question,
+            "--response",
+            '{"decision": "approve"}',
+            "--responder",
+            "ana",
+        ).exit_code
+        == 0
+    )
+
+    assert f"{run_id} (approve is held by ana since " in cli("doctor").stdout
+    assert cli("runs", "show", run_id).stdout.split("\t")[3] == "held"
 
 
 def output_of(cli, run_id):

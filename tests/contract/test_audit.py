@@ -13,11 +13,18 @@ from runner.approvals.rules import Principal, Rule
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import preimages
-from runner.records.run import Status
+from runner.records.run import EventKind, Status
 from runner.store.interface import Settlement
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ForkRun, RemoveRun, SettleVisit, UseDecision
+from runner.store.requests import (
+    CancelRun,
+    ForkRun,
+    Intervene,
+    RemoveRun,
+    SettleVisit,
+    UseDecision,
+)
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
 from tests.contract.store.voting import REFUND, voting
@@ -122,6 +129,37 @@ def test_nothing_is_audited_where_it_is_off(make):
     answered(store, rule=RULE)
 
     assert entries(store) == []
+
+
+def test_a_hold_its_end_and_a_skip_name_the_operator(make):
+    """Each has the actor, and the reason by its hash; the question of a skipped node is withdrawn."""
+    store = make()
+    run_id = voting(ManualWorker(store), RULE).question.run_id
+    held, released = EventKind.NODE_HELD, EventKind.NODE_RELEASED
+    for kind, by, outputs in (
+        (held, "human:|ana", ()),
+        (released, "human:|bo", ()),
+        (EventKind.NODE_OVERRIDDEN, "human:|cy", ["paid"]),
+    ):
+        reply = store.do(Intervene(run_id, "a", kind, by, "a secret", outputs))
+        assert reply.word == "done"
+
+    appended = [
+        (
+            entry["type"],
+            entry.get("actor"),
+            entry["node"],
+            "payload" in entry.get("digests", {}),
+        )
+        for entry in entries(store)[2:]
+    ]
+    assert appended == [
+        ("held", "human:|ana", "a", True),
+        ("node.released", "human:|bo", "a", False),
+        ("withdrawn", None, "a", False),
+        ("node.overridden", "human:|cy", "a", True),
+    ]
+    assert "secret" not in json.dumps(entries(store))
 
 
 def test_a_cancelled_run_says_so(make):

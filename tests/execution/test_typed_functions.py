@@ -261,7 +261,7 @@ def test_a_result_that_does_not_fit_fails_the_node():
     result = single(wrong)("much").results["a"]
 
     assert result.status is Status.FAILED
-    assert "node 'a' ran, but its result does not fit" in str(result.result)
+    assert "the result of node 'a' does not fit" in str(result.result)
     assert "amount: Input should be a valid number, got 'much'" in str(result.result)
 
 

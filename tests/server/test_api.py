@@ -246,6 +246,29 @@ def test_people_change_runs(site):
     assert site.http.get(f"/v1/runs/{waiting}").status_code == 404
 
 
+def test_operators_hold_release_and_skip_nodes(site):
+    """The run says who holds a node; a skip ends it; what can't be held is a conflict or unknown."""
+    run = site.start("approval").id
+    (node,) = [question.node_id for question in site.client.run(run).interrupts()]
+    path = f"/v1/runs/{run}"
+
+    held = site.http.post(f"{path}:hold", json={"node": node, "reason": "an audit"})
+    again = site.http.post(f"{path}:hold", json={"node": node})
+
+    assert (held.status_code, again.status_code, held.json()["run_id"]) == (200, 200, run)
+    assert f"{node} is held by ana since" in site.http.get(path).json()["reason"]
+    assert site.http.post(f"{path}:release", json={"node": node}).status_code == 200
+    assert not site.http.get(path).json()["reason"]
+    skip = {"node": node, "output": {"ok": True}}
+    assert site.http.post(f"{path}:skip", json=skip).status_code == 200
+    site.work()
+    (state,) = [each for each in site.http.get(path).json()["nodes"] if each["id"] == node]
+    assert (state["output"], state["skipped"]) == ({"ok": True}, "human:|ana")
+    assert site.http.post(f"{path}:hold", json={"node": node}).status_code == 409
+    assert site.http.post(f"{path}:hold", json={"node": "x"}).status_code == 404
+    assert site.http.post(f"{path}:explode", json={"node": node}).status_code == 422
+
+
 def test_a_batch_says_first_what_it_would_do(site):
     """Without `dry_run: false` nothing is changed; a job then has a result for each run, which says who."""
     ids = {site.start("approval").id for _ in range(3)}

@@ -990,6 +990,35 @@ def test_a_question_has_its_case(redis_url):
     assert "came late" not in site.http.get(f"/q/{question.id}", headers=HTML).text
 
 
+def test_operators_hold_release_and_skip_a_node_beside_it(site):
+    """Who may has the buttons that fit; the page then says who holds it, and that it did not run."""
+    run = site.start("approval", {"order": 7})
+
+    def shown(node="approve"):
+        return site.http.get(f"/runs/{run.id}?node={node}", headers=HTML).text
+
+    forms = [f'action="/runs/{run.id}/node/{action}"' for action in ("hold", "release", "skip")]
+    assert [form in shown() for form in forms] == [True, False, True]
+    assert [form in shown("look_up") for form in forms] == [False] * 3
+    change = f"/runs/{run.id}/node"
+    assert send(site, f"{change}/hold", node="approve", reason="an audit").status_code == 303
+    assert [form in shown() for form in forms] == [False, True, True]
+    assert "approve is held by ana since" in shown()
+    assert send(site, f"{change}/release", node="approve").status_code == 303
+    assert "is held by" not in shown()
+    assert send(site, f"{change}/skip", node="approve", output="{").status_code == 422
+    assert send(site, f"{change}/skip", node="approve", output='{"ok": 1}').status_code == 303
+    site.work()
+    assert str(run.status) == "completed"
+    assert "Skipped by ana, did not run." in shown()
+    assert (
+        "skipped by ana, did not run"
+        in site.http.get(f"/runs/{run.id}?tab=nodes", headers=HTML).text
+    )
+    site.as_role("viewer")
+    assert send(site, f"{change}/hold", node="pay").status_code == 403
+
+
 def test_a_step_is_shown_before_it_is_done(site):
     """Which nodes run again, are copied or cancelled, which questions are withdrawn; nothing happens yet."""
     run, broken = site.start("approval", {"order": 7}), site.start("broken")

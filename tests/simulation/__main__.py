@@ -15,6 +15,7 @@ from tests.simulation.history import (
     Make,
     crowded,
     drawn,
+    held,
     in_turns,
     keyed,
     play,
@@ -70,9 +71,10 @@ def main() -> int:
     parser.add_argument(
         "--keys", action="store_true", help="runs of a key exclude or follow each other"
     )
+    parser.add_argument("--holds", action="store_true", help="nodes are held and released")
     chosen = parser.parse_args()
     draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
-    draws |= {crowded: chosen.limits, keyed: chosen.keys}
+    draws |= {crowded: chosen.limits, keyed: chosen.keys, held: chosen.holds}
     draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
     logging.disable(logging.CRITICAL)  # planned outages are no news
     if chosen.store == "memory":

@@ -111,6 +111,21 @@ def recovered(seed: int) -> History:
     return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
 
 
+def held(seed: int) -> History:
+    """Draw a history in which a person holds nodes and releases them, also of runs that are retried."""
+    history, chance = drawn(seed, FAILING if seed % 2 else KINDS), random.Random(seed)  # noqa: S311 - as above
+    words = (
+        *("flow",) * 4,
+        *("run",) * 4,
+        *("hold",) * 4,
+        *("release",) * 2,
+        "retry",
+        "cancel",
+    )
+    more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
+    return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
+
+
 def in_turns(seed: int) -> History:
     """Draw a history in which runs share the slots fairly, and one doorbell is rung at a time."""
     history = drawn(seed)
@@ -148,7 +163,7 @@ def keyed(seed: int) -> History:
 
 
 OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1", in_turns: " FAIR=1"}
-OPTIONS |= {crowded: " LIMITS=1", keyed: " KEYS=1"}
+OPTIONS |= {crowded: " LIMITS=1", keyed: " KEYS=1", held: " HOLDS=1"}
 """What `make simulate` is told to draw such histories."""
 
 

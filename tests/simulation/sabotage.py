@@ -16,6 +16,8 @@ from runner.limits.concurrency import Debounce
 from runner.limits.setting import LimitSetting
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import Status, status_of
+from runner.scheduler import arrivals
+from runner.scheduler.changes import dispatch
 from runner.store import apply_transition, requests
 from runner.store.apply_transition import OPEN
 from runner.store.interface import Reply, Request
@@ -485,6 +487,16 @@ class NoPause(Replaced):
     """Nodes start under a paused limit."""
 
     module, name, instead = LimitSetting, "paused_until", staticmethod(lambda *_: 0)
+
+
+class StartsHeld(Replaced):
+    """A node that is held before its turn begins with it."""
+
+    module, name = arrivals, "dispatch"
+
+    @staticmethod
+    def instead(changes, node, record):
+        dispatch(changes, node, replace(record, hold=""))
 
 
 OF_KEYS = (AnyNumber, SleepyKey, LastFirst, ManyDelays, LongDelay, NoPause)

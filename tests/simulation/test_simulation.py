@@ -28,6 +28,7 @@ from tests.simulation.history import (
     History,
     crowded,
     drawn,
+    held,
     in_turns,
     keyed,
     kind_of,
@@ -400,6 +401,13 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur):
     _, error = caught(saboteur, recovered)
 
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
+
+
+def test_a_hold_that_is_forgotten_is_noticed():
+    """A node that begins although it was held before its turn breaks a promise within some seeds."""
+    _, error = caught(sabotage.StartsHeld, held)
+
+    assert error.partition(":")[0] == "I16"
 
 
 @pytest.mark.parametrize("saboteur", sabotage.OF_KEYS, ids=lambda store: store.__name__)

@@ -5,7 +5,7 @@ approved is what runs. I5 what was cancelled or denied does not run. I6 events h
 I8 whatever is ready or at work has a timer that finds it. I9 indexes say what the records say.
 I12 no two nodes of a limit of one are at work.
 I13 a key has as many open runs as it may have, and others begin in order. I14 one run of a key is delayed,
-for so long. I15 nothing starts in a pause.
+for so long. I15 nothing starts in a pause. I16 nothing starts that a person holds.
 I10, same seed same history, and I11, same result, are checked over whole histories: see `history.py`.
 """
 
@@ -103,6 +103,7 @@ class Watch:
         self._accepted_at: dict[str, int] = {}
         self._admitted: list[str] = []
         self._waited: set[str] = set()
+        self._held: set[tuple[str, str]] = set()
         self._pauses: list[tuple[int, float]] = []
         """From when till when the limit was paused for certain, in ms."""
 
@@ -349,7 +350,13 @@ class Watch:
                 self._accepted_at[run_id] = event.at
             case "run.admitted":
                 self._admitted.append(run_id)
+            case "node.held" if event.data and "by" in event.data:
+                self._held.add((run_id, event.node))
+            case "node.released" | "node.cancelled" | "node.skipped":
+                self._held.discard((run_id, event.node))
             case "node.started":
+                held = (run_id, event.node) in self._held
+                must(not held, "I16", f"{where} was started, and a person holds it")
                 if event.node in self._world.setting.plan.limited:
                     paused = [pause for pause in self._pauses if pause[0] < event.at < pause[1]]
                     must(
@@ -379,6 +386,7 @@ class Watch:
             ):
                 self._chances[where] += 1
             case "node.completed" | "node.failed":
+                self._held.discard((run_id, event.node))  # its question expired
                 self._ends[where] += 1
                 must(self._ends[where] == 1, "I2", f"{where} has two results")
             case "run.stopping":
@@ -451,7 +459,7 @@ class Watch:
             opened = [
                 question for question in node.questions if run.questions[question].is_open
             ]
-            must(bool(opened), "I1", f"{where} waits for nobody")
+            must(bool(opened or node.held), "I1", f"{where} waits for nobody")
         stopped = run.record.stopping or (map_of(name) and run.maps[map_of(name)].stopped)
         busy = node.status is Status.RUNNING or node.busy
         draining = any(kind == "drain" and of == run_id for kind, of, _ in timers)

@@ -19,6 +19,7 @@ from runner.limits.concurrency import Admission
 from runner.limits.fairness import LEAST_WINDOW
 from runner.limits.setting import LimitPause, LimitSetting
 from runner.operations.answers import apply_decisions, withdraw
+from runner.operations.interventions import intervene
 from runner.operations.recovery import fork, retry
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import FINAL, Status
@@ -637,6 +638,35 @@ class World:
             number //= 2
         return self.finish(forks)
 
+    def do_hold(self, number: int) -> bool:
+        """A person holds a node of a run, or of a run inside it."""
+        run_ids = sorted(run_id for run_id, _ in self.runs())
+        if not run_ids:
+            return False
+        run_id = run_ids[number % len(run_ids)]
+        node = f"n{number // 7 % len(self.setting.plan.kinds)}"
+        return self._intervene("hold", run_id, node)
+
+    def do_release(self, number: int) -> bool:
+        """A person releases a node that is held."""
+        held = sorted(
+            (run_id, node)
+            for run_id, run in self.runs()
+            for node, record in run.nodes.items()
+            if record.hold and not (run.record.stopping or run.record.is_final)
+        )
+        return bool(held) and self._intervene("release", *held[number % len(held)])
+
+    def _intervene(self, action: str, run_id: str, node: str) -> bool:
+        def change(process: Process) -> str:
+            try:
+                return str(intervene(process.engine, run_id, node, action, by="ana"))
+            except (ConflictError, NotFoundError) as error:
+                return f"refused: {error}"
+
+        self._send(self._ask(action, change))
+        return True
+
     def _recover(self, name: str, number: int, do: Callable[[Engine, str], object]) -> bool:
         run_ids = sorted(self.watch.keys.values())
         if not run_ids:
@@ -662,7 +692,13 @@ class World:
         for _ in range(ROUNDS):
             for actor in self.actors:
                 self.finish(actor)
-            if not (self._requests() or self._messages() or self.do_resume(0) or self._due()):
+            if not (
+                self._requests()
+                or self.do_release(0)
+                or self._messages()
+                or self.do_resume(0)
+                or self._due()
+            ):
                 break
         else:
             raise Violation(f"liveness: there is always something to do: {self.log[-5:]}")

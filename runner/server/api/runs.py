@@ -13,6 +13,7 @@ from pydantic import Field, StrictBool
 
 from runner.client import Run
 from runner.operations.exports import event_of
+from runner.operations.interventions import Action, intervene
 from runner.operations.views import archived_run, read_run
 from runner.records import codec
 from runner.records.codec import plain
@@ -64,6 +65,13 @@ class Reason(RequestBody):
     """The caller's reason."""
 
     reason: str = ""
+
+
+class NodeChange(Reason):
+    """A node to hold, release or skip; `output` is for a node that is skipped."""
+
+    node: str
+    output: Any = None
 
 
 class RetryRequest(RequestBody):
@@ -357,3 +365,14 @@ def migrate(
         body.mapping, drop=body.drop, dry_run=body.dry_run
     )
     return document(result)
+
+
+@router.post("/{run_id}:{action}", summary="Hold, release or skip a node")
+def change_node(
+    run_id: str, action: Action, body: NodeChange, person: Operates, services: Served
+) -> dict[str, str]:
+    """Keep a node from running, end that, or let it end with an output instead of running."""
+    client, outputs = services.client, [body.output] if action == "skip" else []
+    by, reason = person.principal, body.reason
+    intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=reason)
+    return {"run_id": run_id, "status": str(client.run(run_id).status.shown)}

@@ -12,11 +12,13 @@ from fastapi.responses import HTMLResponse
 from runner.definition.model import BRACKETS, HIDDEN
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
+from runner.operations import interventions
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
+from runner.server.api import runs
 from runner.server.api.documents import seen_by
 from runner.server.deciding import cancelled_by, requested_by
 from runner.server.pages.rendering import back, page
@@ -197,6 +199,23 @@ def cancel(
     if not services.client.run(run_id).cancel(cancelled_by(person, reason)):
         raise Problem(409, "The run has ended or is stopping already; nothing was changed.")
     return back(request, f"/runs/{quote(run_id)}")
+
+
+@router.post("/runs/{run_id}/node/{action}")
+def change_node(
+    request: Request,
+    run_id: str,
+    action: interventions.Action,
+    person: Operates,
+    services: Served,
+    node: FormText,
+    reason: FormText = "",
+    output: FormText = "",
+) -> Response:
+    """Hold a node, release it, or skip it with an output."""
+    body = runs.NodeChange(node=node, reason=reason, **_json(output, "output"))
+    runs.change_node(run_id, action, body, person, services)
+    return back(request, f"/runs/{quote(run_id)}?node={quote(node)}")
 
 
 @router.post("/runs/{run_id}/retry")

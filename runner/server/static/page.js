@@ -121,7 +121,7 @@
     let source = null, position = main.dataset.after, leave = () => {};
     const close = () => { source?.close(); source = null; leave(); leave = () => {}; };
     const kinds = ["run.started", "run.ended", "node.started", "node.waiting", "node.resumed",
-      "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "node.released", "node.limited",
+      "node.completed", "node.failed", "node.skipped", "node.cancelled", "node.retrying", "node.held", "node.released", "node.overridden", "node.limited",
       "node.expanded", "node.lost", "node.left", "run.retried", "run.migrated", "run.status", "run.stopping", "progress",
       "interrupt.asked", "interrupt.answered", "interrupt.voted", "interrupt.claimed", "interrupt.released", "interrupt.delegated",
       "interrupt.commented", "interrupt.escalated", "interrupt.expired", "interrupt.withdrawn", "interrupt.reminded", "reset", "snapshot"];

@@ -19,6 +19,7 @@ from runner.store.requests import (
     ClaimVisit,
     ExpandMap,
     HoldVisit,
+    Intervene,
     LeaveVisit,
     ParkVisit,
     ReleaseNodes,
@@ -41,6 +42,14 @@ from tests.contract.store.manual_worker import (
 TASK = "shop.done"
 
 INNER = shape("x", name="inner")
+
+
+def _hold(store: Store, run_id: str, node: str) -> str:
+    return store.do(Intervene(run_id, node, EventKind.NODE_HELD, "human:|ana", "audit")).word
+
+
+def _release(store: Store, run_id: str, node: str) -> list[str]:
+    return rung(store.do(Intervene(run_id, node, EventKind.NODE_RELEASED, "human:|bo")))
 
 
 class RunContract:
@@ -442,6 +451,123 @@ class RunContract:
         assert [answer.response for answer in claim.answers] == ["yes"]
         assert claim.token.fence > token.fence
         assert "node.released a" in worker.kinds(run_id)
+
+    def test_an_operator_holds_a_node_before_it_is_ready(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Held while it waits for others it doesn't begin, the others do, and released it begins."""
+        run_id = worker.start("a>b a>c")
+        assert [_hold(store, run_id, "b") for _ in range(2)] == ["done", "repeated"]
+
+        worker.run(run_id, "a", "c")
+
+        assert worker.statuses(run_id) == "needs_migration: a completed, b waiting, c completed"
+        assert worker.sweep(after=400) == []
+        assert store.do(ReleaseNodes(run_id, ["b"])).word == "stale"
+        assert _release(store, run_id, "b") == ["b.1.1"]
+        assert _release(store, run_id, "b") == []
+        worker.run(run_id, "b")
+        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
+        data = [event.data for event in store.events(run_id) if event.node == "b"][:2]
+        assert data == [
+            {"by": "human:|ana", "reason": "audit"},
+            {"by": "human:|bo", "reason": ""},
+        ]
+
+    def test_a_held_node_that_was_ready_is_not_claimed(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Its doorbell, its retry and sweeps don't start it."""
+        run_id, token = worker.begin("a b", node="b")
+        store.do(RetryVisit(token, 10, failure(), None))
+        assert [_hold(store, run_id, node) for node in ("a", "b")] == ["done", "done"]
+
+        assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, "late"))) == "stale"
+        assert worker.sweep(after=400) == []
+        assert worker.statuses(run_id) == "needs_migration: a waiting, b waiting"
+        assert _release(store, run_id, "a") == ["a.1.1"]
+        assert _release(store, run_id, "b") == ["b.1.2"]
+
+    def test_a_node_that_runs_or_has_ended_is_not_held(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A hold is refused by name: at work, ended, not of the graph, or one item of a map."""
+        run_id = worker.start(shape("a>m m>b", maps={"m": MapSpec("function")}))
+        token = worker.token(run_id, "a")
+        unknown = [_hold(store, run_id, node) for node in ("m[]", "m[0]", "x", "")]
+        assert (_hold(store, run_id, "a"), set(unknown)) == ("busy", {"unknown"})
+        worker.settle(token, [1, 2])
+        store.do(ExpandMap(worker.token(run_id, "m"), [1, 2]))
+        words = [_hold(store, run_id, node) for node in ("a", "m", "m[0]")]
+        assert words == ["ended", "busy", "unknown"]
+        store.do(CancelRun(run_id, "enough"))
+        assert [_hold(store, run_id, "b"), _hold(store, "00none", "b")] == ["ended", "stale"]
+
+    def test_a_skipped_node_waits_for_a_worker_with_its_output(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The claim has the operator and the output; its question is withdrawn; a repeat is one."""
+        run_id, question = worker.asking("a>b")
+        _hold(store, run_id, "a")
+        skip = Intervene(
+            run_id, "a", EventKind.NODE_OVERRIDDEN, "human:|bo", "known", [{"sum": 7}]
+        )
+
+        replies = [store.do(skip) for _ in range(2)]
+
+        assert [reply.word for reply in replies] == ["done", "repeated"]
+        assert rung(replies[0]) == ["a.1.1"]
+        assert worker.answer(question) == ["superseded"]
+        claim = worker.claim(run_id, "a")
+        assert (claim.record.handed, claim.report) == ("skipped:a", ["human:|bo", {"sum": 7}])
+        worker.settle(claim.token, {"sum": 7})
+        assert store.do(skip).word == "repeated"
+        worker.run(run_id, "b")
+        assert worker.read(run_id).record.status is Status.COMPLETED
+
+    def test_a_node_is_skipped_before_its_turn(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """It gets its turn as ever, and a worker then finds the output."""
+        run_id = worker.start("a>c b>c c>d")
+        _hold(store, run_id, "c")
+        skip = Intervene(run_id, "c", EventKind.NODE_OVERRIDDEN, "human:|ana", "", ["out"])
+        assert rung(store.do(skip)) == []
+        worker.run(run_id, "a", "b")
+        assert worker.claim(run_id, "c").report == ["human:|ana", "out"]
+
+    def test_a_node_held_while_it_asks_keeps_the_answer(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """It waits for the person first and is held with the answer; released, it has it."""
+        run_id, question = worker.asking("a")
+        assert _hold(store, run_id, "a") == "done"
+        assert _release(store, run_id, "a") == []
+        assert _hold(store, run_id, "a") == "done"
+        assert worker.read(run_id).record.status is Status.INTERRUPTED
+
+        assert worker.answer(question) == ["accepted"]
+
+        assert worker.read(run_id).record.status is Status.NEEDS_MIGRATION
+        assert _release(store, run_id, "a") == ["a.1.1"]
+        assert [answer.response for answer in worker.claim(run_id, "a").answers] == ["yes"]
+
+    def test_a_hold_ends_with_its_visit(self, worker: ManualWorker, store: Store) -> None:
+        """A dead path skips a held node, and a held run can be cancelled."""
+        run_id = worker.start("a>b b>c")
+        _hold(store, run_id, "c")
+        worker.run(run_id, "a")
+        worker.run(run_id, "b", edges="0")
+        assert worker.statuses(run_id) == "completed: a completed, b completed, c skipped"
+        other = worker.start("a")
+        _hold(store, other, "a")
+        store.do(CancelRun(other, "enough"))
+        assert worker.statuses(other) == "cancelled: a cancelled"
+        assert not any(
+            record.hold
+            for name in (run_id, other)
+            for record in worker.read(name).nodes.values()
+        )
 
     def test_users_data_comes_back_as_it_was(self, worker: ManualWorker, store: Store) -> None:
         """Tasks, outputs and messages survive every kind of JSON value and text."""

@@ -1,0 +1,55 @@
+"""Interventions of operators: a node doesn't run until it is released, or ends with an output instead."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from runner.approvals.rules import Principal
+from runner.approvals.votes import principal_of
+from runner.errors import ConflictError, NotFoundError
+from runner.execution.engine import Engine
+from runner.records import codec, size_limits, validation
+from runner.records.run import EventKind, existing
+from runner.store.requests import Intervene
+
+Action = Literal["hold", "release", "skip"]
+
+KINDS = {
+    "hold": EventKind.NODE_HELD,
+    "release": EventKind.NODE_RELEASED,
+    "skip": EventKind.NODE_OVERRIDDEN,
+}
+"""The event of each action."""
+
+REFUSALS = {
+    "unknown": "is not in its graph, or is an item of a map",
+    "ended": "has ended, or its run stops",
+    "busy": "runs now, itself or by a child run, items or an external task: wait for its end, choose a node "
+    "after it or in its child run, or cancel the run",
+}
+
+
+def intervene(
+    engine: Engine,
+    run_id: str,
+    node: str,
+    action: Action,
+    *outputs: object,
+    by: Principal | str,
+    reason: str = "",
+) -> bool:
+    """Hold a node, release it, or skip it with its output; return False for a repeat.
+
+    Raises:
+        NotFoundError: the run or the node doesn't exist. ConflictError: the node runs, or has ended.
+        UnstorableError, PayloadTooLarge: the output can't be stored.
+    """
+    existing(engine.store.peek(run_id), run_id)
+    values = [codec.pack(output, "output") for output in outputs]
+    size_limits.check("output", values, engine.store.max_bytes)
+    operator, text = principal_of(by).key, validation.reason(reason)
+    reply = engine.do(Intervene(run_id, node, KINDS[action], operator, text, values)).word
+    if reply in REFUSALS:
+        refusal = NotFoundError if reply == "unknown" else ConflictError
+        raise refusal(f"node {node!r} of run {run_id} {REFUSALS[reply]}. Nothing was changed.")
+    return reply == "done"

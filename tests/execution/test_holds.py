@@ -1,0 +1,238 @@
+"""Holds of operators: a node doesn't run until it is released, or ends with an output instead."""
+
+from __future__ import annotations
+
+import pydantic
+import pytest
+
+from runner import GraphBuilder, RetryPolicy, Status
+from runner.approvals.rules import Rule
+from runner.client import Run
+from runner.definition.registry import Registry
+from runner.errors import ConflictError, NotFoundError
+from runner.execution.engine import Engine
+from runner.operations.views import read_run
+from tests.graphs import Bench, wired
+
+
+class Sum(pydantic.BaseModel):
+    amount: int
+
+
+def give(ctx) -> str:
+    return "given"
+
+
+def charge(name: str) -> Sum:
+    return Sum(amount=len(name))
+
+
+def late(ctx):
+    return list(ctx.inputs.values())
+
+
+def run_of(bench: Bench) -> Run:
+    return Run(bench.run_id, bench.engine)
+
+
+def test_a_run_that_waits_for_a_held_node_says_who_holds_it():
+    """The other branch ends, the run is held and not failed, and its reason names operator and cause."""
+    bench = Bench(wired({"a": give, "b": give, "c": give}, "a b", "a c").build()).start()
+    run_of(bench).hold("b", by="ana", reason="wait for the audit")
+
+    bench.finish()
+
+    view = read_run(bench.store, bench.run_id)
+    assert {node.id: str(node.status) for node in view.nodes} == {
+        "a": "completed",
+        "b": "held",
+        "c": "completed",
+    }
+    assert view.status == "held"
+    assert view.reason.startswith("b is held by ana since ")
+    assert view.reason.endswith(": wait for the audit")
+    assert run_of(bench).release("b", by="bo")
+    assert not run_of(bench).release("b", by="bo")
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_skipped_node_ends_with_an_output_of_its_type_and_does_not_run():
+    """The conditions after it get the function's type, the next node the output; the view says who."""
+    ran = []
+
+    def counted(name: str) -> Sum:
+        ran.append(name)
+        return Sum(amount=1)
+
+    builder = GraphBuilder()
+    for name, function in {"a": give, "b": counted, "many": late, "few": late}.items():
+        builder.add_node(function, name)
+    builder.add_edge("a", "b")
+    builder.add_edge("b", "many", condition=lambda run: run.results["b"].result.amount > 5)
+    builder.add_edge("b", "few", condition=lambda run: run.results["b"].result.amount <= 5)
+    bench = Bench(builder.build()).start()
+    run_of(bench).skip("b", {"amount": 9}, by="ana")
+
+    result = bench.finish()
+
+    assert (ran, result.results["b"].result) == ([], Sum(amount=9))
+    assert result.execution_order == ["a", "b", "many"]
+    assert result.results["many"].result == [{"amount": 9}]
+    skipped = {node.id: node.skipped for node in read_run(bench.store, bench.run_id).nodes}
+    assert {name for name, by in skipped.items() if by} == {"b"}
+    assert skipped["b"] == "human:|ana"
+
+
+def test_an_output_that_does_not_fit_holds_the_node_again():
+    """The node neither runs nor fails; skipped with another output, it ends."""
+    bench = Bench(wired({"a": give, "b": charge}, "a b").build()).start()
+    run_of(bench).skip("b", {"amount": "many"}, by="ana")
+    bench.finish()
+
+    reason = read_run(bench.store, bench.run_id).reason
+    assert "ana skipped it, but the result of node 'b' does not fit" in reason
+    run_of(bench).skip("b", {"amount": 3}, by="ana")
+    assert bench.finish().results["b"].result == Sum(amount=3)
+
+
+def test_a_node_between_two_attempts_is_held():
+    """Its next attempt begins after the release, and not when its delay is over."""
+    attempts = []
+
+    def flaky(ctx):
+        attempts.append(ctx.attempt)
+        if len(attempts) == 1:
+            raise ValueError("not yet")
+
+    builder = GraphBuilder()
+    builder.add_node(flaky, "a", retry=RetryPolicy(max_attempts=3, backoff=1))
+    bench = Bench(builder.build()).start()
+    bench.deliver()
+    run_of(bench).hold("a", by="ana")
+    bench.later(600)
+    bench.finish_all()
+    assert attempts == [1]
+    run_of(bench).release("a", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+    assert attempts == [1, 2]
+
+
+def test_a_skip_is_no_approval():
+    """A node with a rule that is skipped asks nobody and doesn't run; its question is withdrawn."""
+    ran = []
+    builder = GraphBuilder()
+    rule = Rule(eligible=["user:bo"], need=1)
+    builder.add_node(lambda ctx: ran.append(1), "pay", approval=rule)
+    bench = Bench(builder.build()).start()
+    bench.deliver()
+    (question,) = bench.result().interrupts
+    run_of(bench).skip("pay", "paid", by="ana")
+
+    result = bench.finish()
+
+    assert (ran, result.results["pay"].result, result.status) == ([], "paid", Status.COMPLETED)
+    (closed,) = bench.store.interrupts([question.id])
+    assert closed.status == "withdrawn"
+    kinds = [event.kind for event in bench.store.events(bench.run_id)]
+    assert "node.overridden" in kinds
+    assert "interrupt.used" not in kinds
+
+
+def test_a_map_is_held_and_skipped_as_a_whole():
+    """Its output is the list that the next node gets; one item can't be named."""
+    builder = GraphBuilder()
+    builder.add_node(lambda ctx: [1, 2], "list")
+    builder.add_map(lambda ctx: ctx.task * 2, "all", over="list")
+    builder.add_node(late, "sum")
+    builder.add_edge("list", "all")
+    builder.add_edge("all", "sum")
+    bench = Bench(builder.build()).start()
+    with pytest.raises(NotFoundError, match=r"node 'all\[0\]' .* is an item of a map"):
+        run_of(bench).hold("all[0]", by="ana")
+    run_of(bench).hold("all", by="ana")
+    bench.finish_all()
+    run_of(bench).skip("all", [7, 8], by="ana")
+    assert bench.finish().results["sum"].result == [[7, 8]]
+
+
+def test_a_node_in_a_child_run_is_held_there():
+    """The parent is held, too; the node of the child run is released in the child run."""
+    bench = Bench(wired({"in": wired({"x": give, "y": give}, "x y").build()}).build()).start()
+    bench.deliver()
+    child = bench.store.read(bench.run_id).nodes["in"].child
+    with pytest.raises(ConflictError, match="by a child run"):
+        run_of(bench).hold("in", by="ana")
+    Run(child, bench.engine).hold("y", by="ana")
+    bench.finish_all()
+    view = read_run(bench.store, bench.run_id)
+    assert (str(view.status), view.reason.partition(" since")[0]) == (
+        "held",
+        "in is held: y is held by ana",
+    )
+    Run(child, bench.engine).release("y", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_hold_in_a_loop_is_for_one_visit():
+    """The next round's visit of the node begins unless it is held again."""
+
+    def again(run):
+        return run.results["b"].result == "first"
+
+    builder = GraphBuilder()
+    builder.add_node(give, "a")
+    builder.add_node(late, "b")
+    builder.add_edge("a", "b")
+    builder.add_edge("b", "a", condition=again)
+    builder.set_entry_point("a")
+    bench = Bench(builder.build()).start()
+    run_of(bench).skip("b", "first", by="ana")
+    assert bench.finish().execution_order == ["a", "b", "a", "b"]
+    outputs = bench.store.read(bench.run_id).outputs
+    assert (outputs["b", 1], outputs["b", 2]) == ("first", ["given"])
+
+
+def deployed(bench: Bench, *edges, **nodes) -> None:
+    """Let the workers have another version of the graph."""
+    registry, graph = Registry(), wired(nodes, *edges).build()
+    registry.add("bench", lambda: graph)
+    bench.engine = Engine(bench.store, bench, registry)
+    bench.engine.publish(["bench"])
+
+
+def test_neither_a_deploy_nor_a_migration_starts_a_held_node():
+    """A worker that publishes a graph releases no hold of a person, and a migrated run keeps it."""
+    nodes = {"a": give, "b": give, "c": give}
+    bench = Bench(wired(nodes, "a b", "b c").build()).start()
+    run_of(bench).hold("b", by="ana")
+    run_of(bench).hold("c", by="ana")
+    bench.finish_all()
+    bench.engine.publish(["bench"])
+    with pytest.raises(ConflictError, match="none of its nodes is held"):
+        run_of(bench).migrate()
+    deployed(bench, "a b", "b c", "c d", **nodes, d=give)
+
+    run_of(bench).migrate()
+
+    assert bench.bells == []
+    assert read_run(bench.store, bench.run_id).status == "held"
+    run_of(bench).release("b", by="ana")
+    assert bench.finish().execution_order == ["a", "b"]
+    run_of(bench).release("c", by="ana")
+    assert bench.finish().execution_order == ["a", "b", "c", "d"]
+
+
+def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun():
+    """What failed runs again, and the node after it stays held."""
+    outcomes = iter([ValueError("broken"), None])
+
+    def fails_once(ctx):
+        if error := next(outcomes):
+            raise error
+
+    bench = Bench(wired({"a": fails_once, "b": give}, "a b").build()).start()
+    run_of(bench).hold("b", by="ana")
+    assert bench.finish().status is Status.FAILED
+    run_of(bench).retry()
+    bench.finish_all()
+    assert read_run(bench.store, bench.run_id).reason.startswith("b is held by ana since ")
