@@ -16,14 +16,14 @@ def difference(value: Any, again: Any, path: str = "the value") -> str:
     """
     if value is again:
         return ""
-    parts: Iterable[tuple[object, Any, Any]]
+    children: Iterable[tuple[object, Any, Any]]
     if type(value) is type(again) and (names := _fields(value)):
-        parts = [(name, getattr(value, name), getattr(again, name)) for name in names]
+        children = [(name, getattr(value, name), getattr(again, name)) for name in names]
     elif isinstance(value, Mapping) and isinstance(again, Mapping):
         pairs = zip(value.items(), again.values(), strict=False)
-        parts = [(name, before, after) for (name, before), after in pairs]
+        children = [(name, old_value, new_value) for (name, old_value), new_value in pairs]
     elif isinstance(value, (list, tuple)) and isinstance(again, (list, tuple)):
-        parts = [(n, *pair) for n, pair in enumerate(zip(value, again, strict=False))]
+        children = [(n, *pair) for n, pair in enumerate(zip(value, again, strict=False))]
     elif any("__eq__" in base.__dict__ for base in type(value).__mro__[:-1]):
         return "" if value == again or value != value else path  # noqa: PLR0124 - NaN
     else:
@@ -31,7 +31,10 @@ def difference(value: Any, again: Any, path: str = "the value") -> str:
     if isinstance(value, Sized) and isinstance(again, Sized) and len(value) != len(again):
         return path
     inner = "" if path == "the value" else f"{path}."
-    paths = (difference(before, after, f"{inner}{name}") for name, before, after in parts)
+    paths = (
+        difference(old_value, new_value, f"{inner}{name}")
+        for name, old_value, new_value in children
+    )
     return next(filter(None, paths), "")
 
 
