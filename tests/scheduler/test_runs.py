@@ -731,7 +731,7 @@ def test_answers_to_two_runs_are_one_set():
     runs = [bench.engine.start("bench", "task") for _ in range(2)]
     while bench.bells:
         bench.deliver()
-    questions = bench.store.open_interrupts()
+    questions = [bench.store.read(run_id).interrupts[0] for run_id in runs]
     responses = [Decision(question.id, "yes") for question in questions]
 
     refused = apply_decisions(bench.engine, [*responses, Decision("00gone.a.1.x", 1)])
