@@ -407,7 +407,9 @@ class Replaced:
             with replaced(cls.owner, cls.name, cls.instead):
                 return sweep(limit)
 
-        store.do, store.sweep = do_spoilt, sweep_spoilt
+        store.do = do_spoilt
+        if cls.request_type is Request:
+            store.sweep = sweep_spoilt
 
     @classmethod
     def sabotage(cls, store, do, request):  # noqa: ARG003 - a subclass reads it
@@ -447,10 +449,10 @@ class SecondRetry(Replaced):
     def sabotage(cls, store, do, request):
         if not isinstance(request, RewriteRuns):
             return do(request)
-        records = {rewrite.run_id: store.read(rewrite.run_id) for rewrite in request.runs}
         runs = [
-            replace(rewrite, events=record.events if record else 0)
-            for rewrite, record in zip(request.runs, records.values(), strict=True)
+            replace(rewrite, events=snapshot.events)
+            for rewrite in request.runs
+            if (snapshot := store.read(rewrite.run_id))
         ]
         return super().sabotage(store, do, replace(request, runs=runs))
 
@@ -461,11 +463,7 @@ class AnyNumber(Replaced):
     owner, name, count = KeyLists, "count", KeyLists.count
 
     def instead(self, name, bound):
-        return (
-            0
-            if f":{OPEN}" in name or name.startswith(OPEN)
-            else AnyNumber.count(self, name, bound)
-        )
+        return 0 if name.startswith(OPEN) else AnyNumber.count(self, name, bound)
 
 
 class SleepyKey(Replaced):

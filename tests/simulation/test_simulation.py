@@ -395,6 +395,7 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saboteur", sabotage.OF_KEYS, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_of_keys_is_noticed(saboteur, redis_url):
     """Without it some seed with keys breaks a promise."""
