@@ -136,6 +136,22 @@ def redis_url(store_server):
 
 
 @pytest.fixture
+def in_redis(redis_url):
+    """Make stores on that database, by their clock."""
+    from runner.store.redis.store import RedisStore
+
+    stores = []
+
+    def make(clock, **options):
+        stores.append(RedisStore(redis_url, clock=clock, push=False, **options))
+        return stores[-1]
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
 def waits_for_disk(store_server):
     """Skip where the server of this machine is too old to wait for its disk."""
     from runner.store.redis import durability

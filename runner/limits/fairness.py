@@ -1,18 +1,15 @@
 """Fairness between keys: whose ready node begins next, and how many doorbells are in the queue meanwhile.
 
 The key with the least *pass* is next, and its pass grows by its stride, 1 / weight. A key that was
-idle begins at the queue's time: the pass of the last node taken. Redis does the same in its
-scripts, in store/lua/parts/fairness.lua.
+idle begins at the queue's time: the pass of the last node taken. The scripts of Redis do it, in
+store/lua/parts/fairness.lua.
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Generic, TypeVar
 
 from runner.errors import DefinitionError
 from runner.immutable import immutable
@@ -22,12 +19,8 @@ TAG = "tag:"
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
 """Bounds of a weight; beyond them passes could grow too large for a float to add to, stalling all keys."""
 
-UNKNOWN_WINDOW, LEAST_WINDOW = 16, 4
-"""Number of doorbells in a queue at once: while its slots are unknown, and the minimum."""
-
-
-STAYS_MS = 330_000
-"""Milliseconds for which a window counts an unclaimed doorbell; a timer rings again before that."""
+LEAST_WINDOW = 4
+"""The fewest doorbells of a queue that are rung at once, as far as its slots are known."""
 
 
 @immutable
@@ -92,39 +85,3 @@ class Fairness:
 def window(slots: int, partitions: int = 1) -> int:
     """Return how many of a queue's doorbells a partition keeps rung and unclaimed at a time."""
     return math.ceil(max(slots, LEAST_WINDOW) / partitions)
-
-
-Item = TypeVar("Item")
-
-
-class StrideQueue(Generic[Item]):
-    """The ready nodes of one queue, by key."""
-
-    def __init__(self) -> None:
-        self.time = 0.0
-        self._strides: dict[str, float] = {}
-        self._nodes: dict[str, deque[Item]] = defaultdict(deque)
-        self._passes: list[tuple[float, str]] = []
-
-    def add(self, share: Share, item: Item) -> None:
-        """Add a node after its key's other nodes."""
-        self._nodes[share.key].append(item)
-        if share.key not in self._strides:
-            heapq.heappush(self._passes, (self.time, share.key))
-        self._strides[share.key] = share.stride
-
-    def pop(self, is_ready: Callable[[Item], bool] = lambda _: True) -> tuple[str, Item] | None:
-        """Take the next node, with its key; nodes that are no longer ready take no turn."""
-        while self._passes:
-            least, key = heapq.heappop(self._passes)
-            nodes = self._nodes[key]
-            while nodes and not is_ready(nodes[0]):
-                nodes.popleft()
-            if not nodes:
-                # Removed only now, so that a key that is often empty doesn't restart each time.
-                del self._nodes[key], self._strides[key]
-                continue
-            self.time = least
-            heapq.heappush(self._passes, (least + self._strides[key], key))
-            return key, nodes.popleft()
-        return None

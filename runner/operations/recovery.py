@@ -196,7 +196,7 @@ class Replay:
 def _empty_run(topology: Topology) -> MemoryRun:
     record = RunRecord("", topology.graph_id, topology.fingerprint)
     start = Start("", topology.graph_id, topology.fingerprint, None)
-    return MemoryRun(record, start, 0, Semaphores(), Sessions(), {})
+    return MemoryRun(record, start, 0, Semaphores(), Sessions())
 
 
 def dependents(

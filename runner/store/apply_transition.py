@@ -89,7 +89,6 @@ class StoredRun(View, Protocol):
 
     record: RunRecord
     cancelled: str
-    reopened: str
 
     @property
     def created_at(self) -> int:
@@ -135,29 +134,11 @@ class StoredRun(View, Protocol):
     def remember(self, node: str, session: Remembered) -> None:
         """Add the messages of a visit to a session."""
 
-    def replace_input(self, start: Start) -> None:
-        """Write the task, invocation state and requester of another start."""
-
     def put_report(self, reference: str, outcome: JSON) -> None:
         """Write the outcome of an external task."""
 
     def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
         """Write the items of a map once; a store that already has them counts their bytes."""
-
-    def last_event(self) -> int:
-        """Return the number of the run's last event."""
-
-    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        """Remove results that no longer count, and data that new records will replace."""
-
-    def has_entry(self, visit: VisitKey) -> bool:
-        """Return whether a visit has left an entry."""
-
-    def copy_results(self, source: Self, fork: Fork) -> None:
-        """Copy results and documents from the run that this run forks."""
-
-    def migrate(self, move: Migration) -> None:
-        """Take another shape, and move results and questions to the names of its nodes."""
 
     def winner(self, interrupt_id: str) -> str:
         """Return the nonce of the request that answered a question, or ""."""
@@ -200,7 +181,32 @@ class StoredRun(View, Protocol):
         """Write why an operator withdrew a question, and at which attempt of its node."""
 
 
+class RecoverableRun(StoredRun, Protocol):
+    """A stored run that can also be retried, forked, migrated and debounced."""
+
+    reopened: str
+
+    def replace_input(self, start: Start) -> None:
+        """Write the task, invocation state and requester of another start."""
+
+    def last_event(self) -> int:
+        """Return the number of the run's last event."""
+
+    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
+        """Remove results that no longer count, and data that new records will replace."""
+
+    def has_entry(self, visit: VisitKey) -> bool:
+        """Return whether a visit has left an entry."""
+
+    def copy_results(self, source: Self, fork: Fork) -> None:
+        """Copy results and documents from the run that this run forks."""
+
+    def migrate(self, move: Migration) -> None:
+        """Take another shape, and move results and questions to the names of its nodes."""
+
+
 RunT = TypeVar("RunT", bound=StoredRun)
+RecoverableT = TypeVar("RecoverableT", bound=RecoverableRun)
 
 
 class RunLists(Protocol):
@@ -239,15 +245,6 @@ class UnitOfWork(Protocol[RunT]):
 
     def bound(self, graph_id: str, declared: int) -> int | None:
         """Return how many runs of a graph (of all graphs if "") may be open here; None for any number."""
-
-    def note_start(self, graph_id: str, key: str, run_id: str) -> None:
-        """Note that a start with an idempotency key returned an existing run."""
-
-    def open_runs(self, graph_id: str, bound: int) -> int:
-        """Count a graph's open outermost runs, or all graphs' if the name is "".
-
-        A count below the bound still holds when the step is written.
-        """
 
     def started_by(self, graph_id: str, key: str) -> str:
         """Return the id of the run that was started with an idempotency key, or ""."""
@@ -288,9 +285,6 @@ class UnitOfWork(Protocol[RunT]):
     def put_signature_count(self, passkey: str, count: int) -> None:
         """Write a passkey's signature count."""
 
-    def size_window(self, queue: str, size: int) -> None:
-        """Write how many doorbells of each priority are rung at a time on a queue that keys share."""
-
     def limit_setting(self, name: str) -> LimitSetting | None:
         """Return a limit's setting, if any."""
 
@@ -299,6 +293,22 @@ class UnitOfWork(Protocol[RunT]):
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
         """Apply an action of a limit; return each (run, node) that now gets a slot."""
+
+
+class SharedUnit(UnitOfWork[RecoverableT], Protocol[RecoverableT]):
+    """A unit of work of a store for many runs."""
+
+    def note_start(self, graph_id: str, key: str, run_id: str) -> None:
+        """Note that a start with an idempotency key returned an existing run."""
+
+    def open_runs(self, graph_id: str, bound: int) -> int:
+        """Count a graph's open outermost runs, or all graphs' if the name is "".
+
+        A count below the bound still holds when the step is written.
+        """
+
+    def size_window(self, queue: str, size: int) -> None:
+        """Write how many doorbells of each priority are rung at a time on a queue that keys share."""
 
 
 def apply(

@@ -17,7 +17,7 @@ from runner.approvals.ballots import Standing, Use
 from runner.approvals.freezes import Freeze
 from runner.approvals.grants import GrantRecord
 from runner.definition.model import Topology
-from runner.errors import CorruptDocument
+from runner.errors import CorruptDocument, UsageError
 from runner.immutable import immutable
 from runner.limits.fairness import Share
 from runner.limits.setting import LimitSetting
@@ -270,9 +270,17 @@ class Request(Generic[R]):
         @property
         def run_id(self) -> str: ...
 
-    def plan(self, transaction: Any) -> R:
+    def plan(self, transaction: Any) -> R:  # noqa: ARG002 - as in subclasses
         """Plan the change on the runs of a `UnitOfWork`, for requests that every store plans alike."""
-        raise NotImplementedError(f"{type(self).__name__} has no plan.")
+        raise needs_redis(f"request {self.verb!r}")
+
+
+def needs_redis(what: str) -> UsageError:
+    """Return the error of an operation that the memory store doesn't have."""
+    return UsageError(
+        f"the memory store has no {what}: it serves one run in process. Nothing was changed; "
+        "use a Redis store."
+    )
 
 
 class Store(Bounded, Protocol):

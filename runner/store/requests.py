@@ -53,8 +53,10 @@ from runner.store.apply_transition import (
     DELAYED,
     OPEN,
     QUEUED,
+    RecoverableRun,
+    RecoverableT,
     RunT,
-    StoredRun,
+    SharedUnit,
     UnitOfWork,
     admitted,
     answer_payload,
@@ -192,7 +194,7 @@ class StartRun(Request[Reply]):
     def run_id(self) -> str:
         return self.start.run_id
 
-    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
         start = self.start
         fingerprint = start.fingerprint or transaction.current(start.graph_id)
         topology = transaction.shape(start.graph_id, fingerprint) if fingerprint else None
@@ -234,7 +236,7 @@ def _key_of_run(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | N
 
 
 def _turned_away(
-    transaction: UnitOfWork[RunT], start: Start, topology: Topology
+    transaction: SharedUnit[RecoverableT], start: Start, topology: Topology
 ) -> Reply | None:
     """Return the reply to a start that is refused or joins another run; None if it may begin one."""
     rules = topology.admission
@@ -253,7 +255,9 @@ def _turned_away(
     return Reply("full", detail=reason) if reason else None
 
 
-def _debounced(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply | None:
+def _debounced(
+    transaction: SharedUnit[RecoverableT], start: Start, rules: Admission
+) -> Reply | None:
     """Give a new start's input to the delayed run of its key; return None if no run is delayed."""
     delayed = DELAYED + key_of(start.graph_id, rules.by, tag_of(start.tags))
     if not transaction.lists.count(delayed, 1) or rules.debounce is None:
@@ -356,7 +360,7 @@ def _start_of_key(
     return Reply("started", doorbells, start.run_id)
 
 
-def _refused(transaction: UnitOfWork[RunT], topology: Topology) -> str:
+def _refused(transaction: SharedUnit[RecoverableT], topology: Topology) -> str:
     """Return why a graph's new run is refused (too many are open); "" if it may begin."""
     declared = topology.admission.max_open_runs if topology.admission else 0
     for graph_id, most in ((topology.graph_id, declared), ("", 0)):
@@ -868,7 +872,7 @@ class ForkRun(Request[Reply]):
     def run_id(self) -> str:
         return self.fork.source
 
-    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
         fork, start = self.fork, self.fork.start
         if transaction.find(start.run_id) is not None:
             return Reply("forked", run_id=start.run_id)
@@ -895,7 +899,7 @@ class ForkRun(Request[Reply]):
         return Reply(reply.word, reply.doorbells, start.run_id)
 
 
-def _as_planned(source: StoredRun, fork: Fork) -> bool:
+def _as_planned(source: RecoverableRun, fork: Fork) -> bool:
     """Return whether a run still has the results and memories that its fork was planned from."""
     visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
     memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
@@ -918,7 +922,7 @@ class MigrateRuns(Request[Reply]):
     def run_id(self) -> str:
         return self.runs[0].run_id
 
-    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
         runs, nonce = self.runs, self.nonce
         pairs = [
             (run, move) for move in runs if (run := transaction.find(move.run_id)) is not None
@@ -976,7 +980,7 @@ class RewriteRuns(Request[Reply]):
     def run_id(self) -> str:
         return self.runs[0].run_id
 
-    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
         runs, nonce = self.runs, self.nonce
         pairs = [
             (run, rewrite) for rewrite in runs if (run := transaction.find(rewrite.run_id))
@@ -1143,7 +1147,7 @@ class ShareSlots(Request[Reply]):
     slots: Mapping[str, int]
     partitions: int = 1
 
-    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+    def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
         for queue, slots in self.slots.items():
             transaction.size_window(queue, window(slots, self.partitions))
         return Reply("sized")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Status
-from runner.limits.fairness import UNKNOWN_WINDOW
+from tests.simulation.stride_queue import UNKNOWN_WINDOW
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow

@@ -355,11 +355,11 @@ def run_of(items):
     return read_run(store, result.run_id)
 
 
-def test_a_queued_run_is_not_drawn_as_an_error():
+def test_a_queued_run_is_not_drawn_as_an_error(fake_store):
     """What it waits for is no error; control: why another was cancelled is in red."""
     registry, rules = Registry(), Admission(concurrency=Concurrency(1, by="tag:team"))
     registry.add("sync", lambda: wired({"work": work}).build(), rules)
-    store, shown = MemoryStore(), {}
+    store, shown = fake_store.open(), {}
     client = Client(store=store, dispatcher=SweeperDispatcher(), registry=registry)
     first, _, third = (client.start("sync", "ask", tags={"team": "shop"}) for _ in range(3))
     first.cancel("too late")

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from runner import Client, Status
+from runner.approvals import freezing
 from runner.definition.registry import Registry
 from runner.errors import (
     NotFoundError,
@@ -13,6 +14,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
+from runner.limits.concurrency import Admission, Concurrency
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answers, ident, single, wired
 
@@ -21,11 +23,11 @@ def ask(ctx):
     return ctx.interrupt("ok?", {"n": 1})
 
 
-def office(graph, name="bench"):
+def office(graph, store=MemoryStore):
     """Give a client, and a bench that does the work of its runs."""
-    bench = Bench(graph)
+    bench = Bench(graph, store)
     known = Registry()
-    known.add(name, lambda: graph)
+    known.add("bench", lambda: graph)
     return Client(store=bench.store, dispatcher=bench, registry=known), bench
 
 
@@ -70,9 +72,9 @@ def test_waiting_for_a_run():
     assert (result.status, result.execution_order) == (Status.INTERRUPTED, ["b"])
 
 
-def test_questions_are_listed_and_answered():
+def test_questions_are_listed_and_answered(in_redis):
     """Open questions are listed by run and for all runs; an answer gets a receipt."""
-    client, bench = office(single(ask))
+    client, bench = office(single(ask), in_redis)
     runs = [client.start("bench", number) for number in range(2)]
     bench.finish_all()
     first, second = client.interrupts()
@@ -93,9 +95,9 @@ def test_questions_are_listed_and_answered():
     assert [run.result().results["a"].output for run in runs] == [{"fine": True}, "yes"]
 
 
-def test_waiting_never_returns_a_run_that_executes():
+def test_waiting_never_returns_a_run_that_executes(in_redis):
     """An answer that comes while the result is read is waited for: status and result are of one read."""
-    client, bench = office(single(ask))
+    client, bench = office(single(ask), in_redis)
     run = client.start("bench", 1)
     bench.finish_all()
     is_executing = bench.store.is_executing
@@ -113,9 +115,9 @@ def test_waiting_never_returns_a_run_that_executes():
     assert run.wait(timeout=60).status is Status.COMPLETED
 
 
-def test_listings_are_read_page_by_page():
+def test_listings_are_read_page_by_page(in_redis):
     """Runs are found by graph, tags and time of start, questions by run, name and age; a cursor goes on."""
-    client, bench = office(single(ask))
+    client, bench = office(single(ask), in_redis)
     began = dt.datetime.fromtimestamp(bench.clock.now / 1000, dt.UTC)
     runs = [client.start("bench", number, tags={"n": str(number)}).id for number in range(3)]
     bench.finish_all()
@@ -279,7 +281,7 @@ def test_stores_are_given_or_opened(monkeypatch):
     assert not Client(store=MemoryStore()).runs()
 
 
-def test_a_run_is_forked():
+def test_a_run_is_forked(in_redis):
     """The node and what follows it run again, with the input given; the rest is not run again."""
     ran = []
 
@@ -288,7 +290,8 @@ def test_a_run_is_forked():
         return [ctx.node_id, ctx.task, sorted(ctx.inputs)]
 
     client, bench = office(
-        wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build()
+        wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build(),
+        in_redis,
     )
     run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
     bench.finish_all()
@@ -320,14 +323,15 @@ def test_a_run_is_started_again():
     assert client.runs()[0].tags == {"team": "red"}
 
 
-def test_a_choice_that_looked_at_a_result_is_made_anew():
+def test_a_choice_that_looked_at_a_result_is_made_anew(in_redis):
     """Forked from a node, a run asks the conditions again that read that node's result."""
 
     def seen(state):
         return state.results["a"].output == "task"
 
     client, bench = office(
-        wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build()
+        wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build(),
+        in_redis,
     )
     run = client.start("bench", "task")
     bench.finish_all()
@@ -338,3 +342,37 @@ def test_a_choice_that_looked_at_a_result_is_made_anew():
     bench.finish_all()
 
     assert forked.result().results["c"].status is Status.SKIPPED
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda client, run: client.interrupts(),
+        lambda client, run: run.retry(),
+        lambda client, run: run.fork("a"),
+        lambda client, run: run.remove(),
+        lambda client, run: freezing.freeze(client.engine, "all", "fraud"),
+    ],
+    ids=["interrupts", "retry", "fork", "remove", "freeze"],
+)
+def test_an_operation_that_the_memory_store_lacks_names_the_store_that_has_it(ask):
+    """In process there is one run: its user is told what needs Redis."""
+
+    def fails(ctx):
+        raise ValueError("no")
+
+    client, bench = office(single(fails))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    with pytest.raises(UsageError, match="Nothing was changed; use a Redis store"):
+        ask(client, run)
+
+
+def test_rules_for_starts_need_a_redis_store():
+    """A graph whose runs wait for each other isn't started in a store that keeps one."""
+    registry, rules = Registry(), Admission(concurrency=Concurrency(1))
+    registry.add("bench", lambda: single(ident), rules)
+    with pytest.raises(
+        UsageError, match=r"starts or turns of graph 'bench'.*use a Redis store"
+    ):
+        Client(store=MemoryStore(), registry=registry).start("bench", "task")

@@ -15,7 +15,6 @@ from runner.records.checkpoints import Saved
 from runner.records.interrupts import preimages
 from runner.records.run import EventKind, Status
 from runner.store.interface import Settlement
-from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import (
     CancelRun,
@@ -34,10 +33,7 @@ RULE = Rule(eligible=["group:finance"])
 
 def entries(store):
     """Read all entries, oldest first, without their times."""
-    if isinstance(store, MemoryStore):
-        appended = store.audit_entries
-    else:
-        appended = [json.loads(raw) for audit in store.audit_logs for _, raw in audit.kept()]
+    appended = [json.loads(raw) for audit in store.audit_logs for _, raw in audit.kept()]
     return [{name: part for name, part in entry.items() if name != "at"} for entry in appended]
 
 
@@ -45,20 +41,10 @@ def types(store):
     return [entry["type"] for entry in entries(store)]
 
 
-@pytest.fixture(params=["memory", "redis"])
-def make(request, clock, redis_url):
-    """Make a store of either kind."""
-    stores = []
-
-    def make(audit="approvals"):
-        if request.param == "memory":
-            return MemoryStore(clock, audit=audit)
-        stores.append(RedisStore(redis_url, clock=clock, retention=60, audit=audit))
-        return stores[-1]
-
-    yield make
-    for store in stores:
-        store.close()
+@pytest.fixture
+def make(clock, in_redis):
+    """Make a store that audits."""
+    return lambda audit="approvals": in_redis(clock, retention=60, audit=audit)
 
 
 def answered(store, **options):

@@ -10,23 +10,19 @@ import pytest
 
 from runner import GraphBuilder
 from runner.operations.message_handlers import IncomingMessage, handle_start
-from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import RemoveRun
 from tests.graphs import Bench, wired
 from tests.waiting import wait_until
 
 
-@pytest.fixture(params=["memory", "redis"])
-def emptied(request):
-    """Make a store of each kind that has lost all that it had."""
-    if request.param == "memory":
-        return MemoryStore
-    url, client = request.getfixturevalue("redis_url"), request.getfixturevalue("client")
+@pytest.fixture
+def emptied(in_redis, client):
+    """Make a store that has lost all that it had."""
 
     def make(clock, **options):
         client.flushdb()
-        return RedisStore(url, clock=clock, push=False, **options)
+        return in_redis(clock, **options)
 
     return make
 

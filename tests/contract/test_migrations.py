@@ -1,4 +1,4 @@
-"""Runs wait, their graph changes, and they are moved to it: the same on both stores."""
+"""Runs wait, their graph changes, and they are moved to it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,15 @@ from runner.operations.migration import FamilyPlanner
 from runner.operations.migration_plan import MigrationRequest
 from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
-from runner.store.memory.store import MemoryStore
-from runner.store.redis.store import RedisStore
 from runner.store.requests import ForkRun, MigrateRuns
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, ident, wired
 
 
-@pytest.fixture(params=["memory", "redis"])
-def opened(request):
-    """Open a store of each kind, by its clock."""
-    if request.param == "memory":
-        return lambda clock: MemoryStore(clock, lease=30)
-    url = request.getfixturevalue("redis_url")
-    return lambda clock: RedisStore(url, clock=clock, lease=30, push=False)
+@pytest.fixture
+def opened(in_redis):
+    """Open a store by its clock."""
+    return lambda clock: in_redis(clock, lease=30)
 
 
 def ask(ctx):

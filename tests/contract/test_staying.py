@@ -16,7 +16,6 @@ from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.run import Status
 from runner.store.interface import Claim, Settlement
-from runner.store.memory.store import MemoryStore
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.fast.plan_arguments import CHANGED_BY, KnownGraph
 from runner.store.redis.keys import Keys
@@ -33,16 +32,11 @@ def client(redis_url):
     return redis.Redis.from_url(redis_url)
 
 
-@pytest.fixture(params=["memory", "redis"])
-def worker(request):
-    """A worker by hand on a store of each kind."""
+@pytest.fixture
+def worker(in_redis):
+    """A worker by hand."""
     clock = ManualClock()
-    if request.param == "memory":
-        yield ManualWorker(MemoryStore(clock, lease=30), clock)
-        return
-    store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, lease=30, push=False)
-    yield ManualWorker(store, clock)
-    store.close()
+    return ManualWorker(in_redis(clock, lease=30), clock)
 
 
 def settle(worker, token, nonce="", **changes):

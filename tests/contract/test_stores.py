@@ -1,4 +1,4 @@
-"""The two stores keep the contract."""
+"""The Redis store keeps the contract, and the memory store its part for one run."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
-from tests.contract.store import StoreContract
+from tests.contract.store import RunStoreContract, StoreContract
 
 
-class TestMemoryStore(StoreContract):
+class TestMemoryStore(RunStoreContract):
     @pytest.fixture
     def store(self, clock):
         return MemoryStore(clock=clock, lease=30)

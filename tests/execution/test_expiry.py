@@ -49,10 +49,11 @@ def test_an_expiry_fails_a_node_without_running_its_code():
     assert "'ok?' was not answered within 60 s" in str(result.results["a"].error)
 
 
-def test_a_retried_run_asks_anew():
+def test_a_retried_run_asks_anew(in_redis):
     """After an expiry that failed its node, whoever retries the run gives people another chance."""
     bench = Bench(
-        single(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire="fail"))
+        single(lambda ctx: ctx.interrupt("ok?", expires_in=60, on_expire="fail")),
+        in_redis,
     ).start()
     (first,) = bench.finish().interrupts
     bench.later(60)
@@ -237,9 +238,10 @@ def test_people_are_reminded_while_the_node_waits():
     (question,) = bench.finish().interrupts
 
     assert (question.reminded, len(ran)) == (2, 1)
-    assert [notice["reminded"] for notice in bench.store.notices if "reminded" in notice] == [
-        1,
-        2,
+    events = bench.store.events(bench.run_id)
+    assert [event.data for event in events if event.kind == "interrupt.reminded"] == [
+        {"count": 1},
+        {"count": 2},
     ]
     bench.answer()
     assert bench.finish().status is Status.COMPLETED

@@ -15,14 +15,14 @@ from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution import engine as engine_module
 from runner.execution.engine import Engine
-from runner.limits.fairness import UNKNOWN_WINDOW, Fairness
+from runner.limits.fairness import Fairness
 from runner.operations.answers import apply_decisions
 from runner.operations.views import read_run
 from runner.records.interrupts import Decision
-from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.agent.visits import use
+from tests.simulation.stride_queue import UNKNOWN_WINDOW
 from tests.waiting import wait_until
 
 
@@ -161,20 +161,13 @@ class Site:
         return self.deliver()
 
 
-@pytest.fixture(params=["memory", "redis"])
-def site(request, redis_url, monkeypatch):
-    """A site on either store; every process looks each time."""
+@pytest.fixture
+def site(in_redis, monkeypatch):
+    """A site whose every process looks each time."""
     monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
     CALLS.clear()
     clock = ManualClock()
-    store = (
-        MemoryStore(clock)
-        if request.param == "memory"
-        else RedisStore(redis_url, clock=clock, push=False)
-    )
-    yield Site(store, clock)
-    if isinstance(store, RedisStore):
-        store.close()
+    return Site(in_redis(clock), clock)
 
 
 @pytest.mark.parametrize("scope", ["graph:pay", "all"])
@@ -387,15 +380,11 @@ def test_a_freeze_is_noticed_and_audited(site):
     freezing.thaw(site.engine, "tool:refund", "over", "ben")
     store = site.store
 
-    if isinstance(store, MemoryStore):
-        notices, entries = store.notices, store.audit_entries
-    else:
-        client = store.connection.client
-        notices = [
-            {name.decode(): value.decode() for name, value in fields.items()}
-            for _, fields in client.xrange("runner:{p00}:notices")
-        ]
-        entries = [json.loads(raw) for _, raw in store.audit_logs[0].kept()]
+    notices = [
+        {name.decode(): value.decode() for name, value in fields.items()}
+        for _, fields in store.connection.client.xrange("runner:{p00}:notices")
+    ]
+    entries = [json.loads(raw) for _, raw in store.audit_logs[0].kept()]
     assert [(notice["kind"], notice["detail"]) for notice in notices] == [
         ("effects.frozen", "tool:refund"),
         ("effects.thawed", "tool:refund"),

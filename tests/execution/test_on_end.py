@@ -14,10 +14,10 @@ from tests.graphs import Bench
 LONG = "x" * 2000
 
 
-def bench(body):
+def bench(body, store=MemoryStore):
     builder = GraphBuilder()
     builder.add_node(body, "a")
-    return Bench(builder.build())
+    return Bench(builder.build(), store)
 
 
 def broken(ctx):
@@ -26,9 +26,9 @@ def broken(ctx):
     return "mended"
 
 
-def ended(body, **options) -> Bench:
+def ended(body, store=MemoryStore, **options) -> Bench:
     """Run a graph of one node until only its end is to be told."""
-    made = bench(body).start(on_end="shop.done", tags={"team": "a"}, **options)
+    made = bench(body, store).start(on_end="shop.done", tags={"team": "a"}, **options)
     made.deliver("a")
     return made
 
@@ -78,9 +78,9 @@ def test_a_doorbell_of_another_end_calls_nobody(where):
     assert run.calls == []
 
 
-def test_a_run_that_goes_on_calls_nobody():
+def test_a_run_that_goes_on_calls_nobody(in_redis):
     """A doorbell from before a retry finds that the run has not ended; the next end is told."""
-    run = ended(broken)
+    run = ended(broken, in_redis)
     recovery.retry(run.engine, run.run_id)
     assert run.engine.deliver(run.run_id, "@end", 1, 1).word == "stale"
 

@@ -148,9 +148,11 @@ def test_code_may_catch_it():
     )
 
 
-def test_a_later_attempt_asks_anew():
+def test_a_later_attempt_asks_anew(in_redis):
     """A retry, by policy or in place, asks a new question instead of failing of the old one again."""
-    client, bench = office(single(ask, retry=RetryPolicy(max_attempts=2, backoff=0.0)))
+    client, bench = office(
+        single(ask, retry=RetryPolicy(max_attempts=2, backoff=0.0)), in_redis
+    )
     run = client.start("bench", "task")
     bench.finish_all()
     (first,) = run.interrupts()

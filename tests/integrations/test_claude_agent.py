@@ -27,7 +27,6 @@ from runner.integrations import claude_agent
 from runner.integrations.claude_agent import ClaudeAgent, DocumentStore
 from runner.records import failures
 from runner.records.outcomes import Interrupted
-from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.celery.sites import databases
 from tests.execution.test_effects import vote
@@ -286,7 +285,7 @@ async def broken(**options):
 
 @pytest.mark.parametrize("name", [PAY, "other"])
 @pytest.mark.parametrize("ends", [query, broken])
-def test_a_frozen_tool_is_not_called(monkeypatch, claude, name, ends):
+def test_a_frozen_tool_is_not_called(monkeypatch, claude, name, ends, in_redis):
     """The node waits for the thaw, and then calls it, also where Claude Code ends with an error of its own.
 
     Control: a freeze of another tool lets it run.
@@ -297,7 +296,7 @@ def test_a_frozen_tool_is_not_called(monkeypatch, claude, name, ends):
         GRAPHS, "claude", lambda: graph_of(claude([pay(1, "7")], gate=(), **FREE))
     )
     clock = ManualClock()
-    site = Site(MemoryStore(clock), clock)
+    site = Site(in_redis(clock), clock)
     freezing.freeze(site.engine, f"tool:{name}", "fraud", force=True)
     run_id = site.engine.start("claude", "go")
     site.deliver()

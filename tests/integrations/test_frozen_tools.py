@@ -6,7 +6,6 @@ import pytest
 
 from runner import GraphBuilder, Status
 from runner.approvals import freezes, freezing
-from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.execution.test_freezes import GRAPHS, Site
 from tests.integrations.extras import need
@@ -129,7 +128,7 @@ def of_nested_openai_agents():
     "make",
     [of_strands, of_pydantic_ai, of_langgraph, of_openai_agents, of_nested_openai_agents],
 )
-def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
+def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, in_redis, make):
     """No call of its batch begins, none is made twice after the thaw; another tool's freeze lets all run."""
 
     def graph():
@@ -141,7 +140,7 @@ def test_a_frozen_tool_of_a_framework_is_not_called(monkeypatch, make):
     monkeypatch.setattr(freezes, "LOOK_EVERY", 0.0)
     monkeypatch.setitem(GRAPHS, "framework", graph)
     clock = ManualClock()
-    site = Site(MemoryStore(clock), clock)
+    site = Site(in_redis(clock), clock)
     freezing.freeze(site.engine, "tool:refund", "fraud", force=True)
     freezing.freeze(site.engine, "tool:other", "fraud", force=True)
     run_id = site.engine.start("framework", "go")

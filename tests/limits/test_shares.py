@@ -8,7 +8,8 @@ import pytest
 
 from runner import Fairness
 from runner.errors import DefinitionError
-from runner.limits.fairness import LEAST_WEIGHT, MOST_WEIGHT, StrideQueue
+from runner.limits.fairness import LEAST_WEIGHT, MOST_WEIGHT
+from tests.simulation.stride_queue import StrideQueue
 
 
 @pytest.mark.parametrize("weight", [0, -1, math.nan, math.inf, 5e-324, 1e-9, 1001, True, "5"])

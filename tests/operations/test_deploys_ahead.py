@@ -29,11 +29,17 @@ EVERY = [
 """What the differences of one node are told as."""
 
 
-def waiting(*edges, **nodes) -> Bench:
-    """Start a run whose node b waits for a person."""
-    bench = Bench(wired(nodes or BEFORE, *(edges or ("a b", "b c"))).build()).start()
-    bench.finish()
-    return bench
+@pytest.fixture
+def waiting(in_redis):
+    """Start runs whose node b waits for a person."""
+
+    def start(*edges, **nodes) -> Bench:
+        graph = wired(nodes or BEFORE, *(edges or ("a b", "b c"))).build()
+        bench = Bench(graph, in_redis).start()
+        bench.finish()
+        return bench
+
+    return start
 
 
 def ahead(bench: Bench, graph) -> list[tuple[str, str, str]]:
@@ -46,12 +52,12 @@ def ahead(bench: Bench, graph) -> list[tuple[str, str, str]]:
     ]
 
 
-def test_the_same_graph_holds_nothing():
+def test_the_same_graph_holds_nothing(waiting):
     """Where the shape is what it was, no run is even looked at."""
     assert ahead(waiting(), wired(BEFORE, "a b", "b c").build()) == []
 
 
-def test_each_difference_is_named():
+def test_each_difference_is_named(waiting):
     """Who reads the list sees what to change back: the node, where it stands, and each thing that differs."""
     now = GraphBuilder()
     now.add_node(ident, "a")
@@ -70,7 +76,7 @@ def test_each_difference_is_named():
     ]
 
 
-def test_a_condition_that_came_or_went_is_a_difference():
+def test_a_condition_that_came_or_went_is_a_difference(waiting):
     """An edge that had no condition and has one now leads elsewhere, so its ends are other nodes."""
     now = wired(BEFORE, "a b", ("b c", lambda state: True)).build()
 
@@ -80,12 +86,12 @@ def test_a_condition_that_came_or_went_is_a_difference():
     ]
 
 
-def test_what_has_ended_does_not_matter():
+def test_what_has_ended_does_not_matter(waiting):
     """Nodes that have completed are not claimed again, so it is no matter how they differ."""
     assert ahead(waiting(), wired({**BEFORE, "z": ident}, "a b", "b c", "z a").build()) == []
 
 
-def test_in_a_loop_that_goes_on_completed_nodes_come_again():
+def test_in_a_loop_that_goes_on_completed_nodes_come_again(in_redis):
     """A node that the next round visits is named although it has completed in this one."""
 
     def graph(version):
@@ -94,7 +100,7 @@ def test_in_a_loop_that_goes_on_completed_nodes_come_again():
         )
         return builder.set_entry_point("a").build()
 
-    bench = Bench(graph("1")).start()
+    bench = Bench(graph("1"), in_redis).start()
     bench.finish()
     now = graph("2")
 
@@ -106,14 +112,14 @@ def test_in_a_loop_that_goes_on_completed_nodes_come_again():
     assert ahead(bench, now) == []
 
 
-def test_graphs_inside_are_looked_at_where_they_wait():
+def test_graphs_inside_are_looked_at_where_they_wait(in_redis):
     """The run of the graph inside is named, with its own node."""
 
     def graph(version):
         inner = wired({"x": ask}, x={"version": version}).build()
         return wired({"a": ident, "b": inner}, "a b").build()
 
-    bench = Bench(graph("1")).start()
+    bench = Bench(graph("1"), in_redis).start()
     bench.finish()
     registry = Registry()
     registry.add("bench", lambda: graph("2"))
@@ -124,7 +130,7 @@ def test_graphs_inside_are_looked_at_where_they_wait():
     assert change.run_id in bench.store.children(bench.run_id)
 
 
-def test_what_is_told_is_what_happens():
+def test_what_is_told_is_what_happens(waiting):
     """The node that was named is the one that is held after the deploy, and no other."""
     bench = waiting()
     now = wired(BEFORE, "a b", "b c", c={"version": "2"}).build()
@@ -147,7 +153,7 @@ def test_what_is_told_is_what_happens():
 
 
 @pytest.mark.full
-def test_many_waiting_runs_cost_one_look_at_each_shape():
+def test_many_waiting_runs_cost_one_look_at_each_shape(waiting):
     """Runs that began with one shape are judged together: the shape is read once for all of them."""
 
     class Counting:
@@ -162,11 +168,11 @@ def test_many_waiting_runs_cost_one_look_at_each_shape():
             return self.store.topology(graph_id, fingerprint)
 
     bench = waiting()
-    for _ in range(1_200):
+    for _ in range(200):
         bench.start()
     bench.store = Counting(bench.store)
 
     changes = ahead(bench, wired(BEFORE, "a b", "b c", b={"version": "2"}).build())
 
-    assert len(changes) == 1_201
+    assert len(changes) == 201
     assert bench.store.read == 1

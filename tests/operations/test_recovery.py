@@ -1,4 +1,4 @@
-"""What a retry and a fork choose and refuse, on both stores; what the stores do then is in their contract."""
+"""What a retry and a fork choose and refuse; what the store does then is in its contract."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import pytest
 
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.store.memory.store import MemoryStore
-from runner.store.redis.store import RedisStore
 from runner.store.requests import ForkRun
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
@@ -15,15 +13,10 @@ from tests.contract.store.manual_worker import ManualWorker, rung, shape
 NEW = "00new"
 
 
-@pytest.fixture(params=["memory", "redis"])
-def worker(request):
+@pytest.fixture
+def worker(in_redis):
     clock = ManualClock()
-    if request.param == "memory":
-        yield ManualWorker(MemoryStore(clock=clock, lease=30), clock)
-        return
-    store = RedisStore(request.getfixturevalue("redis_url"), clock=clock, lease=30, push=False)
-    yield ManualWorker(store, clock)
-    store.close()
+    return ManualWorker(in_redis(clock, lease=30), clock)
 
 
 @pytest.fixture

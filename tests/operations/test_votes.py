@@ -41,6 +41,7 @@ from runner.operations.message_handlers import (
 from runner.operations.questions import read_question, vote_for
 from runner.operations.views import read_run
 from runner.settings import Settings
+from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, single, wired
 
 REFUND = Action("runner", "function", "refund", {"order": "7", "amount": "10"})
@@ -80,9 +81,11 @@ strangers = Strangers()
 class Asking:
     """A graph of one node that asks by a rule, and a client of its store."""
 
-    def __init__(self, graph: Graph | None = None, **options: Any) -> None:
+    def __init__(
+        self, graph: Graph | None = None, *, store: Any = MemoryStore, **options: Any
+    ) -> None:
         self.approvals: list[Any] = []
-        self.bench = Bench(graph or single(lambda ctx: self._ask(ctx, options)))
+        self.bench = Bench(graph or single(lambda ctx: self._ask(ctx, options)), store)
         self.bench.engine.directory = f"{__name__}:people"
         registry = self.bench.engine.registry
         self.client = Client(store=self.bench.store, dispatcher=self.bench, registry=registry)
@@ -737,9 +740,9 @@ def test_a_bot_and_for_whom_it_asks_do_not_decide():
     }
 
 
-def asking_for(**options: Any) -> Asking:
+def asking_for(*, store: Any = MemoryStore, **options: Any) -> Asking:
     """Start a run by a bot, whose node asks with four eyes."""
-    team = Asking(rule=FOUR_EYES, action=REFUND)
+    team = Asking(store=store, rule=FOUR_EYES, action=REFUND)
     team.bench.run_id = team.client.start(
         "bench", "task", requester="service:|bot", **options
     ).id
@@ -748,9 +751,9 @@ def asking_for(**options: Any) -> Asking:
 
 
 @pytest.mark.parametrize("made", ["fork", "again"])
-def test_who_makes_a_run_from_another_asks_for_it_too(made):
+def test_who_makes_a_run_from_another_asks_for_it_too(made, in_redis):
     """Four eyes hold in forks: of the one who forks, and of all who asked for the run before."""
-    team = asking_for(on_behalf_of=["ana"])
+    team = asking_for(store=in_redis, on_behalf_of=["ana"])
     source = team.client.run(team.bench.run_id)
 
     for by, people in (
@@ -775,13 +778,13 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made):
 
 
 @pytest.mark.parametrize("made", ["fork", "again"])
-def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made):
+def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made, in_redis):
     """The first requester does not stand for who makes another run; a graph without such a rule takes it."""
 
     def make(rule: Rule, **options: Any) -> str:
         builder = GraphBuilder()
         builder.add_node(lambda ctx: 1, "pay", approval=rule)
-        team = Asking(builder.build())
+        team = Asking(builder.build(), store=in_redis)
         run = team.client.start("bench", "task", requester="ana")
         team.bench.run_id = run.id
         team.bench.finish()

@@ -395,11 +395,11 @@ FAULTS = (
     ),
     # -- turns of keys -------------------------------------------------------------------------------
     Mutation(
-        "limits/fairness.py",
-        "(least + self._strides[key], key)",
-        "(least, key)",
+        "store/lua/parts/fairness.lua",
+        "passes, redis.call('HGET', state, '=' .. key), key)",
+        "passes, 0, key)",
         "one key has all turns",
-        test="tests/simulation/test_fairness.py::test_weights_are_shares",
+        test="tests/properties/test_fairness.py",
     ),
     Mutation(
         "store/lua/parts/fairness.lua",

@@ -1,4 +1,4 @@
-"""Doorbells of two stores and of the rule itself: whoever comes when, the turns are the same."""
+"""Doorbells of the store and of the rule itself: whoever comes when, the turns are the same."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner.dev.embedded import embedded_store
-from runner.limits.fairness import Fairness, StrideQueue, window
-from runner.store.memory.store import MemoryStore
+from runner.limits.fairness import Fairness, window
 from runner.store.redis.store import RedisStore
 from runner.store.requests import ShareSlots
 from runner.testing import ManualClock
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import shape
+from tests.simulation.stride_queue import StrideQueue
 
 WEIGHTS = {"b": 3, "c": 0.3}
 
@@ -73,13 +73,12 @@ def planned(steps):
 @settings(max_examples=15, deadline=None)
 @given(steps=STEPS)
 @example(steps=["a"] * 14 + ["take"] * 8 + [""] * 6)  # a key that comes late
-def test_both_stores_ring_in_the_order_of_the_rule(server, steps):
-    """What the memory store, the scripts of Redis and the rule ring for is the same, in the same order."""
+def test_the_store_rings_in_the_order_of_the_rule(server, steps):
+    """What the scripts of Redis and the rule ring for is the same, in the same order."""
     clock, expected = ManualClock(), planned(steps)
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
     in_redis = RedisStore(server.url, clock=clock)
 
-    assert turns(MemoryStore(clock=clock), clock, steps) == expected
     assert turns(in_redis, clock, steps) == expected
     in_redis.close()

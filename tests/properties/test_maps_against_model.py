@@ -270,4 +270,4 @@ def test_memory_does_with_maps_what_the_model_says():
 @pytest.mark.full
 def test_redis_does_with_maps_what_the_model_says(store_server):
     """So they do on a real Redis."""
-    play(AgainstMapsInRedis, EXAMPLES // 20, url=store_server.url)
+    play(AgainstMapsInRedis, EXAMPLES // 10, url=store_server.url)

@@ -60,7 +60,7 @@ def main() -> int:
     parser.add_argument(
         "--store",
         choices=["memory", "redis", "partitions", "races", "partition-races"],
-        default="memory",
+        help="default: memory, or redis for what several runs have in common",
     )
     parser.add_argument(
         "--votes", action="store_true", help="many questions have a rule, and people vote"
@@ -76,13 +76,17 @@ def main() -> int:
     draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
     draws |= {crowded: chosen.limits, keyed: chosen.keys, held: chosen.holds}
     draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
+    of_many_runs = draw in {recovered, in_turns, keyed}
+    store = chosen.store or ("redis" if of_many_runs else "memory")
+    if of_many_runs and store == "memory":
+        parser.error("the memory store keeps one run: choose another --store.")
     logging.disable(logging.CRITICAL)  # planned outages are no news
-    if chosen.store == "memory":
-        return search(chosen.first, chosen.seeds, in_memory, chosen.store, draw)
+    if store == "memory":
+        return search(chosen.first, chosen.seeds, in_memory, store, draw)
     with embedded_store() as server:
-        partitions = 2 if chosen.store.startswith("partition") else 1
-        make = on_redis(server.url, partitions, races=chosen.store.endswith("races"))
-        return search(chosen.first, chosen.seeds, make, chosen.store, draw)
+        partitions = 2 if store.startswith("partition") else 1
+        make = on_redis(server.url, partitions, races=store.endswith("races"))
+        return search(chosen.first, chosen.seeds, make, store, draw)
 
 
 if __name__ == "__main__":

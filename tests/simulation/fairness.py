@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.limits.fairness import LEAST_WINDOW, Fairness, Share, StrideQueue
+from runner.limits.fairness import LEAST_WINDOW, Fairness, Share
+from tests.simulation.stride_queue import StrideQueue
 
 NOISY = "noisy"
 TENANTS = tuple(f"t{number:03}" for number in range(999))

@@ -54,6 +54,7 @@ def on_redis(
             clock,
             lambda: inside(world, store),
             lambda: timers(server, where),
+            lambda: store.open_interrupts(limit=1000),
             looks=LOOKS,
         )
         return world

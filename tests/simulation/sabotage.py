@@ -10,23 +10,23 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from runner import scheduler
 from runner.approvals.rules import Principal
 from runner.approvals.voting import CastVote
 from runner.limits.concurrency import Debounce
 from runner.limits.setting import LimitSetting
 from runner.records.interrupts import InterruptStatus
-from runner.records.run import Status, status_of
+from runner.records.run import RunRecord, Status, status_of
 from runner.scheduler import arrivals
-from runner.scheduler.changes import dispatch
+from runner.scheduler.changes import Dispatch, SetTimer, dispatch
 from runner.store import apply_transition, requests
 from runner.store.apply_transition import OPEN
 from runner.store.interface import Reply, Request
-from runner.store.memory.database import MemoryKeyLists
 from runner.store.memory.store import MemoryStore
+from runner.store.redis.transaction.key_lists import KeyLists
 from runner.store.requests import (
     AnswerQuestions,
     ClaimVisit,
-    ForkRun,
     ParkVisit,
     RewriteRuns,
     SaveCheckpoint,
@@ -388,96 +388,110 @@ class LateVotes(SabotagedStore):
         return reply
 
 
-class AnyFork(SabotagedStore):
-    """A fork is written whatever has become of the results that it takes over."""
+class Replaced:
+    """Have a store in Redis call `instead` where it should call another function."""
 
-    request_type = ForkRun
-
-    def sabotage(self, request):
-        with replaced(requests, "_as_planned", lambda source, fork: True):
-            return self.as_it_should(request)
-
-
-class SleepyRetry(SabotagedStore):
-    """A retry reopens a run and wakes nobody."""
-
-    request_type = RewriteRuns
-
-    def sabotage(self, request):
-        reply = self.as_it_should(request)
-        for bell in reply.doorbells:
-            self._database.timers.pop(("node", bell.run_id, bell.node), None)
-        return replace(reply, doorbells=())
-
-
-class SecondRetry(SabotagedStore):
-    """A run is reopened again while it goes on."""
-
-    request_type = RewriteRuns
-
-    def sabotage(self, request):
-        for rewrite in request.runs:
-            run = self._database.runs.get(rewrite.run_id)
-            if run is not None and not run.record.is_final:
-                run.record = replace(run.record, status=Status.FAILED)
-        runs = [
-            replace(rewrite, events=self._database.runs[rewrite.run_id].last_event())
-            for rewrite in request.runs
-            if rewrite.run_id in self._database.runs
-        ]
-        return self.as_it_should(replace(request, runs=runs))
-
-
-class Replaced(SabotagedStore):
-    """A store that calls `instead` where it should call another function."""
-
-    module: Any
+    request_type: type[Request] = Request
+    owner: Any
     name: str
     instead: Any
 
-    def sabotage(self, request):
-        with replaced(self.module, self.name, type(self).instead):
-            return self.as_it_should(request)
+    @classmethod
+    def spoil(cls, store: Any) -> None:
+        """Take the mechanism out of a store."""
+        do, sweep = store.do, store.sweep
 
-    def sweep(self, limit=100):
-        with replaced(self.module, self.name, type(self).instead):
-            return super().sweep(limit)
+        def do_spoilt(request):
+            return cls.sabotage(store, do, request)
+
+        def sweep_spoilt(limit=100):
+            with replaced(cls.owner, cls.name, cls.instead):
+                return sweep(limit)
+
+        store.do = do_spoilt
+        if cls.request_type is Request:
+            store.sweep = sweep_spoilt
+
+    @classmethod
+    def sabotage(cls, store, do, request):  # noqa: ARG003 - a subclass reads it
+        """Do a request, with the other function if it is of the type."""
+        if not isinstance(request, cls.request_type):
+            return do(request)
+        with replaced(cls.owner, cls.name, cls.instead):
+            return do(request)
+
+
+class AnyFork(Replaced):
+    """A fork is written whatever has become of the results that it takes over."""
+
+    owner, name, instead = requests, "_as_planned", staticmethod(lambda *_: True)
+
+
+class SleepyRetry(Replaced):
+    """A retry reopens a run and wakes nobody."""
+
+    owner, name, reopen = scheduler, "reopen", staticmethod(scheduler.reopen)
+
+    @staticmethod
+    def instead(*arguments):
+        result = SleepyRetry.reopen(*arguments)
+        wakes = Dispatch | SetTimer
+        actions = [action for action in result.actions if not isinstance(action, wakes)]
+        return replace(result, actions=actions)
+
+
+class SecondRetry(Replaced):
+    """A run is reopened again while it goes on."""
+
+    request_type, owner, name = RewriteRuns, RunRecord, "is_final"
+    instead = property(lambda _: True)
+
+    @classmethod
+    def sabotage(cls, store, do, request):
+        if not isinstance(request, RewriteRuns):
+            return do(request)
+        runs = [
+            replace(rewrite, events=snapshot.events)
+            for rewrite in request.runs
+            if (snapshot := store.read(rewrite.run_id))
+        ]
+        return super().sabotage(store, do, replace(request, runs=runs))
 
 
 class AnyNumber(Replaced):
     """A key has any number of open runs."""
 
-    module, name = MemoryKeyLists, "count"
+    owner, name, count = KeyLists, "count", KeyLists.count
 
-    def instead(self, name, _bound):
-        return 0 if name.startswith(OPEN) else len(self._runs[name])
+    def instead(self, name, bound):
+        return 0 if name.startswith(OPEN) else AnyNumber.count(self, name, bound)
 
 
 class SleepyKey(Replaced):
     """The end of a run begins no other run of its key."""
 
-    module, name, instead = apply_transition, "admitted", staticmethod(lambda *_: ())
+    owner, name, instead = apply_transition, "admitted", staticmethod(lambda *_: ())
 
 
 class LastFirst(Replaced):
     """Of the runs that wait the last begins first."""
 
-    module, name = MemoryKeyLists, "first"
+    owner, name, first = KeyLists, "first", KeyLists.first
 
     def instead(self, name, most):
-        return list(self._runs[name])[::-1][:most]
+        return LastFirst.first(self, name, 100)[::-1][:most]
 
 
 class ManyDelays(Replaced):
     """A start begins a run although one of its key is delayed."""
 
-    module, name, instead = requests, "_debounced", staticmethod(lambda *_: None)
+    owner, name, instead = requests, "_debounced", staticmethod(lambda *_: None)
 
 
 class LongDelay(Replaced):
     """Each start delays a run again, without an end."""
 
-    module, name = Debounce, "due"
+    owner, name = Debounce, "due"
 
     def instead(self, _created_at, now):
         return now + round(self.seconds * 1000)
@@ -486,13 +500,13 @@ class LongDelay(Replaced):
 class NoPause(Replaced):
     """Nodes start under a paused limit."""
 
-    module, name, instead = LimitSetting, "paused_until", staticmethod(lambda *_: 0)
+    owner, name, instead = LimitSetting, "paused_until", staticmethod(lambda *_: 0)
 
 
 class StartsHeld(Replaced):
     """A node that is held before its turn begins with it."""
 
-    module, name = arrivals, "dispatch"
+    owner, name = arrivals, "dispatch"
 
     @staticmethod
     def instead(changes, node, record):

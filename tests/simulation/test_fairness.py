@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from runner.limits.fairness import Share, StrideQueue
+from runner.limits.fairness import Share
 from tests.simulation.fairness import (
     NOISY,
     TENANTS,
@@ -21,6 +21,7 @@ from tests.simulation.fairness import (
     stream,
     use,
 )
+from tests.simulation.stride_queue import StrideQueue
 
 SETTING = Setting()
 

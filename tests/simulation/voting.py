@@ -65,11 +65,7 @@ class Voters:
 
     def asked(self) -> list[Interrupt]:
         """List the open questions with a rule, as a person sees them."""
-        asked = [
-            question
-            for question in self._world.store.open_interrupts(limit=1000)
-            if question.rule
-        ]
+        asked = [question for question in self._world.asked() if question.rule]
         self._known |= {question.id: question for question in asked}
         return sorted(asked, key=lambda question: question.id)
 

@@ -509,7 +509,7 @@ class Watch:
             if question.is_open
         )
         must(
-            sorted(interrupt.id for interrupt in store.open_interrupts(limit=1000)) == opened,
+            sorted(interrupt.id for interrupt in self._world.asked()) == opened,
             "I9",
             "the open questions",
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,7 @@ class World:
     clock: ManualClock
     runs: Callable[[], Iterator[tuple[str, Seen]]]
     timers: Callable[[], dict[tuple[str, str, str], float]]
+    asked: Callable[[], Iterable[Interrupt]]
     log: list[str] = field(default_factory=list)
     looks: int = 1
     closed: bool = False
@@ -197,9 +198,7 @@ class World:
 
     def questions(self) -> list[Interrupt]:
         """List the open questions without a rule, as a person sees them."""
-        opened = [
-            question for question in self.store.open_interrupts(limit=1000) if not question.rule
-        ]
+        opened = [question for question in self.asked() if not question.rule]
         open_questions = sorted(opened, key=lambda question: question.id)
         self.known += [
             question
@@ -804,6 +803,16 @@ def in_memory(setting: Setting, store: Callable[..., MemoryStore] = MemoryStore)
     """Make a world around a memory store."""
     clock = ManualClock()
     made = store(clock=clock, lease=LEASE)
+
+    def asked() -> Iterator[Interrupt]:
+        questions = (run.questions.values() for _, run in inside_memory(made))
+        return filter(
+            lambda question: question.is_open, itertools.chain.from_iterable(questions)
+        )
+
     return World(
-        setting, made, clock, lambda: inside_memory(made), lambda: made._database.timers
+        *(setting, made, clock),
+        lambda: inside_memory(made),
+        lambda: made._database.timers,
+        asked,
     )

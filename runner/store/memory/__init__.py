@@ -1,1 +1,1 @@
-"""The store in memory: the reference implementation."""
+"""The store in memory, of a run in process."""

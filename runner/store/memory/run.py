@@ -1,9 +1,9 @@
-"""One run in the memory store. Callers read copies in stored form, as from Redis."""
+"""One run of the memory store. Callers read copies in stored form, as from Redis."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from runner import scheduler
@@ -17,7 +17,6 @@ from runner.records.checkpoints import Remembered, Saved
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
-from runner.records.migration import Migration
 from runner.records.run import (
     Arrivals,
     LoopRecord,
@@ -31,12 +30,9 @@ from runner.records.run import (
 from runner.scheduler import IDLE, drain_order
 from runner.scheduler.changes import Changes, TransitionResult
 from runner.store.encoding import pack_copy
-from runner.store.interface import Claim, Event, Fork, RunSnapshot, Start, Token
+from runner.store.interface import Claim, Event, RunSnapshot, Start, Token
 from runner.store.memory.semaphores import Semaphores
 from runner.store.memory.sessions import Sessions
-
-PARTITION = "p00"
-"""The partition that audit entries name: the memory store has only one."""
 
 KEPT = 10_000
 """The fewest events that a long run keeps; it keeps at most a tenth more."""
@@ -68,46 +64,46 @@ class EventLog:
         return self._kept[first : first + limit]
 
 
-@dataclass
 class MemoryRun:
     """One run: its records, and the results of its nodes. Transitions read it as their View."""
 
-    record: RunRecord
-    start: Start
-    created_at: int
-    semaphores: Semaphores
-    sessions: Sessions
-    root_tags: Mapping[str, str]
-    root_requester: Mapping[str, Any] = field(default_factory=dict)
-    entries_of_all: list[dict[str, JSON]] = field(default_factory=list)
-    audited: int = 0
-    ended_at: int = 0
-    reopened: str = ""
-    cancelled: str = ""
-    nodes: dict[str, NodeRecord] = field(default_factory=dict)
-    loops: dict[int, LoopRecord] = field(default_factory=dict)
-    maps: dict[str, MapRecord] = field(default_factory=dict)
-    items: dict[tuple[str, int], list[JSON]] = field(default_factory=dict)
-    arrived: dict[tuple[int, str], Arrivals] = field(default_factory=dict)
-    order: list[tuple[str, int]] = field(default_factory=list)
-    outputs: dict[tuple[str, int], JSON] = field(default_factory=dict)
-    entries: dict[VisitKey, VisitEntry] = field(default_factory=dict)
-    tasks: dict[tuple[str, int], JSON] = field(default_factory=dict)
-    documents: dict[str, JSON] = field(default_factory=dict)
-    reports: dict[str, JSON] = field(default_factory=dict)
-    messages: dict[str, list[JSON]] = field(default_factory=dict)
-    questions: dict[str, Interrupt] = field(default_factory=dict)
-    closed: set[str] = field(default_factory=set)
-    winners: dict[str, str] = field(default_factory=dict)
-    standings: dict[str, bytes] = field(default_factory=dict)
-    voters: dict[tuple[str, str], JSON] = field(default_factory=dict)
-    votes: dict[str, dict[int, JSON]] = field(default_factory=dict)
-    children: list[str] = field(default_factory=list)
-    events: EventLog = field(default_factory=EventLog)
+    def __init__(
+        self,
+        record: RunRecord,
+        start: Start,
+        created_at: int,
+        semaphores: Semaphores,
+        sessions: Sessions,
+        *,
+        root: MemoryRun | None = None,
+    ) -> None:
+        """Begin an empty run at a time; `root` is its outermost run, if that is another one."""
+        self.record, self.start, self.created_at = record, start, created_at
+        self.semaphores, self.sessions = semaphores, sessions
+        self.root = root or self
+        self.audited = self.ended_at = 0
+        self.cancelled = ""
+        self.nodes: dict[str, NodeRecord] = {}
+        self.loops: dict[int, LoopRecord] = {}
+        self.maps: dict[str, MapRecord] = {}
+        self.items: dict[tuple[str, int], list[JSON]] = {}
+        self.arrived: dict[tuple[int, str], Arrivals] = {}
+        self.order: list[tuple[str, int]] = []
+        self.outputs: dict[tuple[str, int], JSON] = {}
+        self.entries: dict[VisitKey, VisitEntry] = {}
+        self.documents: dict[str, JSON] = {}
+        self.reports: dict[str, JSON] = {}
+        self.messages: dict[str, list[JSON]] = {}
+        self.questions: dict[str, Interrupt] = {}
+        self.winners: dict[str, str] = {}
+        self.standings: dict[str, bytes] = {}
+        self.voters: dict[tuple[str, str], JSON] = {}
+        self.votes: dict[str, dict[int, JSON]] = {}
+        self.children: list[str] = []
+        self.events = EventLog()
 
     def audit(self, entry: dict[str, JSON]) -> None:
-        self.entries_of_all.append({**entry, "partition": PARTITION, "run_n": self.audited})
-        self.audited += 1
+        """Do nothing: a run in process has no audit."""
 
     # The view of a transition
 
@@ -140,7 +136,7 @@ class MemoryRun:
         return self.questions.get(interrupt_id)
 
     def tag(self, name: str) -> str:
-        value: object = self.root_tags.get(name, "")
+        value: object = self.root.start.tags.get(name, "")
         return value if isinstance(value, str) else ""
 
     def next_start(self, key: str, interval: int) -> int:  # noqa: ARG002 - it is written with the claim
@@ -169,17 +165,6 @@ class MemoryRun:
         self.maps.update(result.maps)
         self.arrived.update(result.arrivals)
 
-    def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        self.nodes, self.loops, self.arrived = {}, {}, {}
-        for visit, entry in undone.items():
-            self.entries[visit] = pack_copy(entry)
-            self.outputs.pop(visit, None)
-        self.order = [visit for visit in self.order if visit not in undone]
-        for node in forgets:
-            self.documents.pop(node, None)
-            self.messages.pop(node, None)
-        self.ended_at = 0
-
     def keep(self, node: str, saved: Saved | None) -> None:
         """Write a node's checkpoint: its document, and its messages after the first `saved.keep`."""
         if saved is not None:
@@ -200,42 +185,27 @@ class MemoryRun:
     def remember(self, node: str, session: Remembered) -> None:
         self.sessions.add(session, self.messages.get(node, []))
 
-    def replace_input(self, start: Start) -> None:
-        task, state = pack_copy(start.task), pack_copy(start.invocation_state)
-        self.root_requester = dict(start.requester or {})
-        self.start = replace(
-            self.start, task=task, invocation_state=state, requester=self.root_requester
-        )
-
     def put_report(self, reference: str, outcome: JSON) -> None:
         self.reports[reference] = pack_copy(outcome)
 
     def put_items(self, node: str, visit: int, items: Sequence[JSON]) -> None:
         self.items.setdefault((node, visit), pack_copy(list(items)))
 
-    def last_event(self) -> int:
-        return len(self.events)
-
     def winner(self, interrupt_id: str) -> str:
         return self.winners.get(interrupt_id, "")
 
     def assign(self, interrupt_id: str, person: str) -> None:
-        question = self.questions[interrupt_id]
-        if person not in question.assignees:
-            self.questions[interrupt_id] = replace(
-                question, assignees=[*question.assignees, person]
-            )
+        assignees = self.questions[interrupt_id].assignees
+        if person not in assignees:
+            self._revise(interrupt_id, assignees=[*assignees, person])
 
     def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
-        self.questions[question.id] = replace(question, used=pack_copy(dict(used)))
+        self._revise(question.id, used=pack_copy(dict(used)))
 
     def note_withdrawal(
         self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
     ) -> None:
-        question = self.questions[interrupt_id]
-        self.questions[interrupt_id] = replace(
-            question, withdrawal={**withdrawal, "attempt": attempt}
-        )
+        self._revise(interrupt_id, withdrawal={**withdrawal, "attempt": attempt})
 
     def end(self, now: int) -> None:
         self.ended_at = now
@@ -244,13 +214,11 @@ class MemoryRun:
         # A question that is asked again under an old id, when a node has its old name back, is the newest.
         self.questions.pop(question.id, None)
         self.questions[question.id] = question
-        self.closed.discard(question.id)
 
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
-        self.closed.add(question.id)
         self.winners[answer.interrupt_id] = nonce
-        self.questions[answer.interrupt_id] = replace(
-            question,
+        self._revise(
+            question.id,
             status=InterruptStatus.ANSWERED,
             response=pack_copy(answer.response),
             responder=answer.responder,
@@ -261,7 +229,7 @@ class MemoryRun:
         )
 
     def requester(self) -> Mapping[str, Any]:
-        return self.root_requester
+        return self.root.start.requester or {}
 
     def standing(self, interrupt_id: str) -> Standing:
         stored = self.standings.get(interrupt_id)
@@ -287,15 +255,15 @@ class MemoryRun:
             numbered[number] = pack_copy(dict(vote))
 
     def remind(self, interrupt_id: str) -> int:
-        question = self.questions[interrupt_id]
-        self.questions[interrupt_id] = replace(question, reminded=question.reminded + 1)
-        return question.reminded + 1
+        reminded = self.questions[interrupt_id].reminded + 1
+        self._revise(interrupt_id, reminded=reminded)
+        return reminded
 
     def close(self, interrupt_id: str, status: str, now: int) -> None:
-        self.closed.add(interrupt_id)
-        self.questions[interrupt_id] = replace(
-            self.questions[interrupt_id], status=InterruptStatus(status), answered_at=now
-        )
+        self._revise(interrupt_id, status=InterruptStatus(status), answered_at=now)
+
+    def _revise(self, interrupt_id: str, **changes: Any) -> None:
+        self.questions[interrupt_id] = replace(self.questions[interrupt_id], **changes)
 
     # Reading, in copies
 
@@ -328,11 +296,11 @@ class MemoryRun:
         )
 
     def _task(self, node: str, visit: int) -> JSON:
-        """Return the run's task, its replacement at this visit, or the item that a node works on."""
+        """Return the run's task, or the item that a node works on."""
         index = index_of(node)
         if index is not None:
             return self.items[map_of(node), visit][index]
-        return self.tasks.get((node, visit), self.start.task)
+        return self.start.task
 
     def fetch(self, changes: Changes, node: str) -> tuple[NodeRecord, JSON, VisitEntry | None]:
         """Return a node with its latest output and entry; a node without a record has no round either."""
@@ -356,89 +324,13 @@ class MemoryRun:
             messages=_copies(self.messages if messages else {}),
             maps=dict(self.maps),
             events=len(self.events),
-            reopened=self.reopened,
         )
 
     def summary(self) -> RunSummary:
-        record = self.record
-        tags = dict(self.start.tags)
-        return RunSummary(
-            record.run_id,
-            record.graph_id,
-            record.status,
-            self.created_at,
-            tags,
-            record.fingerprint,
-            record.parent,
-            ended_at=self.ended_at,
-            requester=str((self.start.requester or {}).get("principal", "")),
-        )
-
-    # Forks and migrations
-
-    def has_entry(self, visit: VisitKey) -> bool:
-        return visit in self.entries
-
-    def copy_results(self, source: MemoryRun, fork: Fork) -> None:
-        for visit, place in sorted(fork.results.items(), key=lambda item: item[1]):
-            self.entries[visit] = pack_copy(source.entries[visit])
-            if visit in source.outputs:
-                self.outputs[visit] = pack_copy(source.outputs[visit])
-            self.order += [visit] if place else []
-        for node in fork.remembers:
-            if node in source.documents:
-                self.documents[node] = pack_copy(source.documents[node])
-                self.messages[node] = pack_copy(source.messages.get(node, []))
-        if fork.visit is not None:
-            self.tasks[fork.visit] = pack_copy(fork.input)
-
-    def migrate(self, move: Migration) -> None:
-        """Take another shape, and move results and questions to the names of its nodes."""
-        self.erase(move.undone, move.forgets)
-        self.maps = {
-            name: record for name, record in self.maps.items() if name not in move.forgets
-        }
-        self.record = replace(
-            self.record,
-            parent_node=move.parent_node,
-            path=move.path,
-            fingerprint=move.fingerprint,
-            graph_id=move.graph_id,
-        )
-        self.entries |= {
-            old: pack_copy(entry) for old, _, entry in move.visits if entry is not None
-        }
-        visits = {old: new for old, new, _ in move.visits}
-        _rename(self.entries, visits.items())
-        _rename(self.outputs, visits.items())
-        self.order = [visits.get(visit, visit) for visit in self.order]
-        names = [(node.node, node.today) for node in move.renamed]
-        for by_name in (self.messages, self.maps):
-            _rename(by_name, names)
-        renamed: list[tuple[VisitKey, VisitKey]] = [
-            ((node.node, node.visit), (node.today, node.visit)) for node in move.renamed
-        ]
-        for by_visit in (self.tasks, self.items):
-            _rename(by_visit, renamed)
-        for node in move.renamed:
-            self.documents.pop(node.node, None)
-        self.documents |= {
-            node.today: pack_copy(node.document)
-            for node in move.renamed
-            if node.document is not None
-        }
-        for old_id, question in move.moved:
-            self.questions.pop(question.id, None)
-            self.questions[question.id] = question
-            if old_id in self.winners:
-                self.winners[question.id] = self.winners[old_id]
+        record, start = self.record, self.start
+        place = (record.run_id, record.graph_id, record.status, self.created_at)
+        return RunSummary(*place, dict(start.tags), parent=record.parent)
 
 
 def _copies(values: Mapping[Any, JSON]) -> dict[Any, JSON]:
     return {key: pack_copy(value) for key, value in values.items()}
-
-
-def _rename(table: dict[Any, Any], names: Iterable[tuple[Any, Any]]) -> None:
-    """Rename keys. All are removed before any is written, since two nodes may have swapped names."""
-    moved = [(new, table.pop(old)) for old, new in names if old in table]
-    table |= moved

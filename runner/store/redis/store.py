@@ -1,7 +1,8 @@
 """The store in Redis: atomic transitions, at a cost that does not grow with the graph.
 
-It behaves like `memory.MemoryStore`; a contract and a property test keep the two equal. Every
-method raises StoreError when Redis can't be reached; the transition can then be repeated safely.
+It makes the transitions of the scheduler, as `memory.MemoryStore` does for one run; a contract and a model
+in the tests hold both to them. Every method raises StoreError when Redis can't be reached; the transition
+can then be repeated safely.
 """
 
 from __future__ import annotations

@@ -23,11 +23,13 @@ PARTS = (
     "delegation",
     "fairness",
     "limits",
+    "listing",
     "loops",
     "manual_worker",
     "open_runs",
     "reading",
     "recovery",
+    "removal",
     "runs",
     "timing",
     "voting",
@@ -40,43 +42,33 @@ from tests.contract.store.asking import AskingContract
 from tests.contract.store.budgets import BudgetContract
 from tests.contract.store.delegation import DelegationContract
 from tests.contract.store.fairness import FairnessContract
-from tests.contract.store.limits import LimitContract
+from tests.contract.store.limits import LimitContract, LimitSettingsContract
+from tests.contract.store.listing import ListingContract
 from tests.contract.store.loops import LoopContract
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.open_runs import DebounceContract, KeyContract, OpenRunsContract
 from tests.contract.store.reading import ReadingContract
 from tests.contract.store.recovery import RecoveryContract
+from tests.contract.store.removal import RemovalContract
 from tests.contract.store.runs import RunContract
 from tests.contract.store.timing import TimingContract
 from tests.contract.store.voting import VotingContract
 
-__all__ = ["ManualWorker", "StoreContract"]
+__all__ = ["ManualWorker", "RunStoreContract", "StoreContract"]
 
 
-class StoreContract(
+class RunStoreContract(
     RunContract,
     LoopContract,
     AskingContract,
     TimingContract,
     DelegationContract,
     LimitContract,
-    OpenRunsContract,
-    KeyContract,
-    DebounceContract,
-    FairnessContract,
     BudgetContract,
-    RecoveryContract,
     ReadingContract,
     VotingContract,
 ):
-    """The promises of `runner.store.interface.Store`, one test each."""
-
-    def __init_subclass__(cls, only: str = "") -> None:
-        """Run all tests, or `only` those with a mark."""
-        for name in dir(cls) if only else ():
-            marks = {mark.name for mark in getattr(getattr(cls, name), "pytestmark", ())}
-            if name.startswith("test_") and only not in marks:
-                setattr(cls, name, None)
+    """The promises of a store that keeps one run and the runs inside it, one test each."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -94,3 +86,24 @@ class StoreContract(
     def worker(self, store: Store, clock: ManualClock) -> ManualWorker:
         """A worker whose calls the tests make by hand."""
         return ManualWorker(store, clock)
+
+
+class StoreContract(
+    RunStoreContract,
+    LimitSettingsContract,
+    OpenRunsContract,
+    KeyContract,
+    DebounceContract,
+    FairnessContract,
+    RecoveryContract,
+    RemovalContract,
+    ListingContract,
+):
+    """The promises of `runner.store.interface.Store`, one test each."""
+
+    def __init_subclass__(cls, only: str = "") -> None:
+        """Run all tests, or `only` those with a mark."""
+        for name in dir(cls) if only else ():
+            marks = {mark.name for mark in getattr(getattr(cls, name), "pytestmark", ())}
+            if name.startswith("test_") and only not in marks:
+                setattr(cls, name, None)

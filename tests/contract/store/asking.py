@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from runner.operations.recovery import write_retry
 from runner.records.interrupts import (
     Address,
     Decision,
@@ -130,11 +129,7 @@ class AskingContract:
             None,
             None,
         ]
-        assert (
-            list(worker.read(run_id).interrupts)
-            == list(store.open_interrupts())
-            == list(open_questions)
-        )
+        assert list(worker.read(run_id).interrupts) == worker.open() == list(open_questions)
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
     def test_a_waiting_node_holds_nothing(self, worker: ManualWorker) -> None:
@@ -169,7 +164,7 @@ class AskingContract:
         assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 1}, ["hello"])
         assert claim.token.fence > token.fence
         assert claim.record.unseen == 0
-        assert not store.open_interrupts()
+        assert not worker.open()
 
     def test_a_node_waits_for_all_its_answers(self, worker: ManualWorker) -> None:
         """By default a node with several questions goes on when the last one is answered."""
@@ -257,7 +252,7 @@ class AskingContract:
         again = worker.numbered_question(claim, "two")
         assert again.id != two.id
         assert store.do(ParkVisit(claim.token, [again], None)).word == "waiting"
-        assert [question.id for question in store.open_interrupts()] == [again.id]
+        assert [question.id for question in worker.open()] == [again.id]
         assert worker.answer(two) == ["superseded"]
         assert worker.answer(again) == ["accepted"]
 
@@ -277,32 +272,10 @@ class AskingContract:
 
         assert store.do(AskQuestions(token, [changed], None)).word == "asked"
         assert store.do(ParkVisit(token, [changed], None)).word == "nothing_open"
-        assert not store.open_interrupts()
+        assert not worker.open()
         (still,) = store.interrupts([two.id])
         assert still is not None
         assert (still.status, still.reason) == ("withdrawn", None)
-
-    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
-        """While an answer is judged, its question is withdrawn by a failure and asked again for more."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
-        token = worker.token(run_id, "b")
-        small = worker.question(token, "pay?", reason=10)
-        store.do(ParkVisit(token, [small], None))
-        answer = Decision(small.id, "yes", digest=small.digest)
-        worker.fail(worker.token(run_id, "a"))
-        write_retry(store, run_id)
-        claim = worker.claim(run_id, "b", 1, 2)
-        large = worker.numbered_question(claim, "pay?", reason=1_000_000)
-        assert store.do(ParkVisit(claim.token, [large], None)).word == "waiting"
-
-        assert receipt_statuses(store.do(AnswerQuestions([answer], "first")).receipts) == [
-            "superseded"
-        ]
-        assert [question.id for question in store.open_interrupts()] == [large.id]
-        answer = Decision(large.id, "yes", digest=large.digest)
-        assert receipt_statuses(store.do(AnswerQuestions([answer], "second")).receipts) == [
-            "accepted"
-        ]
 
     def test_a_repeated_park_gets_the_first_word(
         self, worker: ManualWorker, store: Store
@@ -394,7 +367,7 @@ class AskingContract:
         reply = store.do(WithdrawQuestion(question.id, "wrong person", reask=False))
 
         assert (reply.word, rung(reply)) == ("withdrawn", ["a.1.1"])
-        assert list(store.open_interrupts()) == []
+        assert worker.open() == []
         (answer,) = worker.claim(run_id, "a").answers
         assert answer.status is InterruptStatus.WITHDRAWN
         assert answer.withdrawal == {"reason": "wrong person", "reask": False, "attempt": 1}
@@ -436,7 +409,7 @@ class AskingContract:
         again = worker.question(token, "one", reasked=1)
         assert again.id != first.id
         assert store.do(ParkVisit(token, [again, second], None)).word == "waiting"
-        assert [question.id for question in store.open_interrupts()] == [second.id, again.id]
+        assert [question.id for question in worker.open()] == [second.id, again.id]
         assert worker.answer(first) == ["superseded"]
         assert worker.answer(again, second) == ["accepted"] * 2
 
@@ -466,7 +439,7 @@ class AskingContract:
         reply = store.do(ParkVisit(token, [question], None))
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
-        assert list(store.open_interrupts()) == []
+        assert worker.open() == []
 
     def test_a_withdrawn_question_does_not_expire(
         self, worker: ManualWorker, store: Store
@@ -500,4 +473,4 @@ class AskingContract:
 
         assert store.read(question.run_id) == before
         assert len(store.events(question.run_id)) == events
-        assert [question.id for question in store.open_interrupts() if question.id == good.id]
+        assert [question.id for question in worker.open() if question.id == good.id]

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from runner.definition.model import MapSpec, Topology, item_id
-from runner.operations.recovery import write_retry
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Start, Store, Token
 from runner.store.requests import (
@@ -242,30 +241,6 @@ class DelegationContract:
         assert (reply.word, store.read(child)) == ("cancelled", None)
         assert worker.statuses(parent) == "cancelled: a cancelled"
 
-    def test_events_of_a_retried_family_keep_their_numbers(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """The events of a retry in all runs inside a root have consecutive numbers at the root."""
-        root = worker.start(shape("a b", policy="continue"))
-        runs = [root]
-        for node in "ab":
-            inner = worker.start(shape("m", name="middle"), parent=worker.token(root, node))
-            leaf = worker.start(INNER, parent=worker.token(inner, "m"))
-            for run_id, name in ((leaf, "x"), (inner, "m"), (root, node)):
-                worker.fail(worker.token(run_id, name))
-            runs += [inner, leaf]
-        before = worker.read(root).events
-
-        write_retry(store, root)
-        for leaf in runs[2::2]:
-            worker.claim(leaf, "x", 1, 2)
-
-        numbers = [int(event.position.partition("-")[0]) for event in store.events(root)]
-        assert numbers == list(range(1, worker.read(root).events + 1))
-        assert {worker.read(run_id).record.status for run_id in runs} == {Status.EXECUTING}
-        events = [(event.kind, event.node) for event in store.events(root)[before:]]
-        assert events[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
-
     def test_a_retried_node_forgets_its_child(self, worker: ManualWorker, store: Store) -> None:
         """A retried node starts another child: its former child counts no more."""
         parent, child = self._family(worker)
@@ -409,7 +384,7 @@ class DelegationContract:
         assert worker.statuses(run_id) == (
             "executing: m waiting, m[0] cancelled, m[1] running, m[2] failed, m[3] cancelled"
         )
-        assert list(store.open_interrupts()) == []
+        assert worker.open() == []
         assert worker.settle(running, "late") == "settled"
         snapshot = worker.read(run_id)
         assert (
@@ -440,7 +415,7 @@ class DelegationContract:
             == "cancelled"
         )
         assert store.do(RetryVisit(tokens[2], 0, None, None)).word == "cancelled"
-        assert list(store.open_interrupts()) == []
+        assert worker.open() == []
         assert worker.settle(tokens[3]) == "settled"
         assert worker.read(run_id).nodes["m"].status is Status.READY
 

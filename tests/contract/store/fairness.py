@@ -8,12 +8,13 @@ from collections.abc import Sequence
 import pytest
 
 from runner.definition.model import Topology
-from runner.limits.fairness import STAYS_MS, Fairness
+from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.records.run import Status
 from runner.store.interface import Claim, Doorbell, Settlement
 from runner.store.requests import CancelRun, ClaimVisit, RemoveRun, SettleVisit, ShareSlots
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.simulation.stride_queue import STAYS_MS
 
 SLOTS = 4
 

@@ -44,8 +44,8 @@ def set_limit(store: Store, key: str, change: Callable[[LimitSetting], LimitSett
     store.do(ChangeLimit(name_of(key), change, "limit.set", f"limit:{key}"))
 
 
-class LimitContract:
-    """Concurrency and rates."""
+class LimitSettingsContract:
+    """Numbers and pauses that are set while runs go on."""
 
     @pytest.mark.scripts
     def test_a_number_that_is_set_wins_until_it_is_reset(
@@ -183,6 +183,10 @@ class LimitContract:
             worker.limited(runs[node], node)
         assert worker.end(token) == ["x1.1.1"]
         assert worker.end(worker.token(runs["x1"], "x1")) == ["x2.1.1"]
+
+
+class LimitContract:
+    """Concurrency and rates."""
 
     @pytest.mark.scripts
     def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:

@@ -33,6 +33,7 @@ from runner.store.interface import (
     Store,
     Token,
 )
+from runner.store.memory.store import MemoryStore
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
@@ -272,6 +273,15 @@ class ManualWorker:
         snapshot = self.store.read(run_id, messages=True)
         assert snapshot is not None
         return snapshot
+
+    def open(self) -> list[Interrupt]:
+        """List the open questions of all runs, oldest first; a store that lists them agrees."""
+        asked = [question for run_id in self._runs for question in self.read(run_id).interrupts]
+        questions = [question for question in asked if question.is_open]
+        if not isinstance(self.store, MemoryStore):
+            listed = {question.id for question in self.store.open_interrupts(limit=1000)}
+            assert listed == {question.id for question in questions}
+        return sorted(questions, key=lambda question: question.asked_at)
 
     def statuses(self, run_id: str) -> str:
         """Return the status of the run and of its nodes, as "executing: a completed, b ready"."""

@@ -15,19 +15,25 @@ from runner.operations.recovery import (
     write_fork,
     write_retry,
 )
+from runner.records.interrupts import Decision
 from runner.records.run import Status
+from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Reply, Store
 from runner.store.requests import (
+    AnswerQuestions,
     CancelRun,
     ClaimVisit,
     EmitEvent,
     ExpandMap,
     ForkRun,
     ParkVisit,
+    ReportEnd,
     RewriteRuns,
     SaveCheckpoint,
 )
 from tests.contract.store.manual_worker import ManualWorker, rung, saved, shape, word_of
+
+INNER = shape("x", name="inner")
 
 
 def new_id(run_id: str) -> str:
@@ -409,3 +415,65 @@ class RecoveryContract:
         assert store.do(ForkRun(planned)).word == "moved"
         assert self.fork(store, run_id, "d").word == "forked"
         assert worker.read(new_id(run_id)).messages == {}
+
+    def test_events_of_a_retried_family_keep_their_numbers(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The events of a retry in all runs inside a root have consecutive numbers at the root."""
+        root = worker.start(shape("a b", policy="continue"))
+        runs = [root]
+        for node in "ab":
+            inner = worker.start(shape("m", name="middle"), parent=worker.token(root, node))
+            leaf = worker.start(INNER, parent=worker.token(inner, "m"))
+            for run_id, name in ((leaf, "x"), (inner, "m"), (root, node)):
+                worker.fail(worker.token(run_id, name))
+            runs += [inner, leaf]
+        before = worker.read(root).events
+
+        write_retry(store, root)
+        for leaf in runs[2::2]:
+            worker.claim(leaf, "x", 1, 2)
+
+        numbers = [int(event.position.partition("-")[0]) for event in store.events(root)]
+        assert numbers == list(range(1, worker.read(root).events + 1))
+        assert {worker.read(run_id).record.status for run_id in runs} == {Status.EXECUTING}
+        events = [(event.kind, event.node) for event in store.events(root)[before:]]
+        assert events[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
+
+    def test_a_retried_run_reports_its_next_end(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """A retry drops the end that was not reported yet; the next end has a number of its own."""
+        run_id = worker.start("a", on_end="shop.done")
+        worker.fail(worker.token(run_id, "a"))
+        write_retry(store, run_id)
+        retried = worker.read(run_id).record
+        assert (retried.ends, retried.unreported) == (1, 0)
+
+        assert worker.end(worker.token(run_id, "a", attempt=2)) == [f"{CALLBACK_NODE}.2.1"]
+
+        assert store.do(ReportEnd(run_id, 1)).word == "stale"
+        assert worker.read(run_id).record.unreported == 1
+        assert store.do(ReportEnd(run_id, 2)).word == "end_reported"
+        worker.clock.advance(3600)
+        assert store.sweep().word == "0"
+
+    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
+        """While an answer is judged, its question is withdrawn by a failure and asked again for more."""
+        run_id = worker.start(shape("a b", entries=["a", "b"]))
+        token = worker.token(run_id, "b")
+        small = worker.question(token, "pay?", reason=10)
+        store.do(ParkVisit(token, [small], None))
+        answer = Decision(small.id, "yes", digest=small.digest)
+        worker.fail(worker.token(run_id, "a"))
+        write_retry(store, run_id)
+        claim = worker.claim(run_id, "b", 1, 2)
+        large = worker.numbered_question(claim, "pay?", reason=1_000_000)
+        assert store.do(ParkVisit(claim.token, [large], None)).word == "waiting"
+
+        (receipt,) = store.do(AnswerQuestions([answer], "first")).receipts
+        assert receipt.status == "superseded"
+        assert [question.id for question in worker.open()] == [large.id]
+        answer = Decision(large.id, "yes", digest=large.digest)
+        (receipt,) = store.do(AnswerQuestions([answer], "second")).receipts
+        assert receipt.status == "accepted"

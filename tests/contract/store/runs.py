@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner.definition.model import AFTER_GRAPH, MapSpec
-from runner.operations.recovery import write_retry
 from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.interrupts import InterruptStatus
-from runner.records.listings import RunQuery
 from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE
@@ -23,7 +21,6 @@ from runner.store.requests import (
     LeaveVisit,
     ParkVisit,
     ReleaseNodes,
-    RemoveRun,
     ReportEnd,
     RetryVisit,
     SaveCheckpoint,
@@ -96,7 +93,6 @@ class RunContract:
         replies = [store.do(StartRun(start)) for _ in range(2)]
         assert [(reply.word, reply.run_id) for reply in replies] == [("started", "00run")] * 2
         assert [rung(reply) for reply in replies] == [["a.1.1"], []]
-        assert len(store.runs()) == 1
 
     @pytest.mark.routed
     def test_the_last_published_shape_is_current(self, store: Store) -> None:
@@ -805,7 +801,7 @@ class RunContract:
         assert {question.status for question in worker.read(run_id).interrupts} == {
             InterruptStatus.WITHDRAWN
         }
-        assert not store.open_interrupts()
+        assert not worker.open()
 
     def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
         """Under continue only the failed branch dies; the run goes to its end and has then failed."""
@@ -899,10 +895,10 @@ class RunContract:
 
         store.do(CancelRun(run_id, "enough"))
 
-        assert len(store.open_interrupts(limit=1000)) == 400
+        assert len(worker.open()) == 400
         assert store.sweep().word == "1"
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
-        assert not store.open_interrupts()
+        assert not worker.open()
 
     def test_a_stop_in_steps_reaches_items_of_maps(
         self, worker: ManualWorker, store: Store
@@ -1042,26 +1038,6 @@ class RunContract:
         ] == ["stale"] * 3
         assert self.record(worker, run_id).unreported == 1
 
-    def test_a_retried_run_reports_its_next_end(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A retry drops the end that was not reported yet; the next end has a number of its own."""
-        run_id = worker.start("a", on_end=TASK)
-        self.last_of(worker, run_id, "a")
-        write_retry(store, run_id)
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (
-            1,
-            0,
-        )
-
-        assert self.last_of(worker, run_id, "a", 2) == [f"{CALLBACK_NODE}.2.1"]
-
-        assert store.do(ReportEnd(run_id, 1)).word == "stale"
-        assert self.record(worker, run_id).unreported == 1
-        assert store.do(ReportEnd(run_id, 2)).word == "end_reported"
-        worker.clock.advance(3600)
-        assert store.sweep().word == "0"
-
     def test_the_first_start_of_a_key_says_whom_to_tell(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -1073,68 +1049,3 @@ class RunContract:
 
         assert (again.word, again.run_id) == ("exists", run_id)
         assert self.record(worker, run_id).on_end == TASK
-
-    @pytest.mark.routed
-    @pytest.mark.scripts
-    def test_a_removed_run_is_gone(self, worker: ManualWorker, store: Store) -> None:
-        """Nothing finds it any more: not its id, no listing, no question's id."""
-        run_id = worker.start("a", tags={"team": "red"})
-        (question,) = worker.park(run_id, "a")
-        worker.answer(question)
-        worker.run(run_id, "a")
-
-        assert store.do(RemoveRun(run_id)).word == "removed"
-        assert (store.read(run_id), store.peek(run_id)) == (None, None)
-        assert store.interrupts([question.id]) == [None]
-        assert list(store.events(run_id)) == []
-        for query in (
-            RunQuery(),
-            RunQuery(Status.COMPLETED),
-            RunQuery(graph="g"),
-            RunQuery(tags={"team": "red"}),
-        ):
-            assert list(store.runs(query)) == []
-        assert store.do(RemoveRun(run_id)).word == "unknown"
-
-    def test_a_removed_run_leaves_its_idempotency_key(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A start with the key of a run that was removed begins a new one."""
-        run_id = worker.start("a", idempotency_key="k")
-        worker.run(run_id, "a")
-        store.do(RemoveRun(run_id))
-
-        again = store.do(StartRun(Start("00later", "g", None, "task", idempotency_key="k")))
-        assert (again.word, again.run_id) == ("started", "00later")
-
-    def test_a_run_that_goes_on_is_not_removed(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A run that executes, waits or has an end to report is kept."""
-        executing, waiting = worker.start("a"), worker.start("a")
-        worker.park(waiting, "a")
-        unreported = worker.start("a", on_end="shop.done")
-        worker.run(unreported, "a")
-
-        assert {
-            store.do(RemoveRun(run_id)).word for run_id in (executing, waiting, unreported)
-        } == {"goes_on"}
-        assert all(store.peek(run_id) for run_id in (executing, waiting, unreported))
-        store.do(ReportEnd(unreported, 1))
-        assert store.do(RemoveRun(unreported)).word == "removed"
-
-    def test_the_runs_inside_go_with_the_outermost(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A run inside another is removed with it, by the sweep, and never alone."""
-        parent = worker.start("a")
-        child = worker.start(INNER, parent=worker.token(parent, "a"))
-        inmost = worker.start(INNER, parent=worker.token(child, "x"))
-        for run_id, node in ((inmost, "x"), (child, "x"), (parent, "a")):
-            worker.run(run_id, node)
-
-        assert store.do(RemoveRun(child)).word == "inside"
-        assert store.do(RemoveRun(parent)).word == "removed"
-        worker.sweep()
-        assert [store.peek(run_id) for run_id in (parent, child, inmost)] == [None, None, None]
-        assert list(store.runs()) == []

@@ -104,7 +104,7 @@ class TimingContract:
             InterruptStatus.EXPIRED
         ]
         assert worker.answer(question) == ["expired"]
-        assert not store.open_interrupts()
+        assert not worker.open()
 
     def test_an_answered_question_does_not_expire(
         self, worker: ManualWorker, store: Store
@@ -292,7 +292,7 @@ class TimingContract:
         assert sorted([statuses[second.id], statuses[third.id]]) == ["expired", "withdrawn"]
         assert statuses[first.id] is InterruptStatus.ANSWERED
         assert store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce())).word == "stale"  # type: ignore[union-attr] # a reply
-        assert not store.open_interrupts()
+        assert not worker.open()
 
     def test_a_question_asked_again_says_anew_what_time_does(
         self, worker: ManualWorker
@@ -321,7 +321,7 @@ class TimingContract:
         for _ in range(3):
             worker.clock.advance(10)
             assert store.sweep().word == "1"
-        (reminded,) = store.open_interrupts()
+        (reminded,) = worker.open()
         assert reminded.reminded == 3
         events = [event for event in store.events(run_id) if event.kind == "interrupt.reminded"]
         assert [(event.node, event.detail, event.data) for event in events] == [
@@ -352,7 +352,7 @@ class TimingContract:
         for _ in range(120):
             worker.sweep(after=1)
 
-        assert store.open_interrupts()[0].reminded == 100
+        assert worker.open()[0].reminded == 100
 
     @pytest.mark.parametrize("how", ["withdrawn", "cancelled", "expired", "settled"])
     def test_a_closed_question_does_not_remind(

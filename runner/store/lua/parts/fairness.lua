@@ -1,5 +1,5 @@
 -- Doorbells on a queue that keys share: a window of them is rung at a time, the others wait by key. The rule is
--- `StrideQueue` of limits/fairness.py: see test_both_stores_ring_in_the_order_of_the_rule.
+-- `StrideQueue` of tests/simulation/stride_queue.py: see test_the_store_rings_in_the_order_of_the_rule.
 -- include: settings
 local STAYS = 330000  -- ms after which the window stops counting an unclaimed doorbell: a timer has rung again
 local MOST_PASSED = 1000  -- doorbells of gone runs, and keys without any, that one script passes; the next script continues
