@@ -19,6 +19,8 @@ FENCE = re.compile(r"^```(\w+)([^\n]*)$", re.MULTILINE)
 FILE = re.compile(r"file=(\S+)")
 NOT_SEARCHED = re.compile(r"decisions/|internals/|ideas/benchmarks")
 """Pages for developers of the library: users who search look for guides."""
+LISTS = re.compile(r"reference/(commands|python|doors|aisvs|digests)")
+"""Pages with every word of the library: they follow the guides, unless only they have a word."""
 LIST_ITEM = re.compile(r"(-|\d+\.) ")
 
 
@@ -49,9 +51,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:
-    """Keep a page for developers out of the search."""
+    """Keep a page for developers out of the search, and guides before lists."""
     if NOT_SEARCHED.match(page.file.src_uri):
         page.meta["search"] = {"exclude": True}
+    elif LISTS.match(page.file.src_uri):
+        page.meta["search"] = {"boost": 0.2}
     return html
 
 

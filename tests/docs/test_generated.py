@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import importlib
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,37 @@ def test_the_python_page_has_every_part_of_the_api(generated, word):
     (page,) = [text for path, text in generated.items() if path.name == "python.md"]
 
     assert f"### {word}\n" in page
+
+
+@pytest.mark.parametrize(
+    "module",
+    ["runner", *map("runner.{}".format, ("approvals", "hooks", "celery", "testing", "server"))],
+)
+def test_every_public_name_is_under_one_subject(generator, module):
+    """The reference is ordered by subject, so that a name's neighbours are what a reader needs next."""
+    listed = [
+        name
+        for subject in generator.SUBJECTS
+        for home, name, _ in generator.names_of(subject)
+        if home == module
+    ]
+    public = [name for name, _ in generator.public_names(importlib.import_module(module))]
+
+    assert len(listed) > 2
+    assert sorted(listed) == sorted(public)
+
+
+def test_every_error_has_its_advice(generator, generated):
+    """The page of errors says of each what to do, and names none that is gone."""
+    (page,) = [text for path, text in generated.items() if path.name == "errors.md"]
+    errors = [
+        name
+        for name, value in generator.public_names(generator.errors)
+        if isinstance(value, type)
+    ]
+
+    assert sorted(generator.ADVICE) == sorted(errors)
+    assert re.findall(r"^## `(\w+)`$", page, re.MULTILINE) == errors
 
 
 def test_no_public_name_is_without_words(generated):
