@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from functools import cache
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar
 
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
+from runner.records.payloads import Hidden, Payload
 from runner.records.run import NodeRecord, Status, VisitEntry, existing
 from runner.store.interface import Event, RunSnapshot, Store
 
 View = TypeVar("View")
 
 EXPORT_VERSION = 1
+
+Title = Annotated[str, Hidden(attrgetter("name"))]
+"""The action in a sentence; without payloads, the name of the question."""
 
 
 def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
@@ -41,7 +46,7 @@ def plain(packed_value: Any) -> Any:
 class Question(Interrupt):
     """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never)."""
 
-    title: str = ""
+    title: Title = ""
     expires_at: int = 0
 
 
@@ -74,9 +79,9 @@ class NodeError:
     """Why a node failed."""
 
     type: str
-    message: str
-    traceback: str
-    summary: str
+    message: Payload[str]
+    traceback: Payload[str]
+    summary: Annotated[str, Hidden(attrgetter("type"))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +94,7 @@ class RunHead:
     created_at: int
     tags: dict[str, str]
     ended_at: int
-    reason: str
+    reason: Payload[str]
 
 
 @dataclass(frozen=True, slots=True)

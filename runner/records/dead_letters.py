@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from runner.records.payloads import Payload
+
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -13,9 +15,9 @@ class DeadLetter:
     id: str
     kind: Literal["message", "node"]
     at: int
-    reason: str
+    reason: Payload[str]
     source: str = ""
-    body: bytes = b""
+    body: Payload[bytes] = b""
     run_id: str = ""
     node: str = ""
     visit: int = 0

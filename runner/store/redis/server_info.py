@@ -12,7 +12,7 @@ from runner.definition.model import map_of
 from runner.errors import StoreError
 from runner.limits.fairness import FairKey
 from runner.limits.limit import name_of
-from runner.limits.setting import LimitSetting
+from runner.limits.setting import LimitKey, LimitSetting
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.metrics import Metric
 from runner.records.run import Status, outermost
@@ -528,7 +528,7 @@ class WaitingKey:
     For a rate, `last_start_at` (ms) is when the last of them may start, in place of `since`.
     """
 
-    key: str
+    key: LimitKey
     nodes: int
     since: int
     holders: list[str]
