@@ -399,7 +399,9 @@ def _parameters(function: Any, parameters: list[inspect.Parameter]) -> Iterator[
 def _annotation(value: Any) -> str:
     if value is inspect.Signature.empty:
         return ""
-    return value if isinstance(value, str) else inspect.formatannotation(value)
+    text = value if isinstance(value, str) else inspect.formatannotation(value)
+    # The mark of a payload is for people who may not read it, not for the code that has the value.
+    return re.sub(r"^(?:Payload|Annotated)\[(.+?)(?:, without_reason\(.+\))?\]$", r"\1", text)
 
 
 def _default(value: Any) -> str:

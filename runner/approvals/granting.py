@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from runner.approvals.grants import (
     GRANT,
@@ -29,6 +29,7 @@ from runner.records import validation
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
+from runner.records.payloads import Payload, without_reason
 from runner.records.run import outermost
 from runner.store.requests import ChangeGrant
 
@@ -40,7 +41,7 @@ class GrantVote:
     by: str
     decision: str
     at: int
-    comment: str = ""
+    comment: Payload[str] = ""
 
 
 GrantState = Literal["waits", "valid", "rejected", "used up", "over", "revoked"]
@@ -60,11 +61,11 @@ class GrantView:
     tool: str
     kind: Literal["tool", "function", "node"]
     graphs: list[str]
-    bounds: dict[str, Any] | None
+    bounds: Payload[dict[str, Any] | None]
     uses: int
     used: int
-    sums: dict[str, float]
-    summed: dict[str, str]
+    sums: Payload[dict[str, float]]
+    summed: Payload[dict[str, str]]
     until: int
     made_at: int
     requesters: list[str]
@@ -73,7 +74,7 @@ class GrantView:
     have: int
     need: int
     votes: list[GrantVote] = field(default_factory=list)
-    revoked: dict[str, Any] | None = None
+    revoked: Annotated[dict[str, Any] | None, without_reason("revoked")] = None
 
 
 def view_of(engine: Engine, record: GrantRecord) -> GrantView:

@@ -45,7 +45,7 @@ with needs_extra("server", "the AG-UI agent"):
     from fastapi.concurrency import run_in_threadpool
 
     from runner.server.access import Person, Seen
-    from runner.server.api.documents import seen_by
+    from runner.server.answers import seen_by
     from runner.server.browser import origin_of
     from runner.server.deciding import decide, start_for
     from runner.server.problems import Problem, prefix, problem_of

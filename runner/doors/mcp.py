@@ -52,8 +52,8 @@ with needs_extra("server", "the MCP server"):
     from fastapi.concurrency import run_in_threadpool
 
     from runner.server.access import GRANTS, Known, Permission, Person
+    from runner.server.answers import seen_by
     from runner.server.api import runs
-    from runner.server.api.documents import seen_by
     from runner.server.browser import origin_of
     from runner.server.deciding import cancelled_by, decide, start_for
     from runner.server.problems import Problem, prefix, problem_of

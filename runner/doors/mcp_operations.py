@@ -18,6 +18,7 @@ with needs_extra("server", "the MCP server"):
     from fastapi import Response
 
     from runner.server.access import Permission, Person
+    from runner.server.answers import seen_document
     from runner.server.api import graphs, questions, runs
     from runner.server.api.documents import checked_cursor
     from runner.server.problems import Problem
@@ -46,12 +47,12 @@ class ApiTool:
         }
 
 
-def _cancel(services: Services, person: Person, run_id: str, reason: str = "") -> Any:
+def _cancel(person: Person, services: Services, run_id: str, reason: str = "") -> Any:
     return runs.cancel(run_id, person, services, runs.Reason(reason=reason))
 
 
 def _vote(
-    services: Services, person: Person, question_id: str, digest: str, **decision: Any
+    person: Person, services: Services, question_id: str, digest: str, **decision: Any
 ) -> Any:
     # A model has called the tool, whatever the login, so the vote never counts as a person's.
     agent = replace(person.principal, kind="agent")
@@ -84,7 +85,7 @@ OPERATIONS = {
     "runs_show": ApiTool(
         "Show a run: its nodes, its open questions and its output.",
         "see",
-        runs.shown_run,
+        lambda _, services, run_id: runs.shown_run(services, run_id),
         {"run_id": TEXT},
     ),
     "questions_list": ApiTool(
@@ -125,7 +126,7 @@ def operate(
         person = permit(person, operation.permission, services.graph_of(named))
     elif operation.call is not graphs.list_graphs:  # it leaves out other people's graphs itself
         person = permit(person, operation.permission, outermost(values.get("graph", "")))
-    return operation.call(services=services, person=person, **values)
+    return seen_document(person, operation.call(person, services=services, **values))
 
 
 def check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:

@@ -5,14 +5,19 @@ from __future__ import annotations
 import functools
 import json
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from runner.immutable import immutable
+from runner.records.payloads import Hidden, Payload
 
 MOST_PAUSES = 1_000
 """Maximum number of paused keys of a limit; further pauses replace those that end first."""
+
+LimitKey = Annotated[str, Hidden(lambda record: re.sub("(?s)(:input):.*", r"\1", record.key))]
+"""A key of a limit; without payloads, it has no value of an input."""
 
 
 @immutable
@@ -22,9 +27,9 @@ class LimitPause:
     If the key is the limit's name, no node starts under any of its keys.
     """
 
-    key: str
+    key: LimitKey
     ends_at: int
-    reason: str = ""
+    reason: Payload[str] = ""
     by: str = ""
     at: int = 0
 
@@ -51,7 +56,7 @@ class LimitSetting:
     concurrency: int | None = None
     interval: int | None = None
     pauses: tuple[LimitPause, ...] = ()
-    reason: str = ""
+    reason: Payload[str] = ""
     by: str = ""
     at: int = 0
     declared: tuple[DeclaredNumbers, ...] = ()

@@ -10,9 +10,11 @@ from runner.approvals.rule_text import instead
 from runner.approvals.rules import Principal, plain_name
 from runner.errors import UsageError
 from runner.immutable import immutable
+from runner.operations.exports import Title
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import Interrupt, InterruptStatus, title_of
 from runner.records.listings import InterruptQuery, Page, cut, position_in
+from runner.records.payloads import Payload
 from runner.records.run import EventKind
 from runner.store.interface import Event, Store
 
@@ -40,14 +42,14 @@ class DecisionView:
     run_id: str
     node_id: str
     name: str
-    title: str
+    title: Title
     status: InterruptStatus
     decision: str
     by: tuple[str, ...]
     have: int
     need: int
     answered_at: int
-    comments: Mapping[str, str]
+    comments: Payload[Mapping[str, str]]
     undone: str = ""
 
     @property

@@ -9,17 +9,22 @@ import re
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
-from typing import Any, TypeVar
+from operator import attrgetter
+from typing import Annotated, Any, TypeVar
 
 from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
+from runner.records.payloads import Hidden, Payload
 from runner.records.run import NodeRecord, Status, VisitEntry, existing
 from runner.store.interface import Event, RunSnapshot, Store
 
 View = TypeVar("View")
 
 EXPORT_VERSION = 1
+
+Title = Annotated[str, Hidden(attrgetter("name"))]
+"""The action in a sentence; without payloads, the name of the question."""
 
 
 def view_of(kind: type[View], record: Any, **extra_fields: Any) -> View:
@@ -43,7 +48,7 @@ def plain(packed_value: Any) -> Any:
 class Question(Interrupt):
     """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never)."""
 
-    title: str = ""
+    title: Title = ""
     expires_at: int = 0
 
 
@@ -83,10 +88,10 @@ class NodeError:
     """Why a node failed; `location` is the line of the user's code that raised, or called what raised."""
 
     type: str
-    message: str
-    traceback: str
-    summary: str
-    location: str = ""
+    message: Payload[str]
+    traceback: Payload[str]
+    summary: Annotated[str, Hidden(attrgetter("type"))]
+    location: Payload[str] = ""
 
 
 @immutable
@@ -99,7 +104,7 @@ class RunHead:
     created_at: int
     tags: dict[str, str]
     ended_at: int
-    reason: str
+    reason: Payload[str]
 
 
 @immutable

@@ -20,6 +20,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, Receipt, preimages, title_of, tool_of
 from runner.records.listings import InterruptQuery
+from runner.records.payloads import Payload
 from runner.records.run import EventKind
 from runner.store.interface import Store
 
@@ -124,15 +125,15 @@ class QuestionView(Question):
     need: int = 0
     against: int = 0
     stage: int = 0
-    votes: tuple[VoteView, ...] = ()
-    variants: tuple[Variant, ...] = ()
-    comments: tuple[CommentView, ...] = ()
+    votes: Payload[tuple[VoteView, ...]] = ()
+    variants: Payload[tuple[Variant, ...]] = ()
+    comments: Payload[tuple[CommentView, ...]] = ()
     claim: str = ""
     claim_ends_at: int = 0
     delegated: Mapping[str, str] = field(default_factory=dict)
     delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
-    digests: Mapping[str, JSON] = field(default_factory=dict)
+    digests: Payload[Mapping[str, JSON]] = field(default_factory=dict)
 
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:

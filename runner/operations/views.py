@@ -37,6 +37,7 @@ from runner.records.budgets import MICROS, QUESTION, Sum
 from runner.records.interrupts import Interrupt, InterruptStatus
 from runner.records.json_form import JSON_NAMES, is_time, milliseconds, stamp
 from runner.records.listings import grouped
+from runner.records.payloads import Payload
 from runner.records.run import EventKind, NodeRecord, Status, existing
 from runner.records.workers import Worker
 from runner.store.interface import Event
@@ -76,9 +77,9 @@ class NodeView:
     attempts: int
     since: int = 0
     execution_ms: int = 0
-    output: Any = None
+    output: Payload[Any] = None
     error: NodeError | None = None
-    progress: str = ""
+    progress: Payload[str] = ""
     waits_for: str = ""
     run: RunView | None = None
     total: int = 0
@@ -99,12 +100,12 @@ class RunView(RunHead):
     principal who asked for it, `on_behalf_of` the principals for whom.
     """
 
-    task: Any
+    task: Payload[Any]
     nodes: tuple[NodeView, ...]
     interrupts: tuple[Question, ...]
     execution_order: tuple[str, ...]
     decided: tuple[DecisionView, ...] = ()
-    output: Any = None
+    output: Payload[Any] = None
     usage: dict[str, int] = field(default_factory=dict)
     size: int = 0
     archived: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from runner.immutable import immutable
+from runner.records.payloads import Payload
 
 
 @immutable
@@ -14,9 +15,9 @@ class DeadLetter:
     id: str
     kind: Literal["message", "node"]
     at: int
-    reason: str
+    reason: Payload[str]
     source: str = ""
-    body: bytes = b""
+    body: Payload[bytes] = b""
     run_id: str = ""
     node: str = ""
     visit: int = 0

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
@@ -30,6 +30,7 @@ from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, U
 from runner.immutable import immutable
 from runner.records import codec, failures, validation
 from runner.records.codec import JSON
+from runner.records.payloads import Payload, without_reason
 from runner.records.run import VisitEntry
 
 SEPARATOR = "."
@@ -109,17 +110,17 @@ class Interrupt:
 
     id: str
     name: str
-    reason: Any = None
-    response: Any = None
+    reason: Payload[Any] = None
+    response: Payload[Any] = None
     run_id: str = ""
     node_id: str = ""
     visit: int = 1
     scope: str = "function"
     number: int = 1
-    response_schema: dict[str, Any] | None = None
+    response_schema: Payload[dict[str, Any] | None] = None
     assignees: list[str] = field(default_factory=list)
     expires_in: float | None = None
-    on_expire: Any = None
+    on_expire: Payload[Any] = None
     digest: str = ""
     status: InterruptStatus = InterruptStatus.OPEN
     asked_at: int = 0
@@ -128,7 +129,7 @@ class Interrupt:
     idempotency_key: str | None = None
     v: int = 1
     reasked: int = 0
-    withdrawal: dict[str, Any] | None = None
+    withdrawal: Annotated[dict[str, Any] | None, without_reason("withdrawal")] = None
     replaces: str = ""
     remind_every: float | None = None
     remind_after: list[float] = field(default_factory=list)
@@ -136,7 +137,7 @@ class Interrupt:
     rule: dict[str, Any] | None = None
     requester: str = ""
     on_behalf_of: list[str] = field(default_factory=list)
-    action: dict[str, Any] | None = None
+    action: Payload[dict[str, Any] | None] = None
     risk: str = ""
     digest_v: int = 1
     place: dict[str, str] | None = None

@@ -18,6 +18,7 @@ from runner.immutable import immutable
 from runner.records import validation
 from runner.records.json_form import stamp
 from runner.records.listings import checked_tags
+from runner.records.payloads import Payload
 
 Overlap = Literal["skip", "buffer", "all"]
 OVERLAPS = ("skip", "buffer", "all")
@@ -60,7 +61,7 @@ class Schedule:
 
     id: str
     graph: str
-    task: Any = None
+    task: Payload[Any] = None
     interval: float | None = None
     cron: str = ""
     timezone: str = "UTC"
@@ -73,7 +74,7 @@ class Schedule:
     last_run: str = ""
     waiting_at: int = 0
     requester: str = ""
-    error: str = ""
+    error: Payload[str] = ""
     v: int = 1
 
     kind: ClassVar = "schedule"

@@ -56,7 +56,7 @@ class Application(FastAPI):
     def openapi(self) -> dict[str, Any]:
         """Return the document, which is made on the first call."""
         if not self.openapi_schema:
-            self.openapi_schema = complete(super().openapi())
+            self.openapi_schema = complete(super().openapi(), routes())
         return self.openapi_schema
 
 

@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from runner import errors
+from runner.records.json_form import document
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +61,8 @@ class Problem(Exception):
             "title": title,
             "status": self.status,
             "detail": self.detail,
-        } | self.more
+            **document(self.more),
+        }
 
 
 def problem_of(error: BaseException) -> Problem:

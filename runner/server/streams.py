@@ -32,6 +32,7 @@ from runner.operations.installation import NoticeTail
 from runner.records.notices import Notice
 from runner.records.run import existing
 from runner.server.access import Person, asked, caller
+from runner.server.answers import seen_document
 from runner.server.problems import Problem
 from runner.store.interface import Event, Store
 
@@ -182,10 +183,11 @@ class Hub:
                 subscriber.put((run_id, event) for event in events)
 
 
-def frame(kind: str, data: Any, position: str = "") -> str:
-    """Write one event of a stream; JSON has no line ends, so it is one line."""
+def frame(person: Person, kind: str, record: Any, position: str = "") -> str:
+    """Write one event of a person's stream; JSON has no line ends, so it is one line."""
     name = f"id: {position}\n" if position else ""
-    return f"{name}event: {kind}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"
+    data = json.dumps(seen_document(person, record), ensure_ascii=False)
+    return f"{name}event: {kind}\ndata: {data}\n\n"
 
 
 _readers: RunVar[CapacityLimiter] = RunVar("readers")
@@ -229,6 +231,7 @@ Snapshot = Callable[[], tuple[Any, dict[str, int]]]
 
 async def runs_stream(
     request: Request,
+    person: Person,
     hub: Hub,
     store: Store,
     run_ids: Sequence[str],
@@ -240,12 +243,14 @@ async def runs_stream(
     yield RETRY
     reached = _numbers(run_ids, after) if after else None
     if after and (reached is None or await _read(_has_gap, store, reached)):
-        yield frame("reset", {"reason": "events between have expired, or are of other runs"})
+        reason = "events between have expired, or are of other runs"
+        yield frame(person, "reset", {"reason": reason})
         reached = None
     if reached is None:
         snapshot, begun = await _read(read_snapshot)
         reached = begun
-        yield frame("snapshot", snapshot, known_position(run_ids, reached))
+        position = known_position(run_ids, reached)
+        yield await _read(frame, person, "snapshot", snapshot, position)
     with hub.subscribed(reached) as subscriber:
         while not await request.is_disconnected():
             try:
@@ -259,9 +264,9 @@ async def runs_stream(
             if int(event.position) <= reached[run_id]:
                 continue
             reached[run_id] = int(event.position)
-            document = show(run_id, event)
-            if document is not None:
-                yield frame(event.kind, document, known_position(run_ids, reached))
+            record = show(run_id, event)
+            if record is not None:
+                yield frame(person, event.kind, record, known_position(run_ids, reached))
 
 
 def _has_gap(store: Store, positions: Mapping[str, int]) -> bool:
@@ -407,6 +412,7 @@ def _places(position: str) -> list[tuple[int, ...]]:
 
 async def ticker_stream(
     request: Request,
+    person: Person,
     ticker: Ticker,
     after: str,
     read_snapshot: Callable[[], Any],
@@ -420,9 +426,12 @@ async def ticker_stream(
         missed_events = await _read(ticker.since, after) if after else None
         if missed_events is None:
             if after:
-                yield frame("reset", {"reason": "events between are not known any more"})
+                yield frame(
+                    person, "reset", {"reason": "events between are not known any more"}
+                )
             # Read after the reader has begun, so that no event is lost between the two.
-            yield frame("snapshot", await _read(read_snapshot), begun)
+            snapshot = await _read(read_snapshot)
+            yield await _read(frame, person, "snapshot", snapshot, begun)
         reached_positions = _places(begun if missed_events is None else after)
         waiting = deque(missed_events or ())
         while not await request.is_disconnected():
@@ -454,6 +463,6 @@ async def ticker_stream(
                     "at": event.at,
                     "detail": event.detail,
                 }
-                yield frame(event.kind, data, event.position)
+                yield frame(person, event.kind, data, event.position)
     finally:
         ticker.end(subscriber)

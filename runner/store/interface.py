@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 from runner.approvals.absences import Absence
 from runner.approvals.ballots import Standing, Use
@@ -26,7 +26,9 @@ from runner.records.checkpoints import Remembered, Saved, Session
 from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
+from runner.records.payloads import Hidden, Payload
 from runner.records.run import (
+    EventKind,
     MapRecord,
     NodeRecord,
     Records,
@@ -216,6 +218,10 @@ class Fork:
     reopened: str = ""
 
 
+def _detail_without_reason(event: Event) -> str:
+    return "" if event.kind == EventKind.RUN_STOPPING else event.detail
+
+
 @immutable
 class Event:
     """One event of a run; `position` orders them and resumes a reader."""
@@ -225,8 +231,8 @@ class Event:
     at: int
     node: str = ""
     visit: int = 0
-    detail: str = ""
-    data: JSON = None
+    detail: Annotated[str, Hidden(_detail_without_reason)] = ""
+    data: Payload[JSON] = None
 
 
 @immutable

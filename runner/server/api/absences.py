@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from fastapi import APIRouter
 from pydantic import Field
 
 from runner.approvals.votes import absences, end_absence
-from runner.operations.questions import away_view
-from runner.records.json_form import document
+from runner.operations.questions import Away, away_view
+from runner.records.listings import Page
 from runner.server.access import Known, Signs
-from runner.server.api.documents import ONE_PAGE, page_document
+from runner.server.answers import record_router
+from runner.server.api.documents import ONE_PAGE
 from runner.server.api.questions import Signed
 from runner.server.deciding import be_away
 from runner.server.services import Served
 
-router = APIRouter(prefix="/v1/absences", tags=["questions"])
+router = record_router(prefix="/v1/absences", tags=["questions"])
 
 
 class NewAbsence(Signed):
@@ -34,16 +32,16 @@ class NewAbsence(Signed):
 
 
 @router.get("", summary="List who is away", dependencies=[ONE_PAGE])
-def list_absences(person: Known, services: Served) -> dict[str, Any]:
+def list_absences(_: Known, services: Served) -> Page[Away]:
     """List who is away or will be, in the order in which they come back."""
-    return page_document(map(away_view, absences(services.client.engine)), person)
+    return Page([*map(away_view, absences(services.client.engine))])
 
 
 @router.put("/mine", summary="Begin your absence")
-def begin(body: NewAbsence, person: Signs, services: Served) -> Any:
+def begin(body: NewAbsence, person: Signs, services: Served) -> Away:
     """Let another person vote in your place for some time, as far as each rule allows."""
     options = body.model_dump(exclude={"proof"})
-    return document(away_view(be_away(services, person, body.proof, **options)))
+    return away_view(be_away(services, person, body.proof, **options))
 
 
 @router.delete("/mine", status_code=204, summary="End your absence")

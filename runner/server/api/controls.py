@@ -4,15 +4,20 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import APIRouter
 from pydantic import Field, StrictBool
 from starlette.convertors import PathConvertor, register_url_convertor
 
-from runner.approvals.freezes import scope_named
+from runner.approvals.freezes import Freeze, scope_named
 from runner.approvals.freezing import freeze, thaw
-from runner.records.json_form import document
+from runner.immutable import immutable
+from runner.limits.concurrency import QueuedKey
+from runner.limits.control import LimitView
+from runner.limits.fairness import FairKey
+from runner.operations.views import BackfilledRun
+from runner.records.listings import Page
 from runner.schedules.schedule import Schedule
 from runner.server.access import Administers, Lists, Operates, Seen
+from runner.server.answers import record_router
 from runner.server.api.documents import (
     MOST,
     ONE_PAGE,
@@ -21,17 +26,15 @@ from runner.server.api.documents import (
     Limit,
     RequestBody,
     Time,
-    page_document,
-    seen_document,
 )
 from runner.server.parameters import OptionalQueryText
 from runner.server.services import Served
-from runner.webhooks.webhook import Webhook
+from runner.webhooks.webhook import Delivery, Webhook, WebhookView
 
-schedules = APIRouter(prefix="/v1/schedules", tags=["schedules"])
-limits = APIRouter(prefix="/v1/limits", tags=["limits"])
-freezes = APIRouter(prefix="/v1", tags=["audit"])
-webhooks = APIRouter(prefix="/v1/webhooks", tags=["webhooks"])
+schedules = record_router(prefix="/v1/schedules", tags=["schedules"])
+limits = record_router(prefix="/v1/limits", tags=["limits"])
+freezes = record_router(prefix="/v1", tags=["audit"])
+webhooks = record_router(prefix="/v1/webhooks", tags=["webhooks"])
 
 # Schedules start runs at given times
 
@@ -57,22 +60,21 @@ class Range(RequestBody):
 
 
 @schedules.get("", summary="List schedules", dependencies=[ONE_PAGE])
-def list_schedules(person: Seen, services: Served) -> dict[str, Any]:
+def list_schedules(_: Seen, services: Served) -> Page[Schedule]:
     """List the schedules by their ids; their tasks are shown to readers only."""
-    return page_document(services.schedules.schedules.all(), person)
+    return Page(services.schedules.schedules.all())
 
 
 @schedules.get("/{schedule_id}", summary="Show a schedule", name="show")
-def show_schedule(schedule_id: str, person: Seen, services: Served) -> Any:
+def show_schedule(schedule_id: str, _: Seen, services: Served) -> Schedule:
     """Show a schedule with its next time and its last run."""
-    return seen_document(services.schedules.schedules.get(schedule_id), person)
+    return services.schedules.schedules.get(schedule_id)
 
 
 @schedules.post("", status_code=201, summary="Make a schedule", name="add")
-def add_schedule(body: NewSchedule, person: Operates, services: Served) -> Any:
+def add_schedule(body: NewSchedule, person: Operates, services: Served) -> Schedule:
     """Make a schedule; its first run starts at its next time, and its maker is each run's requester."""
-    made = services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
-    return seen_document(made, person)
+    return services.schedules.add(Schedule(**body.model_dump(), requester=person.principal.key))
 
 
 @schedules.delete("/{schedule_id}", status_code=204, summary="Remove a schedule", name="remove")
@@ -82,25 +84,25 @@ def remove_schedule(schedule_id: str, _: Operates, services: Served) -> None:
 
 
 @schedules.post("/{schedule_id}:pause", summary="Pause a schedule", name="pause")
-def pause_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
+def pause_schedule(schedule_id: str, _: Operates, services: Served) -> Schedule:
     """Pause a schedule until it is resumed."""
-    return seen_document(services.schedules.pause(schedule_id), person)
+    return services.schedules.pause(schedule_id)
 
 
 @schedules.post("/{schedule_id}:resume", summary="Resume a schedule", name="resume")
-def resume_schedule(schedule_id: str, person: Operates, services: Served) -> Any:
+def resume_schedule(schedule_id: str, _: Operates, services: Served) -> Schedule:
     """Resume a schedule at its next time; times that passed are skipped."""
-    return seen_document(services.schedules.resume(schedule_id), person)
+    return services.schedules.resume(schedule_id)
 
 
 @schedules.post("/{schedule_id}:backfill", summary="Start runs for times that have passed")
 def backfill(
-    schedule_id: str, body: Range, person: Operates, services: Served
-) -> dict[str, Any]:
+    schedule_id: str, body: Range, _: Operates, services: Served
+) -> Page[BackfilledRun]:
     """Start a run for each time of a range; a time that already has a run gets no second one."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
     runs = services.schedules.backfill(schedule_id, first, last)
-    return page_document(({"run_id": run_id} for run_id in runs), person)
+    return Page([*map(BackfilledRun, runs)])
 
 
 # Limits bound how many nodes run or start at a time
@@ -136,58 +138,53 @@ class Pause(LimitChange):
 
 
 @limits.get("", summary="List limits", dependencies=[ONE_PAGE])
-def list_limits(person: Seen, services: Served) -> dict[str, Any]:
+def list_limits(_: Seen, services: Served) -> Page[LimitView]:
     """List the limits that graphs declare, with operators' settings and the waiting keys."""
-    return page_document(services.limits.all(), person)
+    return Page(services.limits.all())
 
 
 @limits.get(
     "/fairness", summary="List the keys of fair graphs that wait", dependencies=[ONE_PAGE]
 )
-def list_fair_keys(person: Seen, services: Served) -> dict[str, Any]:
+def list_fair_keys(_: Seen, services: Served) -> Page[FairKey]:
     """List the keys of fair graphs whose nodes wait, the longest waiting first."""
-    return page_document(services.fair_keys(MOST), person)
+    return Page(services.fair_keys(MOST))
 
 
 @limits.get("/queued", summary="List the keys for which runs wait")
 def list_queued_keys(
-    person: Lists,
+    _: Lists,
     services: Served,
     graph: OptionalQueryText = None,
     limit: Limit = PAGE,
     cursor: Cursor = None,
-) -> dict[str, Any]:
+) -> Page[QueuedKey]:
     """List the concurrency keys of graphs that runs wait for, the longest waiting first."""
-    page = services.queued_keys(graph or "", limit, cursor)
-    return page_document(page, person, page.next)
+    return services.queued_keys(graph or "", limit, cursor)
 
 
 @limits.post("/{name:key}:set", summary="Change a limit")
-def set_limit(name: str, body: NewNumbers, person: Operates, services: Served) -> Any:
+def set_limit(name: str, body: NewNumbers, person: Operates, services: Served) -> LimitView:
     """Change the numbers of a limit for all workers at once, until it is reset."""
-    numbers = body.model_dump()
-    return seen_document(services.limits.set(name, **numbers, by=person.principal.key), person)
+    return services.limits.set(name, **body.model_dump(), by=person.principal.key)
 
 
 @limits.post("/{name:key}:pause", summary="Pause a limit", name="pause")
-def pause_limit(name: str, body: Pause, person: Operates, services: Served) -> Any:
+def pause_limit(name: str, body: Pause, person: Operates, services: Served) -> LimitView:
     """Pause a limit, or one of its keys: no node starts under it, running ones go on."""
-    by = person.principal.key
-    return seen_document(services.limits.pause(name, body.seconds, body.reason, by), person)
+    return services.limits.pause(name, body.seconds, body.reason, person.principal.key)
 
 
 @limits.post("/{name:key}:resume", summary="Resume a limit", name="resume")
-def resume_limit(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
+def resume_limit(name: str, body: LimitChange, person: Operates, services: Served) -> LimitView:
     """End the pause of a limit and all its keys, or of one key; waiting nodes start."""
-    return seen_document(
-        services.limits.resume(name, body.reason, person.principal.key), person
-    )
+    return services.limits.resume(name, body.reason, person.principal.key)
 
 
 @limits.post("/{name:key}:reset", summary="Reset a limit")
-def reset(name: str, body: LimitChange, person: Operates, services: Served) -> Any:
+def reset(name: str, body: LimitChange, person: Operates, services: Served) -> LimitView:
     """Return to the numbers in the code, and end all pauses of a limit."""
-    return seen_document(services.limits.reset(name, body.reason, person.principal.key), person)
+    return services.limits.reset(name, body.reason, person.principal.key)
 
 
 # Freezes stop effects
@@ -207,26 +204,33 @@ class Freezing(Scope):
     force: StrictBool = False
 
 
+@immutable
+class ChangedScope:
+    """The scope that was frozen or thawed."""
+
+    scope: str
+
+
 @freezes.get("/freezes", summary="List freezes", dependencies=[ONE_PAGE])
-def list_freezes(person: Seen, services: Served) -> dict[str, Any]:
+def list_freezes(_: Seen, services: Served) -> Page[Freeze]:
     """List the freezes: no effect in their scope happens until they are thawed."""
-    return page_document(services.store.frozen().values(), person)
+    return Page([*services.store.frozen().values()])
 
 
 @freezes.post("/freezes", status_code=201, summary="Freeze effects")
-def add_freeze(body: Freezing, person: Administers, services: Served) -> dict[str, str]:
+def add_freeze(body: Freezing, person: Administers, services: Served) -> ChangedScope:
     """Stop all effects of a graph, a tool or everything; 404 if nothing has the name."""
     scope = scope_named(body.kind, body.name)
     freeze(services.client.engine, scope, body.reason, person.principal.key, force=body.force)
-    return {"scope": scope}
+    return ChangedScope(scope)
 
 
 @freezes.post("/freezes:thaw", summary="End a freeze")
-def end_freeze(body: Scope, person: Administers, services: Served) -> dict[str, str]:
+def end_freeze(body: Scope, person: Administers, services: Served) -> ChangedScope:
     """Let effects happen again."""
     scope = scope_named(body.kind, body.name)
     thaw(services.client.engine, scope, body.reason, person.principal.key)
-    return {"scope": scope}
+    return ChangedScope(scope)
 
 
 # Webhooks: endpoints that get notices, and their deliveries
@@ -250,21 +254,21 @@ class NewWebhook(RequestBody):
 
 
 @webhooks.get("", summary="List webhooks")
-def list_webhooks(person: Administers, services: Served) -> dict[str, Any]:
+def list_webhooks(_: Administers, services: Served) -> Page[WebhookView]:
     """List the webhooks by their ids."""
-    return page_document(services.webhooks.list(), person)
+    return Page(services.webhooks.list())
 
 
 @webhooks.get("/{webhook_id}", summary="Show a webhook", name="show")
-def show_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+def show_webhook(webhook_id: str, _: Administers, services: Served) -> WebhookView:
     """Show a webhook, without its secret."""
-    return document(services.webhooks.show(webhook_id))
+    return services.webhooks.show(webhook_id)
 
 
 @webhooks.post("", status_code=201, summary="Make a webhook", name="add")
-def add_webhook(body: NewWebhook, _: Administers, services: Served) -> Any:
+def add_webhook(body: NewWebhook, _: Administers, services: Served) -> WebhookView:
     """Make a webhook, which gets all notices from now on. Only this answer has its secret."""
-    return document(services.webhooks.add(Webhook(**body.model_dump())))
+    return services.webhooks.add(Webhook(**body.model_dump()))
 
 
 @webhooks.delete("/{webhook_id}", status_code=204, summary="Remove a webhook", name="remove")
@@ -274,39 +278,38 @@ def remove_webhook(webhook_id: str, _: Administers, services: Served) -> None:
 
 
 @webhooks.post("/{webhook_id}:pause", summary="Pause a webhook", name="pause")
-def pause_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+def pause_webhook(webhook_id: str, _: Administers, services: Served) -> WebhookView:
     """Pause a webhook until it is resumed; it never gets the notices of that time."""
-    return document(services.webhooks.pause(webhook_id))
+    return services.webhooks.pause(webhook_id)
 
 
 @webhooks.post("/{webhook_id}:resume", summary="Resume a webhook", name="resume")
-def resume_webhook(webhook_id: str, _: Administers, services: Served) -> Any:
+def resume_webhook(webhook_id: str, _: Administers, services: Served) -> WebhookView:
     """Send the waiting deliveries, and new notices."""
-    return document(services.webhooks.resume(webhook_id))
+    return services.webhooks.resume(webhook_id)
 
 
 @webhooks.post("/{webhook_id}:rotate", summary="Rotate the secret of a webhook")
-def rotate(webhook_id: str, _: Administers, services: Served) -> Any:
+def rotate(webhook_id: str, _: Administers, services: Served) -> WebhookView:
     """Make a new secret, which only this answer has; for a day the old one signs as well."""
-    return document(services.webhooks.rotate(webhook_id))
+    return services.webhooks.rotate(webhook_id)
 
 
 @webhooks.get("/{webhook_id}/deliveries", summary="List the deliveries of a webhook")
 def deliveries(
     webhook_id: str,
-    person: Administers,
+    _: Administers,
     services: Served,
     limit: Limit = PAGE,
     cursor: Cursor = None,
-) -> dict[str, Any]:
+) -> Page[Delivery]:
     """List the deliveries of the last 7 days, the newest first."""
-    page = services.webhooks.deliveries(webhook_id, limit, cursor)
-    return page_document(page.items, person, page.next)
+    return services.webhooks.deliveries(webhook_id, limit, cursor)
 
 
 @webhooks.post(
     "/{webhook_id}/deliveries/{delivery_id}:redeliver", summary="Send a delivery again"
 )
-def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Any:
+def redeliver(webhook_id: str, delivery_id: str, _: Administers, services: Served) -> Delivery:
     """Send a delivery again now, with the same id."""
-    return document(services.webhooks.redeliver(webhook_id, delivery_id))
+    return services.webhooks.redeliver(webhook_id, delivery_id)

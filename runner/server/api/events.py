@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
 
-from runner.operations.exports import event_of
-from runner.operations.questions import read_questions
-from runner.operations.views import read_run
+from runner.immutable import immutable
+from runner.operations.exports import event_of, view_of
+from runner.operations.questions import QuestionView, read_questions
+from runner.operations.views import RunView, read_run
+from runner.records.listings import Page
 from runner.records.run import existing
 from runner.server import streams
 from runner.server.access import Hears, Person
-from runner.server.api.documents import PAGE, page_document, seen_document
+from runner.server.api.documents import PAGE
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 from runner.store.interface import Event
@@ -61,9 +63,9 @@ def events(
 
     graph = graph or None
 
-    def snapshot() -> Any:
+    def snapshot() -> Page[QuestionView]:
         page = services.client.interrupts(graph=graph, limit=PAGE)
-        return page_document(read_questions(services.store, page), person, page.next)
+        return Page(read_questions(services.store, page), page.next)
 
     def wanted(run_id: str, event: Event) -> bool:
         if kinds and event.kind not in kinds:
@@ -77,8 +79,15 @@ def events(
         return root is not None and root.graph_id == graph
 
     services.ticker.now()  # 503 if the store is away: a stream that has begun can't report it
-    lines = streams.ticker_stream(request, services.ticker, after, snapshot, wanted)
+    lines = streams.ticker_stream(request, person, services.ticker, after, snapshot, wanted)
     return streams.Stream(request, lines, services.hub, person)
+
+
+@immutable
+class RunEvent(Event):
+    """An event with its run."""
+
+    run_id: str = ""
 
 
 def _of_runs(
@@ -91,17 +100,17 @@ def _of_runs(
 ) -> StreamingResponse:
     store, hub = services.store, services.hub
 
-    def snapshot() -> tuple[Any, dict[str, int]]:
+    def snapshot() -> tuple[Page[RunView], dict[str, int]]:
         # Read the positions first: a change between the two reads comes again as an event.
         numbers = {run_id: existing(store.read(run_id), run_id).events for run_id in run_ids}
-        return page_document([read_run(store, run_id) for run_id in run_ids], person), numbers
+        return Page([read_run(store, run_id) for run_id in run_ids]), numbers
 
-    def show(run_id: str, event: Event) -> Any:
+    def show(run_id: str, event: Event) -> RunEvent | None:
         if kinds and event.kind not in kinds:
             return None
-        return {"run_id": run_id, **seen_document(event_of(event), person)}
+        return view_of(RunEvent, event_of(event), run_id=run_id)
 
     for run_id in run_ids:
         existing(store.peek(run_id), run_id)
-    lines = streams.runs_stream(request, hub, store, run_ids, after, snapshot, show)
+    lines = streams.runs_stream(request, person, hub, store, run_ids, after, snapshot, show)
     return streams.Stream(request, lines, hub, person, runs=len(run_ids))

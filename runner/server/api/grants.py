@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Header, Request
+from fastapi import Depends, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field
 
@@ -13,17 +13,18 @@ from runner.approvals import granting
 from runner.approvals.granting import GrantView
 from runner.approvals.grants import GrantRecord
 from runner.errors import GrantRefused
-from runner.records.interrupts import ReceiptStatus
-from runner.records.json_form import document
+from runner.records.interrupts import Receipt, ReceiptStatus
+from runner.records.listings import Page
 from runner.server.access import Allow, Decides, Lists, Person
-from runner.server.api.documents import ONE_PAGE, RequestBody, page_document, seen_document
+from runner.server.answers import record_router
+from runner.server.api.documents import ONE_PAGE, RequestBody
 from runner.server.api.questions import Signed, answered, matched
 from runner.server.deciding import grant
 from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
-router = APIRouter(prefix="/v1", tags=["grants"])
+router = record_router(prefix="/v1", tags=["grants"])
 
 
 class NewGrant(RequestBody):
@@ -100,7 +101,7 @@ def add(
     person: Decides,
     services: Served,
     if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
-) -> Any:
+) -> Receipt:
     """Grant calls like the one that a question shows; the receipt's `interrupt_id` names the grant.
 
     `counted` means that it needs more votes, `accepted` that it is in force. Bounds wider than the rule
@@ -113,16 +114,16 @@ def add(
     if receipt.status is ReceiptStatus.FORBIDDEN and record.grant.id in services.store.signed(
         GrantRecord
     ):
-        return document(receipt)  # it waits for signatures
+        return receipt  # it waits for signatures
     return answered(receipt)
 
 
 @router.get("/grants", summary="List grants", dependencies=[ONE_PAGE])
 def list_grants(
     person: Lists, services: Served, graph: OptionalQueryText = None
-) -> dict[str, Any]:
+) -> Page[GrantView]:
     """List the grants, the newest first, with the use of each."""
-    return page_document(seen_grants(services, person, graph or ""), person)
+    return Page(seen_grants(services, person, graph or ""))
 
 
 @router.post("/grants/{grant_id}/votes", summary="Vote on a grant")
@@ -132,7 +133,7 @@ def vote(
     person: Grants,
     services: Served,
     if_match: Annotated[str | None, Header(description="The digest of the grant.")] = None,
-) -> Any:
+) -> Receipt:
     """Count a vote on the grant whose digest If-Match has."""
     record = granting.find(services.client.engine, grant_id)
     if if_match is None:
@@ -143,7 +144,7 @@ def vote(
 
 
 @router.post("/grants/{grant_id}:revoke", summary="Revoke a grant")
-def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> Any:
+def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> GrantView:
     """Revoke a grant: it allows no new calls."""
     engine, by = services.client.engine, person.principal.key
-    return seen_document(granting.revoke(engine, grant_id, body.reason, by), person)
+    return granting.revoke(engine, grant_id, body.reason, by)

@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from runner.authoring.drawing import draw
 from runner.errors import DefinitionError, NotFoundError
-from runner.operations.deploys import check_graphs
-from runner.records.json_form import document
+from runner.immutable import immutable
+from runner.operations.deploys import GraphCheck, check_graphs
+from runner.records.listings import Page
 from runner.server.access import Known, Seen
-from runner.server.api.documents import ONE_PAGE, page_document
+from runner.server.answers import record_router
+from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Served
 
-router = APIRouter(prefix="/v1/graphs", tags=["graphs"])
+router = record_router(prefix="/v1/graphs", tags=["graphs"])
+
+
+@immutable
+class PublishedGraph:
+    """A graph that workers have published, and the fingerprint of its shape."""
+
+    name: str
+    fingerprint: str
 
 
 @router.get("", summary="List the graphs in the store", dependencies=[ONE_PAGE])
-def list_graphs(person: Known, services: Served) -> dict[str, Any]:
+def list_graphs(person: Known, services: Served) -> Page[PublishedGraph]:
     """List the graphs that workers have published; those inside others are not listed."""
-    graphs = services.graphs().items()
-    return page_document(
-        (
-            {"name": name, "fingerprint": version}
-            for name, version in graphs
+    return Page(
+        [
+            PublishedGraph(name, fingerprint)
+            for name, fingerprint in services.graphs().items()
             if person.within(name).may("see")
-        ),
-        person,
+        ]
     )
 
 
@@ -64,7 +72,7 @@ def check(
         bool,
         Query(description="Also list the nodes of stored runs that this code can't resume."),
     ] = False,
-) -> Any:
+) -> GraphCheck:
     """Check a graph of RUNNER_GRAPHS and its inner graphs, as `runner graphs check` does; run nothing."""
     registry = services.client.engine.registry
     try:
@@ -74,4 +82,4 @@ def check(
     if not is_here:
         raise _lacking(graph)
     store = services.store if against_waiting else None
-    return document(check_graphs(registry, [graph], store))
+    return check_graphs(registry, [graph], store)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from typing import Any
+from collections.abc import AsyncGenerator, Sequence
 
-from fastapi import APIRouter, BackgroundTasks, Request, Response
+from fastapi import BackgroundTasks, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, StrictBool
 
 from runner.errors import StoreError
+from runner.immutable import immutable
 from runner.operations.jobs import begin, carry_on
 from runner.records import validation
-from runner.records.jobs import JobAction, job_view
-from runner.records.json_form import document
+from runner.records.jobs import JobAction, JobView, RunOfJob, job_view
+from runner.records.listings import Page
 from runner.records.run import Status
 from runner.server import streams
-from runner.server.access import Operates, Starts
+from runner.server.access import Operates, Person, Starts
+from runner.server.answers import record_router
 from runner.server.api.documents import RequestBody
 from runner.server.deciding import cancelled_by
 from runner.server.problems import Problem, prefix
@@ -26,7 +27,7 @@ from runner.server.services import Served, Services
 
 log = logging.getLogger(__name__)
 
-router = APIRouter(prefix="/v1", tags=["runs"])
+router = record_router(prefix="/v1", tags=["runs"])
 
 
 MOST_RUNS = 1_000
@@ -51,8 +52,31 @@ class Batch(RequestBody):
     dry_run: StrictBool = True
 
 
+@immutable
+class BatchPlan(Page[RunOfJob]):
+    """The runs that an action would change; `more` is true if more match than one batch takes."""
+
+    items: Sequence[RunOfJob]
+    dry_run: bool = True
+    total: int = 0
+    more: bool = False
+
+
+@immutable
+class BegunBatch:
+    """The job that does an action; `more` is true if more runs match than one batch takes."""
+
+    job_id: str
+    dry_run: bool
+    total: int
+    more: bool
+
+
 @router.post(
-    "/runs:batch", operation_id="jobs_batch", summary="Cancel, retry or remove many runs"
+    "/runs:batch",
+    operation_id="jobs_batch",
+    summary="Cancel, retry or remove many runs",
+    responses={202: {"description": "The job", "model": BegunBatch}},
 )
 def batch(
     request: Request,
@@ -61,7 +85,7 @@ def batch(
     services: Served,
     response: Response,
     background: BackgroundTasks,
-) -> dict[str, Any]:
+) -> BatchPlan | BegunBatch:
     """List the matching runs; with `dry_run` false, begin a job that does the action, run by run (202).
 
     `more` is true if more runs match than one batch takes: repeat it when the job has ended. This process
@@ -69,14 +93,8 @@ def batch(
     """
     ids, has_more = _matching(services, body.filter)
     if body.dry_run:
-        items = [{"run_id": run_id, "result": f"would {body.action}"} for run_id in ids]
-        return {
-            "dry_run": True,
-            "items": items,
-            "next": None,
-            "total": len(ids),
-            "more": has_more,
-        }
+        items = [RunOfJob(run_id, f"would {body.action}") for run_id in ids]
+        return BatchPlan(items, total=len(ids), more=has_more)
     actor = person.principal.name or person.principal.sub
     reason = cancelled_by(person, body.reason) if body.action == "cancel" else body.reason
     reason = validation.reason(reason or f"{body.action} by {actor}")
@@ -84,7 +102,7 @@ def batch(
     background.add_task(_carry_on, services, job.job_id)
     response.status_code = 202
     response.headers["location"] = f"{prefix(request)}/v1/jobs/{job.job_id}"
-    return {"dry_run": False, "job_id": job.job_id, "total": len(ids), "more": has_more}
+    return BegunBatch(job.job_id, dry_run=False, total=len(ids), more=has_more)
 
 
 def _matching(services: Services, query: BatchFilter) -> tuple[list[str], bool]:
@@ -109,10 +127,11 @@ def _carry_on(services: Services, job_id: str) -> None:
     "/jobs/{job_id}",
     operation_id="jobs_show",
     summary="Show a job, or follow it",
-    response_model=None,
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
 )
-async def show(request: Request, job_id: str, person: Operates, services: Served) -> Any:
+async def show(
+    request: Request, job_id: str, person: Operates, services: Served
+) -> JobView | streams.Stream:
     """Show a job with the result for each run.
 
     With `Accept: text/event-stream` it is a stream: a `snapshot`, `progress` with how many runs are `done`,
@@ -121,27 +140,29 @@ async def show(request: Request, job_id: str, person: Operates, services: Served
     job = await run_in_threadpool(services.jobs.get, job_id)
     if "text/event-stream" in request.headers.get("accept", ""):
         return streams.Stream(
-            request, _progress(request, services, job_id), services.hub, person
+            request, _progress(request, person, services, job_id), services.hub, person
         )
-    return document(job_view(job))
+    return job_view(job)
 
 
-async def _progress(request: Request, services: Services, job_id: str) -> AsyncGenerator[str]:
+async def _progress(
+    request: Request, person: Person, services: Services, job_id: str
+) -> AsyncGenerator[str]:
     yield streams.RETRY
     done_count, kind = -1, "snapshot"
     idle = 0.0
     while not await request.is_disconnected():
         job = await run_in_threadpool(services.jobs.get, job_id)
-        view = document(job_view(job))
+        view = job_view(job)
         if kind == "snapshot":
-            yield streams.frame(kind, view)
-        elif view["done"] != done_count and not job.ended_at:
-            yield streams.frame(kind, {"done": view["done"], "total": view["total"]})
+            yield streams.frame(person, kind, view)
+        elif view.done != done_count and not job.ended_at:
+            yield streams.frame(person, kind, {"done": view.done, "total": view.total})
             idle = 0.0
         if job.ended_at:
-            yield streams.frame("ended", view)
+            yield streams.frame(person, "ended", view)
             return
-        done_count, kind = view["done"], "progress"
+        done_count, kind = view.done, "progress"
         await asyncio.sleep(streams.INTERVAL)
         idle += streams.INTERVAL
         if idle >= streams.COMMENT:

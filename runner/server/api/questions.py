@@ -6,13 +6,14 @@ import time
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import Body, Header, Query, Response
 from pydantic import Field, StrictBool
 
 from runner.approvals.rules import Voter
 from runner.errors import RunnerError, StoreError
 from runner.operations.decided import closed_questions
 from runner.operations.questions import (
+    QuestionView,
     check_alike,
     read_question,
     read_questions,
@@ -21,17 +22,15 @@ from runner.operations.questions import (
 )
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
-from runner.records.json_form import document
-from runner.records.listings import InterruptQuery
+from runner.records.listings import InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, DecidesAll, Lists, Operates, Person, Seen
+from runner.server.answers import record_router
 from runner.server.api.documents import (
     PAGE,
     Cursor,
     Limit,
     RequestBody,
-    page_document,
-    seen_document,
 )
 from runner.server.deciding import act, decide, selectors_of
 from runner.server.parameters import OptionalQueryText
@@ -39,7 +38,7 @@ from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
 
-router = APIRouter(prefix="/v1/questions", tags=["questions"])
+router = record_router(prefix="/v1/questions", tags=["questions"])
 
 Word = Literal["approve", "edit", "reject", "respond"]
 
@@ -130,7 +129,7 @@ def list_questions(
     ] = None,
     limit: Limit = PAGE,
     cursor: Cursor = None,
-) -> dict[str, Any]:
+) -> Page[QuestionView]:
     """List the questions that match all filters, including questions of graphs inside a graph or run."""
     if (tool or text) and not person.may("read"):
         raise Problem(
@@ -159,16 +158,15 @@ def list_questions(
         )
     else:
         page = services.store.open_interrupts(query, limit, cursor or "")
-    return page_document(read_questions(services.store, page), person, page.next)
+    return Page(read_questions(services.store, page), page.next)
 
 
 @router.get("/{question_id}", summary="Show a question, open or not")
-def show(question_id: str, person: Seen, services: Served, response: Response) -> Any:
+def show(_: Seen, question_id: str, services: Served, response: Response) -> QuestionView:
     """Show a question with votes and comments. The ETag is its digest, which a vote repeats in If-Match."""
     question = services.client.interrupt(question_id)
     response.headers["etag"] = f'"{question.digest}"'
-    view = with_comments(services.store, read_question(services.store, question))
-    return seen_document(view, person)
+    return with_comments(services.store, read_question(services.store, question))
 
 
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
@@ -179,7 +177,7 @@ def vote(
     services: Served,
     if_match: Annotated[str | None, Header(description="The ETag of the question.")] = None,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
-) -> Any:
+) -> Receipt:
     """Count a decision. `counted` means that more votes are needed, `accepted` that it is decided.
 
     Without If-Match: 428; with another digest than the question's: 412. A person's second vote is 409, a
@@ -206,11 +204,11 @@ def vote(
     receipt = decide(services, person, decision, body.proof)
     if receipt.status is ReceiptStatus.REJECTED:
         error = {"pointer": _pointer(services, body, question_id), "detail": receipt.detail}
-        raise Problem(422, receipt.detail, errors=[error], receipt=document(receipt))
-    answer = answered(receipt)
+        raise Problem(422, receipt.detail, errors=[error], receipt=receipt)
+    answered(receipt)
     if idempotency_key is not None:
         _check_same(services, person, decision)
-    return answer
+    return receipt
 
 
 def _response_for(services: Services, question_id: str, body: VoteRequest) -> Any:
@@ -272,22 +270,21 @@ def matched(services: Services, question_id: str, if_match: str | None) -> str:
     return question.digest
 
 
-def answered(receipt: Receipt) -> Any:
-    """Return the receipt of a counted operation as a document.
+def answered(receipt: Receipt) -> Receipt:
+    """Return the receipt of a counted operation.
 
     Raises:
         Problem: the operation was not counted.
     """
     status = STATUSES[receipt.status]
-    answer = document(receipt)
     if status != 200:
         late = receipt.status is ReceiptStatus.DUPLICATE and receipt.detail.startswith(
             "already"
         )
         raise Problem(
-            410 if late else status, receipt.detail or str(receipt.status), receipt=answer
+            410 if late else status, receipt.detail or str(receipt.status), receipt=receipt
         )
-    return answer
+    return receipt
 
 
 class ClaimRequest(Signed):
@@ -318,26 +315,26 @@ def claim(
     person: Decides,
     services: Served,
     body: Annotated[ClaimRequest, Body(default_factory=ClaimRequest)],
-) -> Any:
+) -> Receipt:
     """Show others that you work on it, for a time; they can still vote."""
     return answered(act(services, person, question_id, "claim", body.proof, ttl=body.ttl))
 
 
 @router.post("/{question_id}:release", summary="Say that you don't work on it any more")
-def release(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Any:
+def release(question_id: str, body: OwnSignature, person: Decides, services: Served) -> Receipt:
     """End your claim."""
     return answered(act(services, person, question_id, "release", body.proof))
 
 
 @router.post("/{question_id}:delegate", summary="Delegate your vote")
-def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Any:
+def delegate(question_id: str, body: Delegation, person: Decides, services: Served) -> Receipt:
     """Delegate your vote, if the rule allows it."""
     options = body.model_dump(exclude={"proof"})
     return answered(act(services, person, question_id, "delegate", body.proof, **options))
 
 
 @router.post("/{question_id}:comment", summary="Comment on a question")
-def comment(question_id: str, body: Comment, person: Decides, services: Served) -> Any:
+def comment(question_id: str, body: Comment, person: Decides, services: Served) -> Receipt:
     """Add a comment, which is an event of the run."""
     return answered(
         act(services, person, question_id, "comment", body.proof, comment=body.comment)
@@ -347,13 +344,13 @@ def comment(question_id: str, body: Comment, person: Decides, services: Served) 
 @router.delete("/{question_id}/votes", summary="Take your vote back")
 def withdraw_vote(
     question_id: str, body: OwnSignature, person: Decides, services: Served
-) -> Any:
+) -> Receipt:
     """Take your vote back while the question is open."""
     return answered(act(services, person, question_id, "withdraw_vote", body.proof))
 
 
 @router.post(":vote", summary="Decide several questions that are alike")
-def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any]:
+def vote_all(body: Votes, person: DecidesAll, services: Served) -> Page[Receipt]:
     """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
     items = []
@@ -362,14 +359,12 @@ def vote_all(body: Votes, person: DecidesAll, services: Served) -> dict[str, Any
             decision = Decision(
                 question_id, None, None, None, digest, body.decision, comment=body.comment
             )
-            items.append(document(decide(services, person, decision)))
+            items.append(decide(services, person, decision))
         except StoreError:
             raise
         except RunnerError as error:
-            items.append(
-                {"interrupt_id": question_id, "status": "rejected", "detail": str(error)}
-            )
-    return {"items": items, "next": None}
+            items.append(Receipt(ReceiptStatus.REJECTED, question_id, detail=str(error)))
+    return Page(items)
 
 
 class Reassignment(RequestBody):
@@ -384,7 +379,9 @@ class Reassignment(RequestBody):
 
 
 @router.post("/{question_id}:reassign", summary="Have another person decide an open question")
-def reassign(question_id: str, body: Reassignment, person: Operates, services: Served) -> Any:
+def reassign(
+    question_id: str, body: Reassignment, person: Operates, services: Served
+) -> Receipt:
     """Ask another person: see `Client.reassign` in the reference."""
     options = body.model_dump()
     return answered(services.client.reassign(question_id, **options, by=person.principal))

@@ -6,30 +6,36 @@ import asyncio
 from contextlib import suppress
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import Body, Header, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import StreamingResponse
 from pydantic import Field, StrictBool
 
 from runner.client import Run
 from runner.operations.exports import event_of
 from runner.operations.interventions import Action, intervene
-from runner.operations.views import archived_run, read_run
+from runner.operations.migration import MigrationResult
+from runner.operations.views import (
+    RetriedRun,
+    RunStatus,
+    RunView,
+    StartedRun,
+    archived_run,
+    read_run,
+)
 from runner.records import codec
 from runner.records.codec import plain
-from runner.records.json_form import document
+from runner.records.listings import Page, RunSummary
 from runner.records.messages import MOST_BEHALF, key_of
 from runner.records.run import Status, existing
 from runner.server import streams
 from runner.server.access import Lists, Operates, Person, Seen, Starts
+from runner.server.answers import record_router
 from runner.server.api.documents import (
     PAGE,
     Cursor,
     Limit,
     Moment,
     RequestBody,
-    page_document,
-    seen_document,
 )
 from runner.server.deciding import cancelled_by, requested_by, start_for
 from runner.server.parameters import OptionalQueryText
@@ -37,7 +43,7 @@ from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import Event
 
-router = APIRouter(prefix="/v1/runs", tags=["runs"])
+router = record_router(prefix="/v1/runs", tags=["runs"])
 
 
 MOST_WAIT = 60
@@ -111,7 +117,7 @@ def start(
     services: Served,
     response: Response,
     idempotency_key: Annotated[str | None, Header(max_length=500)] = None,
-) -> dict[str, Any]:
+) -> StartedRun:
     """Start a run of a graph; with an Idempotency-Key a repeat of the request returns the same run."""
     run = start_for(
         services,
@@ -126,13 +132,13 @@ def start(
     )
     if idempotency_key is not None:
         _check_same(services, run, body, person)
-    return {**_located(run, request, response), "graph": body.graph}
+    return StartedRun(run.id, body.graph, _located(run, request, response))
 
 
-def _located(run: Run, request: Request, response: Response) -> dict[str, str]:
-    """Return a new run, and its path as the location of the response."""
+def _located(run: Run, request: Request, response: Response) -> Status:
+    """Set the path of a new run as the location of the response, and return its status."""
     response.headers["location"] = f"{prefix(request)}/v1/runs/{run.id}"
-    return {"run_id": run.id, "status": str(run.status.shown)}
+    return run.status
 
 
 def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> None:
@@ -165,7 +171,7 @@ def _check_same(services: Services, run: Run, body: NewRun, person: Person) -> N
 
 @router.get("", summary="List runs, newest first")
 def list_runs(
-    person: Lists,
+    _: Lists,
     services: Served,
     status: Annotated[Status | None, Query()] = None,
     graph: OptionalQueryText = None,
@@ -177,10 +183,10 @@ def list_runs(
     ] = "",
     limit: Limit = PAGE,
     cursor: Cursor = None,
-) -> dict[str, Any]:
+) -> Page[RunSummary]:
     """List the runs that match all filters."""
     tags = dict(_pair(text) for text in tag or ())
-    page = services.client.runs(
+    return services.client.runs(
         status,
         graph=graph or None,
         tags=tags,
@@ -190,7 +196,6 @@ def list_runs(
         limit=limit,
         cursor=cursor,
     )
-    return page_document(page, person, page.next)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -203,7 +208,7 @@ def _pair(text: str) -> tuple[str, str]:
 @router.get("/{run_id}", summary="Show a run with its nodes")
 async def show(
     run_id: str,
-    person: Seen,
+    _: Seen,
     services: Served,
     wait: Annotated[
         float,
@@ -211,7 +216,7 @@ async def show(
             ge=0, le=MOST_WAIT, description="Seconds to wait for the run to end or need people."
         ),
     ] = 0,
-) -> Any:
+) -> RunView:
     """Show a run with its output; an expired run comes from the archive.
 
     With `wait` the answer comes when the run has ended or waits only for people, or when the time is over.
@@ -220,7 +225,7 @@ async def show(
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
                 await settled(services, run_id)
-    return await run_in_threadpool(shown_run, services, run_id, person)
+    return await run_in_threadpool(shown_run, services, run_id)
 
 
 async def settled(services: Services, run_id: str) -> None:
@@ -234,13 +239,13 @@ async def settled(services: Services, run_id: str) -> None:
             await subscriber.queue.get()
 
 
-def shown_run(services: Services, run_id: str, person: Person) -> Any:
-    """Return a run as a person may see it, from the archive if it is not in the store."""
+def shown_run(services: Services, run_id: str) -> RunView:
+    """Return a run, from the archive if it is not in the store."""
     if services.archive is not None and services.store.peek(run_id) is None:
         export = services.archive.read(run_id)
         if export is not None:
-            return seen_document(archived_run(export), person)
-    return seen_document(read_run(services.store, run_id), person)
+            return archived_run(export)
+    return read_run(services.store, run_id)
 
 
 @router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")
@@ -252,7 +257,6 @@ def remove(run_id: str, _: Operates, services: Served) -> None:
 @router.get(
     "/{run_id}/events",
     summary="List the events of a run, or follow them",
-    response_model=None,
     responses={200: {"content": {"text/event-stream": {}, "application/json": {}}}},
 )
 async def events(
@@ -263,7 +267,7 @@ async def events(
     after: Annotated[str, Query(pattern=r"^\d{0,18}$")] = "",
     limit: Limit = PAGE,
     last_event_id: Annotated[str, Header(pattern=r"^\d{0,18}$")] = "",
-) -> dict[str, Any] | StreamingResponse:
+) -> Page[Event] | streams.Stream:
     """List events after a position; `next` is the position to continue from, null after the last page.
 
     With `Accept: text/event-stream` it is a stream that begins with a `snapshot` of the run, unless `after`
@@ -274,22 +278,24 @@ async def events(
         return _stream(request, services, person, run_id, last_event_id or after)
     events_page = await run_in_threadpool(services.store.events, run_id, after, limit)
     following = events_page[-1].position if len(events_page) == limit else None
-    return page_document(map(event_of, events_page), person, following)
+    return Page([*map(event_of, events_page)], following)
 
 
 def _stream(
     request: Request, services: Services, person: Person, run_id: str, after: str
-) -> StreamingResponse:
-    def snapshot() -> tuple[Any, dict[str, int]]:
+) -> streams.Stream:
+    def snapshot() -> tuple[RunView, dict[str, int]]:
         # Read the position first: a change between the two reads comes again as an event.
         number = existing(services.store.read(run_id), run_id).events
-        return seen_document(read_run(services.store, run_id), person), {run_id: number}
+        return read_run(services.store, run_id), {run_id: number}
 
-    def show(_: str, event: Event) -> Any:
-        return seen_document(event_of(event), person)
+    def show(_: str, event: Event) -> Event:
+        return event_of(event)
 
     hub = services.hub
-    lines = streams.runs_stream(request, hub, services.store, [run_id], after, snapshot, show)
+    lines = streams.runs_stream(
+        request, person, hub, services.store, [run_id], after, snapshot, show
+    )
     return streams.Stream(request, lines, hub, person)
 
 
@@ -299,14 +305,14 @@ def cancel(
     person: Operates,
     services: Served,
     body: Annotated[Reason, Body(default_factory=Reason)],
-) -> dict[str, str]:
+) -> RunStatus:
     """Stop a run: running nodes may finish, no other starts, open questions are withdrawn."""
     run = services.client.run(run_id)
     if not run.cancel(cancelled_by(person, body.reason)):
         raise Problem(
             409, f"Run {run_id} has ended or is stopping already; nothing was changed."
         )
-    return {"run_id": run_id, "status": str(run.status.shown)}
+    return RunStatus(run_id, run.status)
 
 
 @router.post("/{run_id}:retry", summary="Resume a failed or cancelled run")
@@ -315,10 +321,10 @@ def retry(
     person: Operates,
     services: Served,
     body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
-) -> dict[str, Any]:
+) -> RetriedRun:
     """Run failed and cancelled nodes again; completed nodes stay."""
     nodes = services.client.run(run_id).retry(body.node, by=person.principal)
-    return {"run_id": run_id, "nodes": nodes}
+    return RetriedRun(run_id, nodes)
 
 
 @router.post(
@@ -331,10 +337,11 @@ def fork(
     person: Operates,
     services: Served,
     response: Response,
-) -> dict[str, str]:
+) -> RunStatus:
     """Start a new run that keeps nodes independent of this one; the caller becomes a requester, too."""
     options = requested_by(services, person, **body.model_dump(exclude_unset=True))
-    return _located(services.client.run(run_id).fork(**options), request, response)
+    run = services.client.run(run_id).fork(**options)
+    return RunStatus(run.id, _located(run, request, response))
 
 
 @router.post("/{run_id}:again", status_code=201, summary="Start a new run like this one")
@@ -345,10 +352,11 @@ def again(
     services: Served,
     response: Response,
     body: Annotated[AgainRequest, Body(default_factory=AgainRequest)],
-) -> dict[str, str]:
+) -> RunStatus:
     """Start a new run of the same graph from its beginning; the caller becomes a requester, too."""
     options = requested_by(services, person, **body.model_dump(exclude_unset=True))
-    return _located(services.client.run(run_id).again(**options), request, response)
+    run = services.client.run(run_id).again(**options)
+    return RunStatus(run.id, _located(run, request, response))
 
 
 @router.post(
@@ -359,20 +367,19 @@ def migrate(
     _: Operates,
     services: Served,
     body: Annotated[MigrateRequest, Body(default_factory=MigrateRequest)],
-) -> Any:
+) -> MigrationResult:
     """Show the outcome for each node; with `dry_run` false, migrate the run."""
-    result = services.client.run(run_id).migrate(
+    return services.client.run(run_id).migrate(
         body.mapping, drop=body.drop, dry_run=body.dry_run
     )
-    return document(result)
 
 
 @router.post("/{run_id}:{action}", summary="Hold, release or skip a node")
 def change_node(
     run_id: str, action: Action, body: NodeChange, person: Operates, services: Served
-) -> dict[str, str]:
+) -> RunStatus:
     """Keep a node from running, end that, or let it end with an output instead of running."""
     client, outputs = services.client, [body.output] if action == "skip" else []
     by, reason = person.principal, body.reason
     intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=reason)
-    return {"run_id": run_id, "status": str(client.run(run_id).status.shown)}
+    return RunStatus(run_id, client.run(run_id).status)

@@ -2,38 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
-from fastapi.responses import PlainTextResponse
+from fastapi import Depends, Query, Request, Response
+from fastapi.responses import JSONResponse, PlainTextResponse
 
 from runner.audit.files import audit_of
 from runner.errors import NotFoundError, StoreError
-from runner.operations.api_keys import list_keys
-from runner.operations.dead import replay
+from runner.immutable import immutable
+from runner.operations.api_keys import ApiKey, list_keys
+from runner.operations.dead import Replayed, replay
 from runner.operations.metrics import prometheus
-from runner.operations.views import read_backlog, read_workers
-from runner.records.json_form import document, stamp
+from runner.operations.views import Backlog, WorkerView, read_backlog, read_workers
+from runner.records.dead_letters import DeadLetter
+from runner.records.listings import Page, SessionSummary
 from runner.records.run import existing
 from runner.server.access import OPEN, SEE, Administers, Known, Operates, Reads, Seen
-from runner.server.api.documents import (
-    ONE_PAGE,
-    PAGE,
-    Cursor,
-    Limit,
-    page_document,
-    seen_document,
-)
+from runner.server.answers import record_router
+from runner.server.api.documents import ONE_PAGE, PAGE, Cursor, Limit
 from runner.server.auth import ApiKeys
 from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served
 
-operations = APIRouter(tags=["operations"])
-audit = APIRouter(prefix="/v1/audit", tags=["audit"])
-workers = APIRouter(prefix="/v1", tags=["workers"])
-dead = APIRouter(prefix="/v1/dead", tags=["dead letters"])
-sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])
+operations = record_router(tags=["operations"])
+audit = record_router(prefix="/v1/audit", tags=["audit"])
+workers = record_router(prefix="/v1", tags=["workers"])
+dead = record_router(prefix="/v1/dead", tags=["dead letters"])
+sessions = record_router(prefix="/v1/sessions", tags=["sessions"])
+
+
+@immutable
+class Probe:
+    """The answer of a server that can work."""
+
+    status: Literal["ok"] = "ok"
 
 
 @operations.head("/healthz", dependencies=[Depends(OPEN)], include_in_schema=False)
@@ -43,10 +47,10 @@ sessions = APIRouter(prefix="/v1/sessions", tags=["sessions"])
     summary="Check that this process answers",
     operation_id="health_healthy",
 )
-async def healthy() -> dict[str, str]:
+async def healthy() -> Probe | JSONResponse:
     """Answer as long as the process lives, whatever else is down."""
-    # It needs no thread: all threads may be waiting for the store.
-    return {"status": "ok"}
+    # A record is written in a thread, and all threads may be waiting for the store.
+    return JSONResponse({"status": "ok"})
 
 
 @operations.get(
@@ -55,7 +59,7 @@ async def healthy() -> dict[str, str]:
     summary="Check that the store can be reached",
     operation_id="health_ready",
 )
-def ready(services: Served) -> dict[str, str]:
+def ready(services: Served) -> Probe:
     """Answer 503 while the store can't be reached."""
     try:
         services.workers.now()  # open to all callers, so it costs the store one short command
@@ -63,7 +67,7 @@ def ready(services: Served) -> dict[str, str]:
         raise Problem(
             503, "The store can't be reached.", headers={"Retry-After": "5"}
         ) from error
-    return {"status": "ok"}
+    return Probe()
 
 
 @operations.get(
@@ -86,28 +90,40 @@ def metrics(services: Served) -> PlainTextResponse:
     summary="This document",
     include_in_schema=False,
 )
-def openapi(request: Request) -> dict[str, Any]:
+def openapi(request: Request) -> JSONResponse:
     """Return the OpenAPI document."""
     schema: dict[str, Any] = request.app.openapi()
     base = prefix(request)
-    return {**schema, "servers": [{"url": base or "/"}]}
+    return JSONResponse({**schema, "servers": [{"url": base or "/"}]})
+
+
+@immutable
+class CallerView:
+    """The caller with their roles, groups and permissions, and the token of their forms."""
+
+    principal: str
+    name: str
+    roles: list[str]
+    groups: list[str]
+    permissions: list[str]
+    form_token: str
 
 
 @operations.get("/v1/me", summary="Show the caller", operation_id="me_show")
-def show_caller(request: Request, person: Known) -> dict[str, Any]:
+def show_caller(request: Request, person: Known) -> CallerView:
     """Show the caller with their roles, groups and permissions, and the token of their forms.
 
     A page of this origin sends the token in `X-Form-Token` with each request that changes something; it is
     valid for twelve hours. Requests with an API key need none.
     """
-    return {
-        "principal": person.principal.key,
-        "name": person.principal.name or person.principal.sub,
-        "roles": sorted(person.roles),
-        "groups": sorted(person.groups),
-        "permissions": sorted(person.permissions),
-        "form_token": request.app.state.form_tokens.issue(person),
-    }
+    return CallerView(
+        person.principal.key,
+        person.principal.name or person.principal.sub,
+        sorted(person.roles),
+        sorted(person.groups),
+        sorted(person.permissions),
+        request.app.state.form_tokens.issue(person),
+    )
 
 
 @operations.get(
@@ -116,41 +132,51 @@ def show_caller(request: Request, person: Known) -> dict[str, Any]:
     summary="List API keys",
     dependencies=[ONE_PAGE],
 )
-def list_api_keys(request: Request, _: Administers, services: Served) -> dict[str, Any]:
+def list_api_keys(request: Request, _: Administers, services: Served) -> Page[ApiKey]:
     """List the API keys of programs, and when each was last used, to the minute."""
     auth = request.app.state.auth
-    keys = list_keys(auth.path, services) if isinstance(auth, ApiKeys) else []
-    return {"items": document(keys), "next": None}
+    return Page(list_keys(auth.path, services) if isinstance(auth, ApiKeys) else [])
+
+
+@immutable
+class AuditHead:
+    """The size of a partition's audit, how much of it a checkpoint signs, and the problem with it or ""."""
+
+    partition: int
+    size: int
+    signed: int
+    signed_at: int
+    checkpoint: str
+    problem: str
 
 
 @audit.get("", summary="Show how far the audit is sealed and signed", dependencies=[ONE_PAGE])
-def heads(person: Reads, services: Served) -> dict[str, Any]:
+def heads(_: Reads, services: Served) -> Page[AuditHead]:
     """Show each partition's tree: its entries, those signed, and the checkpoint that signs them."""
-    items = []
-    for partition, log in enumerate(services.store.audit_logs):
-        head = log.head()
-        items.append(
-            {
-                "partition": partition,
-                "size": head.size,
-                "signed": head.signed,
-                "signed_at": stamp(head.signed_at),
-                "checkpoint": head.note,
-                "problem": head.problem,
-            }
-        )
-    return page_document(items, person)
+    heads = enumerate(log.head() for log in services.store.audit_logs)
+    return Page(
+        [
+            AuditHead(number, head.size, head.signed, head.signed_at, head.note, head.problem)
+            for number, head in heads
+        ]
+    )
+
+
+@immutable
+class AuditOfRun(Page[Mapping[str, Any]]):
+    """The audit entries of a run, whether they verify, and the reason."""
+
+    items: Sequence[Mapping[str, Any]]
+    result: str = ""
+    detail: str = ""
 
 
 @audit.get("/{run_id}", summary="Show the audit of a run, verified", name="show")
-def show_audit(run_id: str, person: Reads, services: Served) -> Any:
+def show_audit(run_id: str, _: Reads, services: Served) -> AuditOfRun:
     """Show the audit entries of a run's approvals, and whether they verify with this server's key."""
     existing(services.store.peek(run_id), run_id)
     shown = audit_of(services, run_id)
-    return page_document(shown.entries, person) | {
-        "result": shown.result,
-        "detail": shown.detail,
-    }
+    return AuditOfRun(shown.entries, result=shown.result, detail=shown.detail)
 
 
 @audit.get(
@@ -168,40 +194,37 @@ def export_audit(run_id: str, _: Reads, services: Served) -> Response:
 
 
 @workers.get("/workers", summary="List workers and keepers", dependencies=[ONE_PAGE])
-def list_workers(person: Seen, services: Served) -> dict[str, Any]:
+def list_workers(_: Seen, services: Served) -> Page[WorkerView]:
     """List the workers with their queues, graphs and state: alive, stopping, hangs or gone."""
-    return page_document(read_workers(services), person)
+    return Page(read_workers(services))
 
 
 @workers.get("/backlog", summary="Count the nodes of queues")
 def backlog(
     _: Seen, services: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
-) -> dict[str, int]:
+) -> Backlog:
     """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker."""
-    counts: dict[str, int] = document(read_backlog(services, queue))
-    return counts
+    return read_backlog(services, queue)
 
 
 @dead.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])
-def list_letters(person: Seen, services: Served, limit: Limit = PAGE) -> dict[str, Any]:
+def list_letters(_: Seen, services: Served, limit: Limit = PAGE) -> Page[DeadLetter]:
     """List messages that could not be used and nodes given up; readers see the reason and the message."""
-    return page_document(services.dead_letters.all(limit), person)
+    return Page(services.dead_letters.all(limit))
 
 
 @dead.get("/{letter_id}", summary="Show one dead letter", name="show")
-def show_letter(letter_id: str, person: Seen, services: Served) -> Any:
+def show_letter(letter_id: str, _: Seen, services: Served) -> DeadLetter:
     """Show a dead letter, to readers with the message as it was received."""
-    return seen_document(services.dead_letters.get(letter_id), person)
+    return services.dead_letters.get(letter_id)
 
 
 @dead.post("/{letter_id}:replay", summary="Send a message again, or retry a node")
-def replay_letter(letter_id: str, person: Operates, services: Served) -> dict[str, str]:
+def replay_letter(letter_id: str, person: Operates, services: Served) -> Replayed:
     """Send a message to its stream again, or retry the run of a node, and delete the letter."""
     letters, by = services.dead_letters, person.principal.key
-    return {
-        "id": letter_id,
-        "sent": replay(services.client.engine, letters, letters.get(letter_id), set(), by),
-    }
+    letter = letters.get(letter_id)
+    return Replayed(letter_id, replay(services.client.engine, letters, letter, set(), by))
 
 
 @dead.delete("/{letter_id}", status_code=204, summary="Delete a dead letter", name="drop")
@@ -213,15 +236,14 @@ def drop_letter(letter_id: str, _: Operates, services: Served) -> None:
 
 @sessions.get("", summary="List the sessions of agents")
 def list_sessions(
-    person: Administers, services: Served, limit: Limit = PAGE, cursor: Cursor = None
-) -> dict[str, Any]:
+    _: Administers, services: Served, limit: Limit = PAGE, cursor: Cursor = None
+) -> Page[SessionSummary]:
     """List sessions with their numbers of messages; one that all graphs share has no graph.
 
     There is no index: a page searches the keys of the store, so the pages are in no order, and one may be
     empty although `next` has more.
     """
-    page = services.sessions(limit, cursor)
-    return page_document(page, person, page.next)
+    return services.sessions(limit, cursor)
 
 
 @sessions.delete(

@@ -17,7 +17,8 @@ from runner.records import codec
 from runner.schedules.schedule import Schedule, in_words
 from runner.schedules.scheduler import trouble
 from runner.server.access import Administers, Operates, Person, Seen
-from runner.server.api.documents import PAGE, Cursor, seen_by
+from runner.server.answers import seen_by
+from runner.server.api.documents import PAGE, Cursor
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText
 from runner.server.problems import Problem

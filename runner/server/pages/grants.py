@@ -18,7 +18,7 @@ from runner.operations.questions import QuestionView
 from runner.records.interrupts import Receipt
 from runner.records.json_form import document
 from runner.server.access import Decides, Lists, Person
-from runner.server.api.documents import seen_by
+from runner.server.answers import seen_by
 from runner.server.api.grants import Grants, proposed, seen_grants
 from runner.server.deciding import grant
 from runner.server.forms import fields_sent

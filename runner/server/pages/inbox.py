@@ -30,7 +30,7 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, tool_of
 from runner.records.listings import InterruptQuery
 from runner.records.validation import one_line
 from runner.server.access import DecidesAll, Known, Lists, Person
-from runner.server.api.documents import seen_by
+from runner.server.answers import seen_by
 from runner.server.deciding import decide, selectors_of
 from runner.server.forms import Typed
 from runner.server.pages.passkeys import takes_own_key

@@ -44,7 +44,7 @@ from runner.records.interrupts import (
 )
 from runner.records.messages import body_of, operation_body
 from runner.server.access import Decides, Operates, Person, Seen
-from runner.server.api.documents import seen_by
+from runner.server.answers import seen_by
 from runner.server.browser import FormTokens
 from runner.server.deciding import act as operation
 from runner.server.deciding import decide, why_barred

@@ -18,8 +18,8 @@ from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
 from runner.records.run import NodeRecord, Records, Status, existing
 from runner.server.access import Operates
+from runner.server.answers import seen_by
 from runner.server.api import runs
-from runner.server.api.documents import seen_by
 from runner.server.deciding import cancelled_by, requested_by
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText, QueryText

@@ -21,7 +21,7 @@ from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Lists, Seen
-from runner.server.api.documents import seen_by
+from runner.server.answers import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
 from runner.server.pages.rendering import page, span
 from runner.server.pages.run_actions import actions

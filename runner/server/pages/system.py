@@ -22,7 +22,7 @@ from runner.operations.views import read_workers
 from runner.records import codec
 from runner.records.messages import start_body
 from runner.server.access import Known, Operates, Person, Seen
-from runner.server.api.documents import seen_by
+from runner.server.answers import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import (
     WHOLE,

@@ -13,7 +13,7 @@ from runner.errors import StoreError
 from runner.immutable import immutable
 from runner.limits.fairness import FairKey
 from runner.limits.limit import name_of
-from runner.limits.setting import LimitSetting
+from runner.limits.setting import LimitKey, LimitSetting
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.metrics import Metric
 from runner.records.run import Status, outermost
@@ -529,7 +529,7 @@ class WaitingKey:
     For a rate, `last_start_at` (ms) is when the last of them may start, in place of `since`.
     """
 
-    key: str
+    key: LimitKey
     nodes: int
     since: int
     holders: list[str]
