@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection
+from dataclasses import fields
 
 from runner.approvals.votes import apply_operation, requester_of
 from runner.errors import NotFoundError, TooManyRuns, UsageError
@@ -175,6 +176,6 @@ def _record(engine: Engine, receipt: Receipt) -> None:
     address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)
-        values = {name: getattr(receipt, name) for name in receipt.__slots__}
+        values = {each.name: getattr(receipt, each.name) for each in fields(receipt)}
         data = {name: value for name, value in values.items() if value is not None}
         engine.store.do(EmitEvent(receipt.run_id, EventKind.RECEIPT, node, visit, data))
