@@ -287,7 +287,7 @@ def run_record(run_id: str, fields: Mapping[bytes, bytes]) -> RunRecord:
             unreported=int(fields.get(b"unreported", 0)),
             trace=fields.get(b"trace", b"").decode(),
         )
-    except (KeyError, ValueError) as error:
+    except (LookupError, ValueError) as error:
         raise DamagedRun(
             f"run {run_id} is damaged in the store ({error}); it was left unchanged."
         ) from error

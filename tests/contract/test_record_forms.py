@@ -30,12 +30,14 @@ def test_each_language_reads_what_the_other_writes(redis_url, data):
     name = data.draw(st.sampled_from(sorted(FORMS)))
     form = FORMS[name]
     values = {field: data.draw(VALUES[kind]) for field, kind in form.patterns.items()}
-    names = data.draw(st.lists(st.sampled_from(list(values)), min_size=1, unique=True))
+    names = data.draw(st.lists(st.sampled_from(list(values)), min_size=2, unique=True))
     text, ordered = form.text(**values), [field for field in values if field in names]
     with redis.Redis.from_url(redis_url) as client:
         captured = client.eval(SPLIT, 0, text, form.pattern(" ".join(ordered)))
         joined = client.eval(JOIN, 0, *values.values())
-        fixed = " ".join(f"{field}={values[field]}" for field in ordered)
+        fixed = " ".join(
+            f"{field}={values[field]}" for field in ordered if field not in {"rest", "graph"}
+        )
         found = client.eval("return ARGV[1]:find(ARGV[2])", 0, text, form.pattern(fixed))
 
     assert captured.decode().split("\0") == [values[field] for field in ordered]

@@ -200,10 +200,10 @@ def deployed(bench: Bench, *edges, **nodes) -> None:
     bench.engine.publish(["bench"])
 
 
-def test_neither_a_deploy_nor_a_migration_starts_a_held_node():
+def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     """A worker that publishes a graph releases no hold of a person, and a migrated run keeps it."""
     nodes = {"a": give, "b": give, "c": give}
-    bench = Bench(wired(nodes, "a b", "b c").build()).start()
+    bench = Bench(wired(nodes, "a b", "b c").build(), in_redis).start()
     run_of(bench).hold("b", by="ana")
     run_of(bench).hold("c", by="ana")
     bench.finish_all()
@@ -222,7 +222,7 @@ def test_neither_a_deploy_nor_a_migration_starts_a_held_node():
     assert bench.finish().execution_order == ["a", "b", "c", "d"]
 
 
-def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun():
+def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun(in_redis):
     """What failed runs again, and the node after it stays held."""
     outcomes = iter([ValueError("broken"), None])
 
@@ -230,7 +230,7 @@ def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun():
         if error := next(outcomes):
             raise error
 
-    bench = Bench(wired({"a": fails_once, "b": give}, "a b").build()).start()
+    bench = Bench(wired({"a": fails_once, "b": give}, "a b").build(), in_redis).start()
     run_of(bench).hold("b", by="ana")
     assert bench.finish().status is Status.FAILED
     run_of(bench).retry()

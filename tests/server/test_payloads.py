@@ -23,6 +23,7 @@ ROLES = ["viewer", "operator", "admin"]
 BODIES = {
     "/v1/runs": {"graph": "echo", "task": SECRET},
     "/v1/runs/{run_id}:fork": {"node": "echo"},
+    "/v1/runs/{run_id}:{action}": {"node": "pay", "reason": SECRET},
     "/v1/runs:batch": {"action": "retry", "filter": {"graph": "echo"}, "dry_run": False},
     "/v1/schedules": {"id": "other", "graph": "echo", "interval": 60, "task": SECRET},
     "/v1/schedules/{schedule_id}:backfill": {
@@ -44,7 +45,11 @@ BODIES = {
     "/v1/questions/{question_id}:withdraw": {"reason": SECRET},
 }
 
-PATHS = {"/v1/runs/{run_id}:retry": "failed", "/v1/runs/{run_id}:cancel": "stopped"}
+PATHS = {
+    "/v1/runs/{run_id}:retry": "failed",
+    "/v1/runs/{run_id}:cancel": "stopped",
+    "/v1/runs/{run_id}:{action}": "waiting",
+}
 """The runs of routes that don't take a completed one."""
 
 
@@ -105,6 +110,8 @@ def planted(site):
         "grant_id": "g1",
         "graph": "payroll",
         "name": "model",
+        "action": "hold",
+        "waiting": site.start("payroll").id,
         "schedule_id": "daily",
         "webhook_id": "hook",
         "delivery_id": "msg_1",

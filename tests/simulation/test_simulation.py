@@ -411,9 +411,9 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
 
 
-def test_a_hold_that_is_forgotten_is_noticed():
+def test_a_hold_that_is_forgotten_is_noticed(redis_url):
     """A node that begins although it was held before its turn breaks a promise within some seeds."""
-    _, error = caught(sabotage.StartsHeld, held)
+    _, error = caught(sabotage.StartsHeld, held, partial(spoilt, url=redis_url))
 
     assert error.partition(":")[0] == "I16"
 

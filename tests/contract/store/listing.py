@@ -12,8 +12,8 @@ from runner.approvals.rules import Rule
 from runner.errors import UsageError
 from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import Status
-from runner.store.interface import Store
-from runner.store.requests import CancelRun
+from runner.store.interface import Settlement, Store
+from runner.store.requests import CancelRun, ClaimVisit, SettleVisit
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.contract.store.voting import TWO, voting
 
@@ -272,3 +272,31 @@ class ListingContract:
         people.vote("eve", groups=())
         people.vote("ben")
         assert not store.open_interrupts(query)
+
+    @pytest.mark.scripts
+    def test_events_name_the_worker_of_a_claim(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Its start and its loss, also of a node that a settle claims; control: a claim without a name."""
+        run_id = worker.start("a>b")
+
+        def named() -> list[tuple[str, str, Any]]:
+            events = [event for event in store.events(run_id) if event.kind.startswith("node.")]
+            return [
+                (f"{event.kind} {event.node}", event.detail, event.data) for event in events
+            ]
+
+        store.do(ClaimVisit(run_id, "a", 1, 1, "n1:one@host"))
+        worker.sweep(after=worker.store.lease_ms / 1000)
+        token = store.do(ClaimVisit(run_id, "a", 1, 2, "n2")).token
+        followed = Settlement(Status.COMPLETED, "1", None, {"v": 1}, may_continue=True)
+        store.do(SettleVisit(token, followed, "n3:two@host"))
+
+        assert named() == [
+            ("node.started a", "1", {"worker": "one@host"}),
+            ("node.lost a", "1", {"worker": "one@host"}),
+            ("node.started a", "2", None),
+            ("node.completed a", "", None),
+            ("node.started b", "1", {"worker": "two@host"}),
+        ]
+        assert worker.read(run_id).nodes["b"].worker == "two@host"

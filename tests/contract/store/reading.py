@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -13,7 +11,7 @@ from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import EventKind, Status, VisitEntry
 from runner.store.interface import Settlement, Store
-from runner.store.requests import ClaimVisit, EmitEvent, RetryVisit, SettleVisit
+from runner.store.requests import EmitEvent, RetryVisit, SettleVisit
 from tests.contract.store.manual_worker import ManualWorker, failure, shape
 
 INNER = shape("x", name="g/a")
@@ -24,33 +22,6 @@ class ReadingContract:
     """What can be seen of runs."""
 
     @pytest.mark.scripts
-    def test_events_name_the_worker_of_a_claim(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Its start and its loss, also of a node that a settle claims; control: a claim without a name."""
-        run_id = worker.start("a>b")
-
-        def named() -> list[tuple[str, str, Any]]:
-            events = [event for event in store.events(run_id) if event.kind.startswith("node.")]
-            return [
-                (f"{event.kind} {event.node}", event.detail, event.data) for event in events
-            ]
-
-        store.do(ClaimVisit(run_id, "a", 1, 1, "n1:one@host"))
-        worker.sweep(after=worker.store.lease_ms / 1000)
-        token = store.do(ClaimVisit(run_id, "a", 1, 2, "n2")).token
-        followed = replace(DONE, may_continue=True)
-        store.do(SettleVisit(token, followed, "n3:two@host"))
-
-        assert named() == [
-            ("node.started a", "1", {"worker": "one@host"}),
-            ("node.lost a", "1", {"worker": "one@host"}),
-            ("node.started a", "2", None),
-            ("node.completed a", "", None),
-            ("node.started b", "1", {"worker": "two@host"}),
-        ]
-        assert worker.read(run_id).nodes["b"].worker == "two@host"
-
     def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
         run_id = worker.start("a>b", {"t": 1}, invocation_state={"g": 2}, trace="00-1-2-01")
