@@ -6,6 +6,7 @@ import atexit
 import functools
 import gc
 import importlib.metadata
+import itertools
 import os
 import re
 import shutil
@@ -135,15 +136,21 @@ def redis_url(store_server):
     return store_server.url
 
 
+DATABASES = itertools.cycle(range(1, 16))
+
+
 @pytest.fixture
 def in_redis(redis_url):
-    """Make stores on that database, by their clock."""
+    """Make stores on a database of their own, by their clock.
+
+    A sweep that an earlier test left on the first database, by the real time, would find every lease over.
+    """
     from runner.store.redis.store import RedisStore
 
-    stores = []
+    stores, url = [], redis_url.replace("db=0", f"db={next(DATABASES)}")
 
     def make(clock, **options):
-        stores.append(RedisStore(redis_url, clock=clock, push=False, **options))
+        stores.append(RedisStore(url, clock=clock, push=False, **options))
         return stores[-1]
 
     yield make
