@@ -314,7 +314,7 @@ def _not_lent(
         or Principal.read(body["to"]).key != voter.principal.key
     ):
         return "they have said something else"
-    if vote_time * 1000 > body.get("until", math.inf) + ballots.SKEW * 1000:
+    if vote_time * 1000 > (body.get("until") or math.inf) + ballots.SKEW * 1000:
         return "it had ended when they voted"
     may = rules.may_stand_in(rule.delegate, groups, voter)
     return "" if may else "the rule does not let them"

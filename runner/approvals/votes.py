@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals import ballots, freezing
-from runner.approvals.absences import Absence, standing_in
+from runner.approvals.absences import LONGEST, Absence, standing_in
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.decision_keys import proofs
 from runner.approvals.directory import looked_up
@@ -236,10 +236,12 @@ def _end(engine: Engine, until: int | None) -> int:
     """Return the end of a delegation in ms; 0 for none.
 
     Raises:
-        UsageError: it is over already.
+        UsageError: it is over already, or far away.
     """
-    if until and until <= now_of(engine) * 1000:
-        raise UsageError("a delegation ends in the future; nothing was changed.")
+    if until and not 0 < until - now_of(engine) * 1000 <= LONGEST:
+        raise UsageError(
+            "a delegation ends in the future, within 366 days; nothing was changed."
+        )
     return until or 0
 
 
@@ -251,8 +253,10 @@ def begin_absence(engine: Engine, body: Mapping[str, JSON], voter: Voter) -> Abs
         DirectoryError: the directory can't be asked who they are; nothing was stored.
     """
     message: Mapping[str, Any] = body
-    if message["until"] <= now_of(engine) * 1000:
-        raise UsageError("an absence ends in the future; nothing was stored.")
+    if not 0 < message["until"] - now_of(engine) * 1000 <= 2 * LONGEST:
+        raise UsageError(
+            "an absence ends in the future and begins within 366 days; nothing was stored."
+        )
     voter, signed_body = sender_of(engine, voter, body, 0)
     if voter.doubt or voter.principal.key != message["by"]:
         raise UsageError(

@@ -367,7 +367,10 @@ def _delegate(case: Case) -> Done | Receipt:
 def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided other votes can't be taken back."""
     voter_record, tally = dict(case.part), case.standing.tally
-    if refusal := case.barred():
+    # Whoever has voted may take it back, also when they no longer stand in for somebody.
+    if refusal := (
+        case.unsure() if voter_record.get("round") == tally.round else case.barred()
+    ):
         return refusal
     if voter_record.get("round") != tally.round:
         return case.refusal(ReceiptStatus.REJECTED, "you have no vote that counts")
@@ -391,8 +394,10 @@ def _withdraw(case: Case) -> Done | Receipt:
     # The same message may come again; it must be recognized as the withdrawn vote.
     voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
     data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": vote_number}
+    spent = dict(case.standing.spent)
+    spent.pop(case.standing.lent.get(case.key, ""), None)
     return Done(
-        replace(case.standing, tally=tally),
+        replace(case.standing, tally=tally, spent=spent),
         data,
         voter_record,
         gone=vote_number,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import read_json
+from runner.cli.arguments import by_option, read_json
 from runner.cli.context import CommandContext, import_from_here, with_context
 from runner.cli.exits import CommandError, Exit
 from runner.cli.output import visible
@@ -38,13 +38,30 @@ CODES = {
     metavar="JSON",
     help="The body: JSON, @file, or - for standard input (default: none).",
 )
+@click.option(
+    "--header",
+    "headers",
+    type=(str, str),
+    metavar="NAME VALUE",
+    multiple=True,
+    help="A header of the request, such as If-Match; may be repeated.",
+)
+@by_option
 @with_context
-def api(context: CommandContext, method: str, path: str, data: str | None) -> None:
+def api(
+    context: CommandContext,
+    *,
+    method: str,
+    path: str,
+    data: str | None,
+    headers: tuple[tuple[str, str], ...],
+    by: str,
+) -> None:
     """Send a request to the HTTP API, and write its answer.
 
     No server has to run: the command answers the request itself, on the store of the settings. The user who
-    runs it is the caller, with all roles. `runner api GET /openapi.json` describes the API. The extra
-    `server` is needed: pip install 'celery-graph-runner[server]'.
+    runs it, or `--by`, is the caller, with all roles. `runner api GET /openapi.json` describes the API. The
+    extra `server` is needed: pip install 'celery-graph-runner[server]'.
 
     The answer is JSON: indented on a terminal, one line without one. A list has `items`, and `next` for
     `?cursor=`. A refused request is an error on stderr, with the place in the body. /v1/events never ends:
@@ -56,11 +73,14 @@ def api(context: CommandContext, method: str, path: str, data: str | None) -> No
       runner api POST /v1/schedules --data '{"id": "poll", "graph": "inbox", "interval": 300}'
       runner api POST /v1/schedules/poll:pause
       runner api DELETE /v1/webhooks/chat
+      runner api POST /v1/questions/ID:delegate --by ana --data '{"to": "ben"}'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     import asyncio
 
-    body = {} if data is None else {"json": read_json(data, "--data")}
-    response = asyncio.run(_answer(context, method, path, body))
+    request: dict[str, Any] = {"headers": dict(headers)}
+    if data is not None:
+        request["json"] = read_json(data, "--data")
+    response = asyncio.run(_answer(context, method, path, request, by))
     media_type = response.headers.get("content-type", "").partition(";")[0]
     is_json = bool(response.content) and media_type.endswith("json")
     if response.is_error:
@@ -79,7 +99,7 @@ def api(context: CommandContext, method: str, path: str, data: str | None) -> No
 
 
 async def _answer(
-    context: CommandContext, method: str, path: str, body: dict[str, Any]
+    context: CommandContext, method: str, path: str, request: dict[str, Any], by: str
 ) -> Response:
     with needs_extra("server", "the HTTP API and the pages"):
         import httpx
@@ -89,12 +109,12 @@ async def _answer(
     from runner.server.access import GRANTS
 
     import_from_here()
-    person = Person(Principal(context.user or "operator"), frozenset(GRANTS))
+    person = Person(Principal.read(by or "operator"), frozenset(GRANTS))
     app = create_app(context.settings, lambda _: person)
     app.state.services.workers.now()  # a store that is away is the error of other commands, too
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         try:
-            return await client.request(method, path, **body)
+            return await client.request(method, path, **request)
         except httpx.InvalidURL as error:
             raise UsageError(f"the path {path!r} can't be used: {error}") from error

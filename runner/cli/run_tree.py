@@ -169,9 +169,12 @@ def _bar_of(node: NodeView, now: int) -> Table | None:
 
 def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
     """Draw progress as a bar with its rate and the remaining time; `duration` is in ms."""
-    texts = [f"{count / total:.0%}"]
+    rate_now = count * 1000 / max(1, duration)
+    texts = [f"{count * 100 // total}%"]
     if 0 < count < total and duration > 0:
-        texts += [f"{count * 1000 / duration:.2g}/s"] if rate else []
+        texts += (
+            [f"{rate_now:,.0f}/s" if rate_now >= 10 else f"{rate_now:.2f}/s"] if rate else []
+        )
         texts.append(f"{span(duration * (total - count) // count)} left")
     grid = Table.grid(padding=(0, 2))
     grid.add_row(ProgressBar(total, count, width=24), "  ".join(texts))

@@ -312,7 +312,7 @@ def _view(
         claim=standing.claim,
         claim_ends_at=standing.claimed_until,
         delegated=standing.loans(now),
-        delegation_ends=dict(standing.ends),
+        delegation_ends={by: end for by, end in standing.ends.items() if end > now},
         away=away,
     )
 

@@ -27,10 +27,11 @@ def pointer_step(name: str) -> str:
 def nested(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """Return a schema to put into another one, and the keywords to put at the top of that one.
 
-    Its `$defs` go to the top, as most programs expect, unless it refers to other parts of itself.
+    Its `$defs` go to the top, as most programs expect, unless it refers to other parts of itself or
+    has an address.
     """
     references = codec.dump_json(schema).replace(b'"$ref":"#/$defs/', b"")
-    if b'"$ref":"#' in references:
+    if b'"$ref":"#' in references or {"$id", "id"} & schema.keys():
         _, whole, top = _addressed(schema)
         return whole, top
     names = {"$defs", "$schema"} & schema.keys()

@@ -155,7 +155,7 @@ def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
             yield 410
     if "If-Match" in names or "if-match" in names:
         yield from (412, 428)
-    if route == "POST /v1/runs" or any(
+    if route == "post /v1/runs" or any(
         "text/event-stream" in answer.get("content", ())
         for answer in operation["responses"].values()
     ):

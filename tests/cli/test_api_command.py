@@ -99,3 +99,17 @@ def test_without_the_extra_the_error_names_it(cli, monkeypatch):
         2,
         True,
     )
+
+
+def test_the_caller_and_headers_can_be_given(cli, waiting):
+    """`--by` is the caller, and `--header` is sent: the API takes a vote with If-Match only."""
+    _, question = waiting
+    digest = json.loads(cli("api", "GET", f"/v1/questions/{question}").stdout)["digest"]
+    body = json.dumps({"decision": "respond", "response": {"decision": "approve"}})
+    vote = ("api", "POST", f"/v1/questions/{question}/votes", "--data", body, "--by", "ben")
+
+    assert json.loads(cli("api", "GET", "/v1/me", "--by", "ben").stdout)["name"] == "ben"
+    assert "If-Match" in cli(*vote).stderr
+    done = cli(*vote, "--header", "If-Match", f'"{digest}"')
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["status"] == "accepted"

@@ -529,3 +529,27 @@ def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
     assert lend(question.id, "eva", end).status == "accepted"
     wait_until(lambda: now() > end, "the end of the second loan")
     assert client.vote(question.id, "approve", by="ana").status == "accepted"
+
+
+def test_a_vote_that_is_taken_back_returns_to_its_owner(redis_url):
+    """By the stand-in, whose loan may be over by then; and no loan ends in a thousand years."""
+    rule = Rule(eligible=["ana", "cid"], need=2, delegate="anyone")
+    site = Site(redis_url, {"ask": lambda: asking(rule=rule, action={"amount": 5})})
+    client: Client = site.client
+    (question,), (other,) = (site.start("ask").interrupts() for _ in range(2))
+    with pytest.raises(UsageError, match="366 days"):
+        client.delegate(question.id, to="ben", by="ana", until=10**15)
+    end = now() + 900
+    for each in (question, other):
+        client.delegate(each.id, to="ben", by="ana", until=end)
+        assert client.vote(each.id, "approve", by="ben").status == "counted"
+    assert client.withdraw_vote(question.id, by="ben").status == "withdrawn_vote"
+    wait_until(lambda: now() > end, "the end of the loans")
+    assert client.vote(other.id, "approve", by="ana").status == "forbidden"
+    assert client.withdraw_vote(other.id, by="ben").status == "withdrawn_vote"
+
+    for each in (question, other):
+        view = read_question(client.engine.store, client.engine.store.interrupts([each.id])[0])
+        assert view.delegation_ends == {}
+        assert client.vote(each.id, "approve", by="ana").status == "counted"
+        assert client.vote(each.id, "approve", by="cid").status == "accepted"

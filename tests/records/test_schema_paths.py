@@ -15,6 +15,7 @@ from runner import tool
 from runner.errors import DefinitionError, UsageError
 from runner.records import validation
 from runner.records.interrupts import Address
+from runner.records.nested_schemas import nested
 from runner.records.schema_paths import MOST, paths_of
 
 TEXT = {"type": "string"}
@@ -289,3 +290,17 @@ def test_a_tool_is_refused_where_it_is_made():
     assert tool(name="look", inputSchema={"type": "object", "properties": {"a": TEXT}})(
         lambda a: a
     )
+
+
+def test_a_schema_with_an_address_keeps_its_parts_inside_another():
+    """Its references lead to its own `$defs`; control: those of a schema without an address, too."""
+    named = {"$id": "https://x/s.json"}
+    schema = {
+        "$defs": {"A": {"type": "integer"}},
+        "properties": {"a": {"$ref": "#/$defs/A"}},
+    }
+    for address in (named, {}):
+        inner, top = nested({**address, **schema})
+        whole = {**top, "properties": {"edit": inner}}
+        assert not validation.mismatch(whole, {"edit": {"a": 1}})
+        assert validation.mismatch(whole, {"edit": {"a": "one"}})
