@@ -169,10 +169,9 @@ def test_a_worker_has_a_hundred_threads_by_default(bare):
 
 
 @pytest.mark.slow
-def test_a_killed_child_s_node_runs_again(sites):
+@pytest.mark.parametrize("site", ["prefork"], indirect=True)
+def test_a_killed_child_s_node_runs_again(site):
     """With prefork a child that dies takes its node only, and that runs again within lease + sweep."""
-    site = sites["prefork"]
-    site.workers[0].wait_ready()
     run = site.client.start("gated", "go")
     wait_until(lambda: site.starts(run), "the node runs")
     child = int(site.starts(run)[0][0])

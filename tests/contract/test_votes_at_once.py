@@ -22,6 +22,7 @@ from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import questions
 from runner.store.redis.transaction.run_view import RunInTransaction
+from runner.store.redis.transaction.sets import EITHER
 from tests.contract.store.manual_worker import ManualWorker, shape
 
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
@@ -95,7 +96,7 @@ def test_without_the_guard_votes_are_lost(clients, ask, store, monkeypatch):
 
     def unguarded(run, interrupt_id):
         return encoding.standing(
-            run.write_set.read_unvalidated(run.key, questions.votes_field(interrupt_id))
+            run.write_set.read_unvalidated(run.key, questions.votes_field(interrupt_id), EITHER)
         )
 
     def unlocked(run, name, text):

@@ -129,6 +129,7 @@ def forms(shop, site, redis_url):
             "grants": f"{served.url}/grants",
             "absences": f"{served.url}/absences",
             "migrate": f"{served.url}/runs/{run.id}/plan/migrate",
+            "node": f"{shop['run']}?node=approve",
         }
 
 

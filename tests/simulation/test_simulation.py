@@ -330,7 +330,7 @@ CAUGHT_AT = {
     "SecondResult": 42,
     "DeafPark": 30,
     "EveryGroup": 3,
-    "ForgetsVoidVotes": 183,
+    "ForgetsVoidVotes": 317,
     "LateVotes": 6,
     "AnyNumber": 2,
     "SleepyKey": 2,
