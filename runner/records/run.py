@@ -165,6 +165,11 @@ class NodeRecord:
         return waits and bool(self.handed) and not (self.items or self.child)
 
     @property
+    def skip(self) -> str:
+        """The reference of the output with which an operator skips it; "" if it isn't skipped."""
+        return self.handed if self.handed.startswith(SKIPPED) else ""
+
+    @property
     def ended(self) -> tuple[int, str]:
         """The visit and status of a result that conditions may read; (0, "") before a result."""
         has_result = self.status in (Status.COMPLETED, Status.FAILED)

@@ -13,6 +13,7 @@ from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
 from runner.operations.views import read_run
 from tests.graphs import Bench, wired
+from tests.waiting import wait_until
 
 
 class Sum(pydantic.BaseModel):
@@ -35,6 +36,10 @@ def run_of(bench: Bench) -> Run:
     return Run(bench.run_id, bench.engine)
 
 
+def shown(bench: Bench) -> dict[str, str]:
+    return {node.id: str(node.status) for node in read_run(bench.store, bench.run_id).nodes}
+
+
 def test_a_run_that_waits_for_a_held_node_says_who_holds_it():
     """The other branch ends, the run is held and not failed, and its reason names operator and cause."""
     bench = Bench(wired({"a": give, "b": give, "c": give}, "a b", "a c").build()).start()
@@ -43,11 +48,7 @@ def test_a_run_that_waits_for_a_held_node_says_who_holds_it():
     bench.finish()
 
     view = read_run(bench.store, bench.run_id)
-    assert {node.id: str(node.status) for node in view.nodes} == {
-        "a": "completed",
-        "b": "held",
-        "c": "completed",
-    }
+    assert shown(bench) == {"a": "completed", "b": "held", "c": "completed"}
     assert view.status == "held"
     assert view.reason.startswith("b is held by ana since ")
     assert view.reason.endswith(": wait for the audit")
@@ -222,17 +223,103 @@ def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     assert bench.finish().execution_order == ["a", "b", "c", "d"]
 
 
-def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun(in_redis):
-    """What failed runs again, and the node after it stays held."""
-    outcomes = iter([ValueError("broken"), None])
+class Broken:
+    """A function that fails once."""
 
-    def fails_once(ctx):
-        if error := next(outcomes):
-            raise error
+    def __init__(self):
+        self.calls = 0
 
-    bench = Bench(wired({"a": fails_once, "b": give}, "a b").build(), in_redis).start()
-    run_of(bench).hold("b", by="ana")
-    assert bench.finish().status is Status.FAILED
+    def __call__(self, ctx):
+        self.calls += 1
+        if self.calls == 1:
+            raise ValueError("broken")
+
+
+@pytest.mark.parametrize("action", ["hold", "skip"])
+@pytest.mark.parametrize("end", ["fails before", "fails beside", "cancel", "timeout"])
+def test_a_retry_keeps_the_hold_or_skip_of_a_node_that_has_not_run(in_redis, action, end):
+    """The node may be pending or ready when its run stops; in the retried run it doesn't run."""
+    ran = []
+
+    def run(ctx):
+        ran.append(1)
+
+    nodes, edges = {"s": give, "a": Broken(), "b": run}, ["s a", "s b"]
+    if end == "fails before":
+        edges = ["s a", "a b"]
+    elif end != "fails beside":
+        nodes["a"] = give
+    builder = wired(nodes, *edges)
+    builder.set_execution_timeout(60)
+    bench = Bench(builder.build(), in_redis).start()
+    if action == "hold":
+        run_of(bench).hold("b", by="ana")
+    else:
+        run_of(bench).skip("b", "fake", by="ana")
+    if end == "cancel":
+        run_of(bench).cancel("stop")
+    elif end == "timeout":
+        bench.deliver("s")
+        bench.later(100)
+    else:
+        bench.deliver("s")
+        bench.deliver("a")
+        bench.finish_all()
+    assert str(read_run(bench.store, bench.run_id).status) in {"failed", "cancelled"}
+    if end in {"fails beside", "timeout"}:
+        assert shown(bench)["b"] == "cancelled"
+
     run_of(bench).retry()
     bench.finish_all()
-    assert read_run(bench.store, bench.run_id).reason.startswith("b is held by ana since ")
+
+    view = read_run(bench.store, bench.run_id)
+    assert ran == []
+    if action == "skip":
+        assert bench.result().results["b"].result == "fake"
+        return
+    assert view.reason.startswith("b is held by ana since ")
+    run_of(bench).release("b", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+    assert ran == [1]
+
+
+def test_a_migration_keeps_the_skip_of_a_node_that_has_not_begun(in_redis):
+    """The function doesn't run in the new graph."""
+    ran = []
+
+    def run(ctx):
+        ran.append(1)
+
+    def ask(ctx):
+        return ctx.interrupt("q")
+
+    nodes = {"a": ask, "b": run}
+    bench = Bench(wired(nodes, "a b").build(), in_redis).start()
+    bench.finish_all()
+    run_of(bench).skip("b", "fake", by="ana")
+    deployed(bench, "a b", "b c", **nodes, c=late)
+    run_of(bench).migrate()
+    bench.answer()
+    assert bench.finish().results["c"].result == ["fake"]
+    assert ran == []
+
+
+def test_a_skipped_node_that_fails_is_skipped_again(in_redis):
+    """A condition is slower than the node's timeout: no later attempt runs the function."""
+    ran = []
+
+    def slow(run):
+        wait_until(lambda: bench.store.read(bench.run_id).nodes["a"].attempt > 1, "a retry")
+        return True
+
+    builder = GraphBuilder()
+    policy = RetryPolicy(max_attempts=3, backoff=1)
+    builder.add_node(lambda ctx: ran.append(1), "a", timeout=0.1, retry=policy)
+    builder.add_node(late, "b")
+    builder.add_edge("a", "b", condition=slow)
+    bench = Bench(builder.build(), in_redis).start()
+    run_of(bench).skip("a", "fake", by="ana")
+    bench.finish_all()
+    bench.later(600)
+    assert bench.finish().results["b"].result == ["fake"]
+    assert ran == []
