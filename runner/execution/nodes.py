@@ -63,7 +63,7 @@ from runner.records.checkpoints import Saved, load_document
 from runner.records.executors import function_input
 from runner.records.interrupts import Address, Interrupt
 from runner.records.outcomes import Delegated, Failed, Interrupted, Outcome, Succeeded
-from runner.records.run import FINAL, Status, VisitEntry, status_of
+from runner.records.run import FINAL, SKIPPED, Status, VisitEntry, status_of
 from runner.store.interface import Claim, RunSnapshot
 
 log = logging.getLogger(__name__)
@@ -211,7 +211,7 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
         return execute_graph_event(plan.definition, hooks, visit)
-    if visit.claim.record.skip:
+    if visit.claim.record.handed.startswith(SKIPPED):
         return _skipped(spec, visit)
     try:
         for limit in spec.limits if map_of(visit.address.node_id) or not spec.map else ():

@@ -23,6 +23,9 @@ KINDS = {
 
 REFUSALS = {
     "unknown": "is not in its graph, or is an item of a map",
+    "held": "is held, but not by an operator: `runner runs show` says why. Continue it with `runner runs "
+    "migrate`, or release what is held in its child run",
+    "skipped": "is to end with another output, or by another operator. Hold it, then skip it again",
     "ended": "has ended, or its run stops",
     "busy": "runs now, itself or by a child run, items or an external task: wait for its end, choose a node "
     "after it or in its child run, or cancel the run",

@@ -88,8 +88,8 @@ class VisitEntry(TypedDict, total=False):
 
 
 SKIPPED = "skipped:"
-"""The external task of a node that an operator skips is this and the node's id; its report is the
-operator and the output.
+"""The external task of a node that an operator skips is this and a digest of its report: the operator
+and the output.
 """
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from runner import GraphBuilder, RetryPolicy, Status
+from runner import GraphBuilder, Limit, RetryPolicy, Status
 from runner.approvals.rules import Rule
 from runner.client import Run
 from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
+from runner.hooks import BeforeGraphEvent
 from runner.operations.views import read_run
 from tests.graphs import Bench, wired
 from tests.waiting import wait_until
@@ -193,9 +194,9 @@ def test_a_hold_in_a_loop_is_for_one_visit():
     assert (outputs["b", 1], outputs["b", 2]) == ("first", ["given"])
 
 
-def deployed(bench: Bench, *edges, **nodes) -> None:
+def deployed(bench: Bench, *edges, options=None, **nodes) -> None:
     """Let the workers have another version of the graph."""
-    registry, graph = Registry(), wired(nodes, *edges).build()
+    registry, graph = Registry(), wired(nodes, *edges, **options or {}).build()
     registry.add("bench", lambda: graph)
     bench.engine = Engine(bench.store, bench, registry)
     bench.engine.publish(["bench"])
@@ -323,3 +324,60 @@ def test_a_skipped_node_that_fails_is_skipped_again(in_redis):
     bench.later(600)
     assert bench.finish().results["b"].result == ["fake"]
     assert ran == []
+
+
+def test_a_skip_replaces_no_other_skip_unless_the_node_is_held(in_redis):
+    """A command either does something, repeats one, or is refused with a message."""
+    bench = Bench(wired({"a": give, "b": give}, "a b").build(), in_redis).start()
+    assert run_of(bench).skip("b", 1, by="ana")
+    assert not run_of(bench).skip("b", 1, by="ana")
+    with pytest.raises(ConflictError, match="is to end with another output"):
+        run_of(bench).skip("b", 2, by="bo")
+    assert run_of(bench).hold("b", by="bo")
+    assert run_of(bench).skip("b", 2, by="ana")
+    assert bench.finish().results["b"].result == 2
+
+
+def test_a_release_of_a_node_that_the_system_holds_is_refused(in_redis):
+    """An operator is told how it continues."""
+    bench = Bench(wired({"a": give}, a={"version": "1"}).build(), in_redis).start()
+    deployed(bench, a=give, options={"a": {"version": "2"}})
+    bench.finish_all()
+    with pytest.raises(ConflictError, match="runner runs migrate"):
+        run_of(bench).release("a", by="ana")
+    run_of(bench).migrate()
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_hook_of_the_graph_is_not_held(in_redis):
+    """Its node isn't one of the graph's, for operators."""
+
+    class Hook:
+        def register_hooks(self, registry, **options):
+            registry.add_callback(BeforeGraphEvent, lambda event: None)
+
+    builder = wired({"a": give})
+    builder.set_hook_providers([Hook()])
+    bench = Bench(builder.build(), in_redis).start()
+    with pytest.raises(NotFoundError, match="is not in its graph"):
+        run_of(bench).hold("@before", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_hold_and_a_release_keep_to_a_rate(in_redis):
+    """Nodes that wait for their start times get others: one starts a minute."""
+    started = []
+    builder = GraphBuilder()
+    limit = Limit("shop", rate=1, per=60)
+    builder.add_node(lambda ctx: started.append(1), "a", limits=[limit])
+    bench = Bench(builder.build(), in_redis)
+    runs = [bench.start().run_id for _ in range(3)]
+    bench.finish_all()
+    for run in runs[1:]:
+        Run(run, bench.engine).hold("a", by="ana")
+        Run(run, bench.engine).release("a", by="ana")
+    bench.finish_all()
+    assert started == [1]
+    bench.later(300)
+    bench.finish_all()
+    assert started == [1, 1, 1]
