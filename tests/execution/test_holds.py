@@ -7,9 +7,9 @@ import pytest
 
 from runner import GraphBuilder, Limit, RetryPolicy, Status
 from runner.approvals.rules import Rule
-from runner.client import Run
+from runner.client import Client, Run
 from runner.definition.registry import Registry
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.hooks import BeforeGraphEvent
 from runner.operations.views import read_run
@@ -92,7 +92,8 @@ def test_an_output_that_does_not_fit_holds_the_node_again():
     bench.finish()
 
     reason = read_run(bench.store, bench.run_id).reason
-    assert "ana skipped it, but the result of node 'b' does not fit" in reason
+    assert "ana skipped it with an output that does not fit its type: " in reason
+    assert reason.endswith("Skip it again with another output.")
     run_of(bench).skip("b", {"amount": 3}, by="ana")
     assert bench.finish().results["b"].result == Sum(amount=3)
 
@@ -210,7 +211,7 @@ def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     run_of(bench).hold("c", by="ana")
     bench.finish_all()
     bench.engine.publish(["bench"])
-    with pytest.raises(ConflictError, match="none of its nodes is held"):
+    with pytest.raises(ConflictError, match="none of its nodes is held for a change"):
         run_of(bench).migrate()
     deployed(bench, "a b", "b c", "c d", **nodes, d=give)
 
@@ -338,13 +339,16 @@ def test_a_skip_replaces_no_other_skip_unless_the_node_is_held(in_redis):
     assert bench.finish().results["b"].result == 2
 
 
-def test_a_release_of_a_node_that_the_system_holds_is_refused(in_redis):
+def test_a_node_that_a_deploy_holds_is_neither_released_nor_skipped(in_redis):
     """An operator is told how it continues."""
     bench = Bench(wired({"a": give}, a={"version": "1"}).build(), in_redis).start()
     deployed(bench, a=give, options={"a": {"version": "2"}})
     bench.finish_all()
-    with pytest.raises(ConflictError, match="runner runs migrate"):
-        run_of(bench).release("a", by="ana")
+    for change in (run_of(bench).release, lambda node, by: run_of(bench).skip(node, 1, by=by)):
+        with pytest.raises(ConflictError, match="runner runs migrate"):
+            change("a", by="ana")
+    with pytest.raises(UsageError):
+        run_of(bench).hold("a", by=None)
     run_of(bench).migrate()
     assert bench.finish().status is Status.COMPLETED
 
@@ -381,3 +385,48 @@ def test_a_hold_and_a_release_keep_to_a_rate(in_redis):
     bench.later(300)
     bench.finish_all()
     assert started == [1, 1, 1]
+
+
+def test_an_effect_of_an_attempt_before_a_skip_did_not_end_with_it(in_redis):
+    """The function failed after it began; nobody knows what became of it, and a cancel revokes nothing."""
+
+    def fail(ctx):
+        raise ValueError("boom")
+
+    builder = GraphBuilder()
+    rule, policy = Rule(eligible=["user:bo"], need=1), RetryPolicy(max_attempts=3, backoff=1)
+    builder.add_node(fail, "pay", approval=rule, retry=policy)
+    bench = Bench(builder.build(), in_redis).start()
+    bench.finish_all()
+    (question,) = bench.result().interrupts
+    client = Client(store=bench.store, dispatcher=bench, registry=bench.engine.registry)
+    client.vote(question.id, "approve", by="bo")
+    bench.deliver()
+    run_of(bench).skip("pay", "paid by hand", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+    kinds = [event.kind for event in bench.store.events(bench.run_id)]
+    assert kinds.count("interrupt.used") == 1
+    assert "interrupt.effect_ended" not in kinds
+
+
+def test_a_run_inside_says_who_holds_it_now():
+    """An earlier hold of the node around it has ended."""
+    inner = wired({"x": give, "y": give}, "x y").build()
+    bench = Bench(wired({"in": inner}).build()).start()
+    run_of(bench).hold("in", by="ana", reason="old")
+    run_of(bench).release("in", by="ana")
+    bench.deliver("in")
+    child = bench.store.read(bench.run_id).nodes["in"].child
+    Run(child, bench.engine).hold("y", by="bo")
+    bench.finish_all()
+    reason = read_run(bench.store, bench.run_id).reason
+    assert reason.startswith("in is held: y is held by bo since ")
+
+
+def test_a_skipped_node_that_is_cancelled_revokes_no_task():
+    """No external task is out, and its doorbell has nothing to do."""
+    bench = Bench(wired({"a": give}).build()).start()
+    bench.bells.clear()
+    run_of(bench).skip("a", 1, by="ana")
+    run_of(bench).cancel("stop")
+    assert bench.deliver() == "stale"
