@@ -195,7 +195,7 @@ class Run:
         return intervene(self._engine, self.id, node, "hold", by=by, reason=reason)
 
     def release(self, node: str, *, by: Principal | str, reason: str = "") -> bool:
-        """Let a node run that an operator holds; False if none does. Raises like `hold`."""
+        """Let a node run that an operator holds; False if it is not held. Raises like `hold`."""
         return intervene(self._engine, self.id, node, "release", by=by, reason=reason)
 
     def skip(self, node: str, output: object, *, by: Principal | str, reason: str = "") -> bool:

@@ -117,7 +117,8 @@ release = _change_of_node(
     "release",
     """Let a node run that `runner runs hold` keeps from it.
 
-    The output is the run's status. Exit codes: 0 nobody holds it now; 4 no such run or node.
+    The output is the run's status. Exit codes: 0 nobody holds it now; 4 no such run or node; 5
+    it has ended, or it isn't an operator who holds it.
     """,
 )
 

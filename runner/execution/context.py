@@ -29,7 +29,7 @@ from runner.records.codec import JSON, LazyValue
 from runner.records.executors import ExternalTaskState, Input
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
-from runner.records.run import Status
+from runner.records.run import SKIPPED, Status
 from runner.records.run_ids import effect_name
 from runner.scheduler.waits import LIVE
 from runner.store.interface import Claim, Fetched, Reply, Request, RunSnapshot, Store
@@ -206,8 +206,12 @@ class ClaimedVisit:
             self._begun[question.id] = Use(question.id, use["effect"], use["key"])
 
     def effects(self, status: Status, outcome: JSON | LazyValue) -> list[Use]:
-        """Return the uses of decisions by this visit, which end with it in this outcome."""
-        return [use.with_outcome(status, codec.read(outcome)) for use in self._begun.values()]
+        """Return the uses of decisions by this visit, which end with it in this outcome.
+
+        A skipped node says nothing about the effects of its earlier attempts.
+        """
+        begun = () if self.claim.record.handed.startswith(SKIPPED) else self._begun.values()
+        return [use.with_outcome(status, codec.read(outcome)) for use in begun]
 
     def approved(
         self,

@@ -15,6 +15,8 @@ from contextvars import copy_context
 from dataclasses import replace
 from typing import Any
 
+import pydantic
+
 from runner import async_loop
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
@@ -57,7 +59,7 @@ from runner.hooks import (
     fire,
 )
 from runner.immutable import immutable
-from runner.records import codec, failures, size_limits
+from runner.records import codec, failures, size_limits, validation
 from runner.records.asking import Asker, numbered_question
 from runner.records.checkpoints import Saved, load_document
 from runner.records.executors import function_input
@@ -211,13 +213,13 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
         return execute_graph_event(plan.definition, hooks, visit)
+    if visit.claim.record.handed.startswith(SKIPPED):
+        return _skipped(spec, visit)
     try:
         for limit in spec.limits if map_of(visit.address.node_id) or not spec.map else ():
             limit.check_input(visit.claim.task)
     except DataMismatch as error:
         return Failed.of(error)
-    if visit.claim.record.handed.startswith(SKIPPED):
-        return _skipped(spec, visit)
     if visit.tentative is not None:
         return _after(plan, hooks, visit, load_outcome(visit.tentative))
     refusal = _before(plan, hooks, visit)
@@ -240,8 +242,13 @@ def _skipped(spec: NodeSpec, visit: ClaimedVisit) -> Succeeded:
             else codec.pack_result(value)
         )
     except DataMismatch as error:
+        cause = error.__cause__
+        problem = (
+            validation.of_model(cause) if isinstance(cause, pydantic.ValidationError) else error
+        )
         raise CorruptDocument(
-            f"{plain_name(operator)} skipped it, but {error} Skip it again."
+            f"{plain_name(operator)} skipped it with an output that does not fit its type: {problem}. Skip "
+            "it again with another output."
         ) from error
     return Succeeded(result, output, skipped=operator)
 

@@ -16,7 +16,7 @@ from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
 from runner.records.payloads import Hidden, Payload
-from runner.records.run import NodeRecord, Status, VisitEntry, existing
+from runner.records.run import SETTLED, NodeRecord, Status, VisitEntry, existing
 from runner.store.interface import Event, RunSnapshot, Store
 
 View = TypeVar("View")
@@ -196,8 +196,9 @@ def read_export(store: Store, run_id: str) -> Export:
 
 
 def node_status(record: NodeRecord) -> Status:
-    """Return a node's status as people see it: a held node is held, whatever its status was before."""
-    return Status.HELD if record.held or record.hold else record.status
+    """Return a node's status as people see it: until it settles, a held node is held."""
+    is_held = record.held or (record.hold and record.status not in SETTLED)
+    return Status.HELD if is_held else record.status
 
 
 def _states(snapshot: RunSnapshot) -> dict[str, NodeState]:

@@ -23,6 +23,9 @@ KINDS = {
 
 REFUSALS = {
     "unknown": "is not in its graph, or is an item of a map",
+    "held": "is held, but not by an operator: `runner runs show` says why. Continue it with `runner runs "
+    "migrate`, or release what is held in its child run",
+    "skipped": "is to end with another output, or by another operator. Hold it, then skip it again",
     "ended": "has ended, or its run stops",
     "busy": "runs now, itself or by a child run, items or an external task: wait for its end, choose a node "
     "after it or in its child run, or cancel the run",
@@ -47,7 +50,17 @@ def intervene(
     existing(engine.store.peek(run_id), run_id)
     values = [codec.pack(output, "output") for output in outputs]
     size_limits.check("output", values, engine.store.max_bytes)
-    operator, text = principal_of(by).key, validation.reason(reason)
+    operator, text = principal_of(by or "").key, validation.reason(reason)
+    ((record, _, entry),) = engine.store.fetch(run_id, [node])
+    if (
+        outputs
+        and record.held
+        and not (record.hold or record.child or (entry or {}).get("error"))
+    ):
+        raise ConflictError(
+            f"node {node!r} of run {run_id} is held as its graph has changed. Nothing was changed; migrate "
+            "the run first, with `runner runs migrate`."
+        )
     reply = engine.do(Intervene(run_id, node, KINDS[action], operator, text, values)).word
     if reply in REFUSALS:
         refusal = NotFoundError if reply == "unknown" else ConflictError

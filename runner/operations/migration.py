@@ -98,7 +98,8 @@ class FamilyPlanner:
         migrations, outcomes = self._family(snapshot, request, record.graph_id, "", "")
         if not migrations:
             raise ConflictError(
-                f"run {run_id} has the current graph and none of its nodes is held; nothing was changed."
+                f"run {run_id} has the current graph and none of its nodes is held for a change; nothing "
+                "was changed."
             )
         return migrations, outcomes
 

@@ -369,7 +369,7 @@ class MigrationPlanner:
             record = self._node(
                 old_ids.get(name, ""), name, replayed_run.nodes.get(name, NodeRecord())
             )
-            if record.visit or record.fence or record.hold or name in replayed_run.nodes:
+            if record != NodeRecord() or name in replayed_run.nodes:
                 nodes[name] = record
         for node in self.names.started():
             if not self.names.new_id(node):

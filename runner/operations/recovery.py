@@ -379,7 +379,7 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     for name in {**records.nodes, **snapshot.nodes}:
         old_record = snapshot.nodes.get(name, NodeRecord())
         record = _continued(records.nodes.get(name, NodeRecord()), old_record)
-        if name in records.nodes or record.visit or record.fence or record.hold:
+        if name in records.nodes or record != NodeRecord():
             nodes[name] = old_record if map_of(name) else record
     maps = {
         name: MapRecord(record.visit, record.total)
@@ -402,6 +402,7 @@ def _continued(new_record: NodeRecord, old_record: NodeRecord) -> NodeRecord:
             attempt=old_record.attempt + 1,
             fence=old_record.fence + 1,
         )
+        again = replace(again, hold=old_record.hold, handed=old_record.skip)
         return replace(again, child=old_record.child, uncounted=old_record.attempt)
     return following(new_record, old_record, old_record.visit)
 
@@ -409,7 +410,8 @@ def _continued(new_record: NodeRecord, old_record: NodeRecord) -> NodeRecord:
 def following(new_record: NodeRecord, old_record: NodeRecord, highest: int) -> NodeRecord:
     """Return the record of a replayed node that doesn't continue its visit; `highest` is its last one."""
     highest = max(highest, old_record.last)
-    new_record = replace(new_record, hold=old_record.hold)
+    skip = "" if old_record.ended[0] else old_record.skip
+    new_record = replace(new_record, hold=old_record.hold, handed=skip)
     if new_record.status is Status.READY:
         return replace(
             new_record,

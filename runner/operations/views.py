@@ -68,7 +68,7 @@ class NodeView:
     from the first of them to the end. `run` is the child run of a node that is a graph. `waits_for`
     is the id of another node's question, whose answer it waits for, or names the Celery task that
     it has sent: "task shop.charge on queue shop". `worker` is the worker that has run it last;
-    `skipped` is the operator who gave its output, so that it didn't run.
+    `skipped` is the operator who gave its output, so that it didn't run, `hold` the one who holds it.
     """
 
     id: str
@@ -86,6 +86,7 @@ class NodeView:
     items: tuple[NodeView, ...] = ()
     worker: str = ""
     skipped: str = ""
+    hold: str = ""
 
 
 @immutable
@@ -219,8 +220,8 @@ def _reasons_held(
                 "error", data.get("reason", CHANGED)
             )
             by = (
-                f" by {plain_name(data['by'])} since {stamp(hold.at)}"
-                if hold and "by" in data
+                f" by {plain_name(node.hold)} since {stamp(hold.at)}"
+                if hold and node.hold
                 else ""
             )
             yield f"{node.id} is held{by}: {reason}".removesuffix(": ")
@@ -326,6 +327,7 @@ def _node(
         items=tuple(_node(store, snapshot, item, events) for item in items),
         worker=record.worker,
         skipped=entry.get("skipped", ""),
+        hold=record.hold,
     )
 
 

@@ -88,8 +88,8 @@ class VisitEntry(TypedDict, total=False):
 
 
 SKIPPED = "skipped:"
-"""The external task of a node that an operator skips is this and the node's id; its report is the
-operator and the output.
+"""The external task of a node that an operator skips is this and a digest of its report: the operator
+and the output.
 """
 
 
@@ -163,6 +163,11 @@ class NodeRecord:
         """Return whether the node waits only for an external task."""
         waits = self.status is Status.WAITING and self.busy
         return waits and bool(self.handed) and not (self.items or self.child)
+
+    @property
+    def skip(self) -> str:
+        """The reference of the output with which an operator skips it; "" if it isn't skipped."""
+        return self.handed if self.handed.startswith(SKIPPED) else ""
 
     @property
     def ended(self) -> tuple[int, str]:

@@ -457,8 +457,11 @@ def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
 
 
 def unassigned(record: NodeRecord) -> NodeRecord:
-    """Clear the child run or external task of a node: its next execution starts from the beginning."""
-    return replace(record, child="", handed="", sent=False, late=False)
+    """Clear the child run or external task of a node: its next execution starts from the beginning.
+
+    A node that an operator skips stays skipped.
+    """
+    return replace(record, child="", handed=record.skip, sent=False, late=False)
 
 
 def withdrawals(node: str, visit: int, interrupts: Sequence[str]) -> list[Action]:
@@ -543,13 +546,11 @@ def cancel_idle(changes: Changes, node: str) -> None:
 
 
 def cancel_node(changes: Changes, node: str) -> None:
-    """Cancel a node, and withdraw its questions."""
+    """Cancel a node, and withdraw its questions; a retry of the run keeps an operator's hold or skip."""
     record = changes.node(node)
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))
     cancelled_record = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
-    idle_record = replace(
-        cancelled_record, busy=False, held=False, items=False, awaits="", hold=""
-    )
+    idle_record = replace(cancelled_record, busy=False, held=False, items=False, awaits="")
     changes.put(node, idle_record)
     changes.add(AddEvent(EventKind.NODE_CANCELLED, node, record.visit))

@@ -116,6 +116,7 @@ def claim(
     if (
         record.status is Status.CANCELLED
         and record.handed
+        and not record.skip
         and (record.visit, record.attempt) == (visit, attempt)
     ):
         return changes.refuse(f"revoked {record.handed}")

@@ -29,7 +29,8 @@ CRASH_BUDGET = 5
 def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
     """Apply a due timer; a timer that no longer applies changes nothing.
 
-    The reply "lost <worker> <graph>/<node>" names a node whose lease has expired.
+    The reply "lost <next> <worker> <graph>/<node>" names a node whose lease has expired, and says
+    whether it is "ready", "cancelled" or "dead" now.
     """
     if kind is TimerKind.CALLBACK and changes.run.unreported:
         dispatch_callback(changes)
@@ -69,7 +70,8 @@ def _due_node(changes: Changes, node: str) -> TransitionResult:
             return close(changes, "ready")
         case Status.RUNNING:
             name = f"{changes.topology.graph_id}/{node}"
-            return replace(_lost(changes, node, record), reply=f"lost {record.worker} {name}")
+            lost = _lost(changes, node, record)
+            return replace(lost, reply=f"lost {lost.reply} {record.worker} {name}")
         case Status.WAITING if record.is_out or (record.awaits and not record.held):
             dispatch(changes, node, replace(record, late=record.sent))
             return close(changes, "ready")

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.definition.model import map_of, shape_name
+from runner.definition.model import HIDDEN, map_of, shape_name
 from runner.records.run import (
     ACTIVE,
     FINAL,
     SETTLED,
-    SKIPPED,
     EventKind,
     MapRecord,
     Status,
@@ -206,31 +205,38 @@ def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
     return close(changes, "released") if held_nodes else changes.refuse("stale")
 
 
-def intervene(changes: Changes, node: str, kind: EventKind, by: str) -> TransitionResult:
-    """Hold a node, release it, or let it end with an output (see `SKIPPED`): "done" or "repeated".
+def intervene(
+    changes: Changes, node: str, kind: EventKind, by: str, reference: str = ""
+) -> TransitionResult:
+    """Hold a node, release it, or let it end with the output of `reference`: "done" or "repeated".
 
-    A node that is held doesn't run; one that ends with an output is claimed by a worker, which
-    evaluates the conditions of its edges. "unknown" refuses an item of a map and a name that the
-    graph doesn't have, "ended" a node that has settled or whose run stops, "busy" a node at work,
-    also by a child run, items or an external task.
+    A node that is held doesn't run; one that ends with an output (see `SKIPPED`) is claimed by a
+    worker, which evaluates the conditions of its edges. "unknown" refuses an item of a map, a hook
+    and a name that the graph doesn't have, "held" the release of a node that no operator holds,
+    "ended" a node that has settled or whose run stops, "skipped" another output, "busy" a node at
+    work, also by a child run, items or an external task.
     """
     record = changes.node(node)
-    if map_of(node) or node not in changes.topology.nodes:
+    if map_of(node) or node.startswith(HIDDEN) or node not in changes.topology.nodes:
         return changes.refuse("unknown")
-    skips, holds = kind is EventKind.NODE_OVERRIDDEN, kind is EventKind.NODE_HELD
-    is_skipped = record.handed == SKIPPED + node and not record.held
-    if is_skipped if skips else bool(record.hold) == holds:
-        return changes.refuse("repeated")
+    holds = kind is EventKind.NODE_HELD
+    skip = "" if record.held or record.hold else record.skip
+    if skip == reference if reference else bool(record.hold) == holds:
+        return changes.refuse("repeated" if reference or holds or not record.held else "held")
     if changes.run.stopping or changes.run.is_final or record.status in SETTLED:
         return changes.refuse("ended")
     if record.status is Status.RUNNING or record.busy or record.items or record.child:
         return changes.refuse("busy")
+    if reference and skip:
+        return changes.refuse("skipped")
     is_ready = record.status in ACTIVE or record.held
-    record = replace(record, hold=by if holds else "")
-    if skips:
+    # A node that waits for its start time under a rate gets another one when it is released.
+    granted = record.granted and record.status is not Status.RETRYING
+    record = replace(record, hold=by if holds else "", granted=granted)
+    if reference:
         is_ready = record.status in LIVE
         changes.add(*withdrawals(node, record.visit, record.questions))
-        record = replace(record, handed=SKIPPED + node, questions=(), unseen=0)
+        record = replace(record, handed=reference, questions=(), unseen=0)
     changes.add(AddEvent(kind, node, record.visit))
     if is_ready:
         dispatch(changes, node, record)

@@ -18,6 +18,7 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.absences import Absence
 from runner.approvals.ballots import Use
+from runner.approvals.digests import payload_digest
 from runner.approvals.grants import GrantRecord
 from runner.audit.entries import of_change
 from runner.definition.model import Topology
@@ -1026,7 +1027,7 @@ class ReleaseNodes(Request[Reply]):
 class Intervene(Request[Reply]):
     """Hold a node, release it, or let it end with an output, by the kind of the event.
 
-    "done", or "repeated" if that is so already; "busy", "ended", "unknown", or "stale" without the run.
+    "done", or "repeated" if that is so already; "stale" without the run, or why it is refused.
     """
 
     verb = "intervene"
@@ -1039,10 +1040,20 @@ class Intervene(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         data = {self.kind: {"by": self.by, "reason": self.reason}}
-        run, arguments = transaction.find(self.run_id), (self.node, self.kind, self.by)
+        report = [self.by, *self.outputs]
+        reference = SKIPPED + payload_digest(report) if self.outputs else ""
+        run, arguments = (
+            transaction.find(self.run_id),
+            (self.node, self.kind, self.by, reference),
+        )
         reply = make(transaction, self.run_id, scheduler.intervene, *arguments, payloads=data)
-        if run is not None and self.outputs and reply.word == "done":
-            run.put_report(SKIPPED + self.node, [self.by, *self.outputs])
+        if (
+            run is not None
+            and reference
+            and reply.word == "done"
+            and not run.reported(reference)
+        ):
+            run.put_report(reference, report)
         return reply
 
 

@@ -697,6 +697,24 @@ def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
     assert b"five times" in letter[b"reason"]
 
 
+@pytest.mark.parametrize(
+    ("losses", "then"), [(1, "runs again"), (5, "it has failed"), (1, "is cancelled")]
+)
+def test_the_log_says_what_becomes_of_a_lost_node(worker, clock, caplog, losses, then):
+    """The last lease that a node may lose, or that it loses in a run that stops, is its end."""
+    run_id = worker.start(shape("a"))
+    for attempt in range(1, losses + 1):
+        worker.claim(run_id, "a", attempt=attempt)
+        if then == "is cancelled":
+            worker.store.do(CancelRun(run_id, "enough"))
+        clock.advance(31)
+        caplog.clear()
+        worker.store.sweep()
+
+    (line,) = [message for message in caplog.messages if message.startswith("node.lost")]
+    assert then in line
+
+
 def test_letters_of_nodes_are_deleted_after_a_month(worker, store, client, clock):
     """They are bounded in time like those of messages, whatever clock the test has."""
     seconds, _ = client.time()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pydantic
 import pytest
 
-from runner import GraphBuilder, RetryPolicy, Status
+from runner import GraphBuilder, Limit, RetryPolicy, Status
 from runner.approvals.rules import Rule
-from runner.client import Run
+from runner.client import Client, Run
 from runner.definition.registry import Registry
-from runner.errors import ConflictError, NotFoundError
+from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
+from runner.hooks import BeforeGraphEvent
 from runner.operations.views import read_run
 from tests.graphs import Bench, wired
+from tests.waiting import wait_until
 
 
 class Sum(pydantic.BaseModel):
@@ -35,6 +37,10 @@ def run_of(bench: Bench) -> Run:
     return Run(bench.run_id, bench.engine)
 
 
+def shown(bench: Bench) -> dict[str, str]:
+    return {node.id: str(node.status) for node in read_run(bench.store, bench.run_id).nodes}
+
+
 def test_a_run_that_waits_for_a_held_node_says_who_holds_it():
     """The other branch ends, the run is held and not failed, and its reason names operator and cause."""
     bench = Bench(wired({"a": give, "b": give, "c": give}, "a b", "a c").build()).start()
@@ -43,11 +49,7 @@ def test_a_run_that_waits_for_a_held_node_says_who_holds_it():
     bench.finish()
 
     view = read_run(bench.store, bench.run_id)
-    assert {node.id: str(node.status) for node in view.nodes} == {
-        "a": "completed",
-        "b": "held",
-        "c": "completed",
-    }
+    assert shown(bench) == {"a": "completed", "b": "held", "c": "completed"}
     assert view.status == "held"
     assert view.reason.startswith("b is held by ana since ")
     assert view.reason.endswith(": wait for the audit")
@@ -90,7 +92,8 @@ def test_an_output_that_does_not_fit_holds_the_node_again():
     bench.finish()
 
     reason = read_run(bench.store, bench.run_id).reason
-    assert "ana skipped it, but the result of node 'b' does not fit" in reason
+    assert "ana skipped it with an output that does not fit its type: " in reason
+    assert reason.endswith("Skip it again with another output.")
     run_of(bench).skip("b", {"amount": 3}, by="ana")
     assert bench.finish().results["b"].result == Sum(amount=3)
 
@@ -192,9 +195,9 @@ def test_a_hold_in_a_loop_is_for_one_visit():
     assert (outputs["b", 1], outputs["b", 2]) == ("first", ["given"])
 
 
-def deployed(bench: Bench, *edges, **nodes) -> None:
+def deployed(bench: Bench, *edges, options=None, **nodes) -> None:
     """Let the workers have another version of the graph."""
-    registry, graph = Registry(), wired(nodes, *edges).build()
+    registry, graph = Registry(), wired(nodes, *edges, **options or {}).build()
     registry.add("bench", lambda: graph)
     bench.engine = Engine(bench.store, bench, registry)
     bench.engine.publish(["bench"])
@@ -208,7 +211,7 @@ def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     run_of(bench).hold("c", by="ana")
     bench.finish_all()
     bench.engine.publish(["bench"])
-    with pytest.raises(ConflictError, match="none of its nodes is held"):
+    with pytest.raises(ConflictError, match="none of its nodes is held for a change"):
         run_of(bench).migrate()
     deployed(bench, "a b", "b c", "c d", **nodes, d=give)
 
@@ -222,17 +225,208 @@ def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     assert bench.finish().execution_order == ["a", "b", "c", "d"]
 
 
-def test_a_retry_keeps_the_hold_of_a_node_that_has_not_begun(in_redis):
-    """What failed runs again, and the node after it stays held."""
-    outcomes = iter([ValueError("broken"), None])
+class Broken:
+    """A function that fails once."""
 
-    def fails_once(ctx):
-        if error := next(outcomes):
-            raise error
+    def __init__(self):
+        self.calls = 0
 
-    bench = Bench(wired({"a": fails_once, "b": give}, "a b").build(), in_redis).start()
-    run_of(bench).hold("b", by="ana")
-    assert bench.finish().status is Status.FAILED
+    def __call__(self, ctx):
+        self.calls += 1
+        if self.calls == 1:
+            raise ValueError("broken")
+
+
+@pytest.mark.parametrize("action", ["hold", "skip"])
+@pytest.mark.parametrize("end", ["fails before", "fails beside", "cancel", "timeout"])
+def test_a_retry_keeps_the_hold_or_skip_of_a_node_that_has_not_run(in_redis, action, end):
+    """The node may be pending or ready when its run stops; in the retried run it doesn't run."""
+    ran = []
+
+    def run(ctx):
+        ran.append(1)
+
+    nodes, edges = {"s": give, "a": Broken(), "b": run}, ["s a", "s b"]
+    if end == "fails before":
+        edges = ["s a", "a b"]
+    elif end != "fails beside":
+        nodes["a"] = give
+    builder = wired(nodes, *edges)
+    builder.set_execution_timeout(60)
+    bench = Bench(builder.build(), in_redis).start()
+    if action == "hold":
+        run_of(bench).hold("b", by="ana")
+    else:
+        run_of(bench).skip("b", "fake", by="ana")
+    if end == "cancel":
+        run_of(bench).cancel("stop")
+    elif end == "timeout":
+        bench.deliver("s")
+        bench.later(100)
+    else:
+        bench.deliver("s")
+        bench.deliver("a")
+        bench.finish_all()
+    assert str(read_run(bench.store, bench.run_id).status) in {"failed", "cancelled"}
+    if end in {"fails beside", "timeout"}:
+        assert shown(bench)["b"] == "cancelled"
+
     run_of(bench).retry()
     bench.finish_all()
-    assert read_run(bench.store, bench.run_id).reason.startswith("b is held by ana since ")
+
+    view = read_run(bench.store, bench.run_id)
+    assert ran == []
+    if action == "skip":
+        assert bench.result().results["b"].result == "fake"
+        return
+    assert view.reason.startswith("b is held by ana since ")
+    run_of(bench).release("b", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+    assert ran == [1]
+
+
+def test_a_migration_keeps_the_skip_of_a_node_that_has_not_begun(in_redis):
+    """The function doesn't run in the new graph."""
+    ran = []
+
+    def run(ctx):
+        ran.append(1)
+
+    def ask(ctx):
+        return ctx.interrupt("q")
+
+    nodes = {"a": ask, "b": run}
+    bench = Bench(wired(nodes, "a b").build(), in_redis).start()
+    bench.finish_all()
+    run_of(bench).skip("b", "fake", by="ana")
+    deployed(bench, "a b", "b c", **nodes, c=late)
+    run_of(bench).migrate()
+    bench.answer()
+    assert bench.finish().results["c"].result == ["fake"]
+    assert ran == []
+
+
+def test_a_skipped_node_that_fails_is_skipped_again(in_redis):
+    """A condition is slower than the node's timeout: no later attempt runs the function."""
+    ran = []
+
+    def slow(run):
+        wait_until(lambda: bench.store.read(bench.run_id).nodes["a"].attempt > 1, "a retry")
+        return True
+
+    builder = GraphBuilder()
+    policy = RetryPolicy(max_attempts=3, backoff=1)
+    builder.add_node(lambda ctx: ran.append(1), "a", timeout=0.1, retry=policy)
+    builder.add_node(late, "b")
+    builder.add_edge("a", "b", condition=slow)
+    bench = Bench(builder.build(), in_redis).start()
+    run_of(bench).skip("a", "fake", by="ana")
+    bench.finish_all()
+    bench.later(600)
+    assert bench.finish().results["b"].result == ["fake"]
+    assert ran == []
+
+
+def test_a_skip_replaces_no_other_skip_unless_the_node_is_held(in_redis):
+    """A command either does something, repeats one, or is refused with a message."""
+    bench = Bench(wired({"a": give, "b": give}, "a b").build(), in_redis).start()
+    assert run_of(bench).skip("b", 1, by="ana")
+    assert not run_of(bench).skip("b", 1, by="ana")
+    with pytest.raises(ConflictError, match="is to end with another output"):
+        run_of(bench).skip("b", 2, by="bo")
+    assert run_of(bench).hold("b", by="bo")
+    assert run_of(bench).skip("b", 2, by="ana")
+    assert bench.finish().results["b"].result == 2
+
+
+def test_a_node_that_a_deploy_holds_is_neither_released_nor_skipped(in_redis):
+    """An operator is told how it continues."""
+    bench = Bench(wired({"a": give}, a={"version": "1"}).build(), in_redis).start()
+    deployed(bench, a=give, options={"a": {"version": "2"}})
+    bench.finish_all()
+    for change in (run_of(bench).release, lambda node, by: run_of(bench).skip(node, 1, by=by)):
+        with pytest.raises(ConflictError, match="runner runs migrate"):
+            change("a", by="ana")
+    with pytest.raises(UsageError):
+        run_of(bench).hold("a", by=None)
+    run_of(bench).migrate()
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_hook_of_the_graph_is_not_held(in_redis):
+    """Its node isn't one of the graph's, for operators."""
+
+    class Hook:
+        def register_hooks(self, registry, **options):
+            registry.add_callback(BeforeGraphEvent, lambda event: None)
+
+    builder = wired({"a": give})
+    builder.set_hook_providers([Hook()])
+    bench = Bench(builder.build(), in_redis).start()
+    with pytest.raises(NotFoundError, match="is not in its graph"):
+        run_of(bench).hold("@before", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+
+
+def test_a_hold_and_a_release_keep_to_a_rate(in_redis):
+    """Nodes that wait for their start times get others: one starts a minute."""
+    started = []
+    builder = GraphBuilder()
+    limit = Limit("shop", rate=1, per=60)
+    builder.add_node(lambda ctx: started.append(1), "a", limits=[limit])
+    bench = Bench(builder.build(), in_redis)
+    runs = [bench.start().run_id for _ in range(3)]
+    bench.finish_all()
+    for run in runs[1:]:
+        Run(run, bench.engine).hold("a", by="ana")
+        Run(run, bench.engine).release("a", by="ana")
+    bench.finish_all()
+    assert started == [1]
+    bench.later(300)
+    bench.finish_all()
+    assert started == [1, 1, 1]
+
+
+def test_an_effect_of_an_attempt_before_a_skip_did_not_end_with_it(in_redis):
+    """The function failed after it began; nobody knows what became of it, and a cancel revokes nothing."""
+
+    def fail(ctx):
+        raise ValueError("boom")
+
+    builder = GraphBuilder()
+    rule, policy = Rule(eligible=["user:bo"], need=1), RetryPolicy(max_attempts=3, backoff=1)
+    builder.add_node(fail, "pay", approval=rule, retry=policy)
+    bench = Bench(builder.build(), in_redis).start()
+    bench.finish_all()
+    (question,) = bench.result().interrupts
+    client = Client(store=bench.store, dispatcher=bench, registry=bench.engine.registry)
+    client.vote(question.id, "approve", by="bo")
+    bench.deliver()
+    run_of(bench).skip("pay", "paid by hand", by="ana")
+    assert bench.finish().status is Status.COMPLETED
+    kinds = [event.kind for event in bench.store.events(bench.run_id)]
+    assert kinds.count("interrupt.used") == 1
+    assert "interrupt.effect_ended" not in kinds
+
+
+def test_a_run_inside_says_who_holds_it_now():
+    """An earlier hold of the node around it has ended."""
+    inner = wired({"x": give, "y": give}, "x y").build()
+    bench = Bench(wired({"in": inner}).build()).start()
+    run_of(bench).hold("in", by="ana", reason="old")
+    run_of(bench).release("in", by="ana")
+    bench.deliver("in")
+    child = bench.store.read(bench.run_id).nodes["in"].child
+    Run(child, bench.engine).hold("y", by="bo")
+    bench.finish_all()
+    reason = read_run(bench.store, bench.run_id).reason
+    assert reason.startswith("in is held: y is held by bo since ")
+
+
+def test_a_skipped_node_that_is_cancelled_revokes_no_task():
+    """No external task is out, and its doorbell has nothing to do."""
+    bench = Bench(wired({"a": give}).build()).start()
+    bench.bells.clear()
+    run_of(bench).skip("a", 1, by="ana")
+    run_of(bench).cancel("stop")
+    assert bench.deliver() == "stale"

@@ -260,6 +260,8 @@ def test_operators_hold_release_and_skip_nodes(site):
     assert site.http.post(f"{path}:release", json={"node": node}).status_code == 200
     assert not site.http.get(path).json()["reason"]
     skip = {"node": node, "output": {"ok": True}}
+    assert site.http.post(f"{path}:skip", json={"node": node}).status_code == 422
+    assert site.http.post(f"{path}:hold", json=skip).status_code == 422
     assert site.http.post(f"{path}:skip", json=skip).status_code == 200
     site.work()
     (state,) = [each for each in site.http.get(path).json()["nodes"] if each["id"] == node]

@@ -1006,7 +1006,8 @@ def test_operators_hold_release_and_skip_a_node_beside_it(site):
     assert "approve is held by ana since" in shown()
     assert send(site, f"{change}/release", node="approve").status_code == 303
     assert "is held by" not in shown()
-    assert send(site, f"{change}/skip", node="approve", output="{").status_code == 422
+    for bad in ("{", "", " "):
+        assert send(site, f"{change}/skip", node="approve", output=bad).status_code == 422
     assert send(site, f"{change}/skip", node="approve", output='{"ok": 1}').status_code == 303
     site.work()
     assert str(run.status) == "completed"

@@ -379,7 +379,12 @@ def change_node(
     run_id: str, action: Action, body: NodeChange, person: Operates, services: Served
 ) -> RunStatus:
     """Keep a node from running, end that, or let it end with an output instead of running."""
-    client, outputs = services.client, [body.output] if action == "skip" else []
+    outputs = [body.output] if "output" in body.model_fields_set else []
+    if len(outputs) != (action == "skip"):
+        raise Problem(
+            422, "A skip needs an output, and only a skip has one; nothing was changed."
+        )
+    client = services.client
     by, reason = person.principal, body.reason
     intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=reason)
     return RunStatus(run_id, client.run(run_id).status)

@@ -70,6 +70,14 @@ def handle_due(transaction: Transaction, member: str, new_score: str, *, failed:
     return requests.make(transaction, run_id, scheduler.due, TimerKind(kind), key)
 
 
+LOST = {
+    "ready": "The node runs again; if it is lost five times in a row, it fails.",
+    "cancelled": "The node is cancelled, as its run stops.",
+    "dead": "That was the fifth time in a row: it has failed, with a dead letter.",
+}
+"""The end of the message about a lost node, by its outcome."""
+
+
 def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
     """Postpone a failing timer, longer each time; after some failures write a dead letter."""
     write_set = transaction.write_set
@@ -111,13 +119,14 @@ def handle(transactions: Transactions, member: str, moved: str, *, failed: bool)
     try:
         reply = attempt(transactions, member, moved, failed=failed)
         if reply.word == "lost":
-            worker, name = reply.detail.split(" ", 1)
+            then, worker, name = reply.detail.split(" ", 2)
             log.warning(
                 "node.lost: a process of worker %r died, or did not renew its lease, while it ran %s of run "
-                "%s. The node runs again; if it is lost five times in a row, it fails.",
+                "%s. %s",
                 worker or "unknown",
                 name,
                 member.split("|")[1],
+                LOST[then],
             )
         return reply
     except Exception as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from runner.definition.model import AFTER_GRAPH, MapSpec
@@ -512,10 +514,12 @@ class RunContract:
         replies = [store.do(skip) for _ in range(2)]
 
         assert [reply.word for reply in replies] == ["done", "repeated"]
+        assert store.do(replace(skip, outputs=["other"])).word == "skipped"
         assert rung(replies[0]) == ["a.1.1"]
         assert worker.answer(question) == ["superseded"]
         claim = worker.claim(run_id, "a")
-        assert (claim.record.handed, claim.report) == ("skipped:a", ["human:|bo", {"sum": 7}])
+        assert claim.record.skip == claim.record.handed
+        assert claim.report == ["human:|bo", {"sum": 7}]
         worker.settle(claim.token, {"sum": 7})
         assert store.do(skip).word == "repeated"
         worker.run(run_id, "b")
@@ -549,7 +553,7 @@ class RunContract:
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == ["yes"]
 
     def test_a_hold_ends_with_its_visit(self, worker: ManualWorker, store: Store) -> None:
-        """A dead path skips a held node, and a held run can be cancelled."""
+        """A dead path skips a held node; a held run can be cancelled, and keeps it for a retry."""
         run_id = worker.start("a>b b>c")
         _hold(store, run_id, "c")
         worker.run(run_id, "a")
@@ -559,11 +563,8 @@ class RunContract:
         _hold(store, other, "a")
         store.do(CancelRun(other, "enough"))
         assert worker.statuses(other) == "cancelled: a cancelled"
-        assert not any(
-            record.hold
-            for name in (run_id, other)
-            for record in worker.read(name).nodes.values()
-        )
+        holds = [worker.read(run_id).nodes["c"].hold, worker.read(other).nodes["a"].hold]
+        assert holds == ["", "human:|ana"]
 
     def test_users_data_comes_back_as_it_was(self, worker: ManualWorker, store: Store) -> None:
         """Tasks, outputs and messages survive every kind of JSON value and text."""
