@@ -368,9 +368,8 @@ def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided other votes can't be taken back."""
     voter_record, tally = dict(case.part), case.standing.tally
     # Whoever has voted may take it back, also when they no longer stand in for somebody.
-    if refusal := (
-        case.unsure() if voter_record.get("round") == tally.round else case.barred()
-    ):
+    position = (voter_record.get("round"), voter_record.get("stage"))
+    if refusal := case.unsure() if position == (tally.round, tally.stage) else case.barred():
         return refusal
     if voter_record.get("round") != tally.round:
         return case.refusal(ReceiptStatus.REJECTED, "you have no vote that counts")

@@ -172,9 +172,8 @@ def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
     rate_now = count * 1000 / max(1, duration)
     texts = [f"{count * 100 // total}%"]
     if 0 < count < total and duration > 0:
-        texts += (
-            [f"{rate_now:,.0f}/s" if rate_now >= 10 else f"{rate_now:.2f}/s"] if rate else []
-        )
+        if rate and rate_now >= 0.05:
+            texts.append(f"{rate_now:,.{int(rate_now < 10)}f}/s")
         texts.append(f"{span(duration * (total - count) // count)} left")
     grid = Table.grid(padding=(0, 2))
     grid.add_row(ProgressBar(total, count, width=24), "  ".join(texts))

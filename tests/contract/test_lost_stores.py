@@ -21,7 +21,7 @@ def emptied(in_redis, client):
     """Make a store that has lost all that it had."""
 
     def make(clock, **options):
-        client.flushdb()
+        client.flushall()
         return in_redis(clock, **options)
 
     return make
