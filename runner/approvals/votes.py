@@ -345,7 +345,7 @@ def apply_operation(
         message["interrupt_id"],
         message["operation"],
         message.get("comment", ""),
-        message.get("ttl", 0),
+        message.get("ttl") or 0,
     )
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:

@@ -641,6 +641,7 @@ def test_messages_may_do_what_people_do_besides_voting():
     [
         {"operation": "eat"},
         {"ttl": 0},
+        {"ttl": None},
         {"ttl": True},
         {"operation": "comment"},
         {"operation": "delegate"},
