@@ -217,5 +217,5 @@ def test_a_move_that_forgets_results_is_found(store_server, monkeypatch):
         return replace(migration(planner, *place), visits=(), undone={})
 
     monkeypatch.setattr(MigrationPlanner, "migration", forgetful)
-    with pytest.raises(AssertionError):
+    with pytest.raises((AssertionError, KeyError)):  # the next move may not find a node
         play(store_server.url, 500, phases=[hypothesis.Phase.generate])
