@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from contextlib import suppress
-from functools import lru_cache, partial, wraps
+from functools import cache, cached_property, lru_cache, partial, wraps
 from types import MappingProxyType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -90,6 +90,7 @@ class SafeChannel(redis.Channel):
         if self.connection.polling_interval is None:
             self.brpop_timeout = READ
         self.async_pool.disconnect()
+        self._q_for_pri: Any = cache(super()._q_for_pri)  # kombu makes the names again for each read
 
     def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Share the connections of all channels that write to the same place."""
@@ -135,11 +136,12 @@ class SafeChannel(redis.Channel):
             return command
         now = time.monotonic()
         if self._is_busy and now - self._all_named_at < NAME_ALL_EVERY:
-            keys = [key for key in command[1:-1] if key not in self._unused()]
+            keys = [key for key in command[1:-1] if key not in self._unused]
             return ("BRPOP", *keys, min(command[-1], NAME_ALL_EVERY)) if keys else command
         self._all_named_at = now
         return command
 
+    @cached_property
     def _unused(self) -> AbstractSet[str]:
         return {
             self._q_for_pri(queue, step)

@@ -8,7 +8,7 @@ lost, and the next connection finds that server.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from kombu.transport import redis
@@ -74,8 +74,9 @@ class ClusterChannel(SafeChannel):
         )
         return params
 
+    @cached_property
     def _unused(self) -> frozenset[str]:
-        return frozenset(f"{self.global_keyprefix}{key}" for key in super()._unused())
+        return frozenset(f"{self.global_keyprefix}{key}" for key in super()._unused)
 
 
 class ClusterTransport(redis.Transport):

@@ -67,6 +67,19 @@ def test_a_busy_worker_names_all_each_second(channel, monkeypatch):
     assert channel.shortened(command(channel)) == command(channel)
 
 
+def test_names_of_lists_are_made_once(channel, monkeypatch):
+    """Neither our part nor kombu's makes them again for each read of a busy worker."""
+    channel.shortened(command(channel))
+    channel._is_busy = True
+    channel.shortened(command(channel))
+    made = []
+    monkeypatch.setattr(channel, "priority", lambda step: made.append(step) or step)
+    short = channel.shortened(command(channel))
+
+    assert short[2:] == (*lists(channel, "celery"), 1.0)
+    assert made == []
+
+
 def test_other_commands_are_sent_as_they_are(channel):
     """Only the reading of queues is shortened."""
     channel._is_busy = True

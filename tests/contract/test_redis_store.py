@@ -21,6 +21,7 @@ from runner.records import codec
 from runner.records.checkpoints import Remembered
 from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
+from runner.records.metrics import NODE
 from runner.records.run import Status
 from runner.store import encoding
 from runner.store.interface import Reply, Settlement, Start
@@ -28,6 +29,7 @@ from runner.store.redis import large_values
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.keys import Keys, declared
 from runner.store.redis.listings import LOOKED_AT
+from runner.store.redis.measurements import increments, vote
 from runner.store.redis.store import RedisStore
 from runner.store.requests import (
     AnswerQuestions,
@@ -379,6 +381,31 @@ def test_a_question_is_stored_compressed(worker, client, compressed):
         "accepted"
     ]
     assert worker.claim(run_id, "a").answers[0].response == {"approved": True}
+
+
+def test_measurements_of_a_graph_that_is_gone_are_deleted(store, clock, client):
+    """After 30 days without one; those of other graphs, and those without a graph, stay."""
+    for graph in ("gone", 'stays "}é'):
+        store.measure(increments(NODE, 1, graph=graph, node="a", outcome="completed"))
+    store.measure(vote("approve"))
+    fields = client.hkeys(KEYS.metrics)
+    for _ in range(3):
+        clock.advance(11 * 86_400)
+        store.measure(increments(NODE, 1, graph='stays "}é', node="a", outcome="completed"))
+    gone = {field for field in fields if b'"gone"' in field}
+
+    assert len(gone) == 3
+    assert set(client.hkeys(KEYS.metrics)) == set(fields) - gone
+
+
+def test_measurements_are_one_command(store, client):
+    """However many fields they have: an increment for each cost as much as the nodes themselves."""
+    store.measure({f'["a", {{}}, "{number}"]': 1 for number in range(3)})
+    before = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    store.measure({f'["a", {{}}, "{number}"]': 1 for number in range(500)})
+
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == before + 1
+    assert client.hget(KEYS.metrics, '["a", {}, "2"]') == b"2"
 
 
 @pytest.mark.parametrize("damaged", [True, False])

@@ -462,8 +462,8 @@ DICTIONARY = (
     Key(
         "metrics",
         "hash",
-        "histogram, labels and bucket (JSON) -> measurements in it",
-        "for ever",
+        "histogram, labels and bucket (JSON) -> measurements in it; when each graph last measured something",
+        "30 days after their graph's last; those without a graph for ever",
     ),
     Key("layout", "string", "number of the layout, which this page describes", "for ever"),
     Key(

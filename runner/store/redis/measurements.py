@@ -26,6 +26,9 @@ BOUNDS: Mapping[str, tuple[float, ...]] = {
 }
 """The upper bounds of each histogram's buckets, in seconds; the last bucket is unbounded."""
 
+KEPT = 30 * 86_400
+"""Seconds after which the measurements of a graph that measured nothing since are deleted."""
+
 HELP = {
     NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
