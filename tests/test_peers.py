@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -77,3 +78,28 @@ def test_a_peer_that_fails_says_why_and_leaves_no_process(program, tmp_path):
         Peer(command, tmp_path / "log")
 
     wait_until(lambda: not any(map(is_running, pids())), "all processes of the peer ended")
+
+
+TERMINATED = """
+import signal
+from bench.peers.__main__ import end_all_at_termination, postgres
+
+end_all_at_termination()
+with postgres() as url:
+    print(url.partition("host=")[2], flush=True)
+    signal.pause()
+"""
+
+
+@pytest.mark.slow
+def test_a_benchmark_that_is_terminated_leaves_no_postgres():
+    """It isn't a child of the benchmark, so it doesn't end with it."""
+    command = [sys.executable, "-c", TERMINATED]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as bench:
+        folder = Path(bench.stdout.readline().strip())
+        pid = int((folder / "data/postmaster.pid").read_text().split()[0])
+        assert is_running(pid)
+        bench.terminate()
+
+    wait_until(lambda: not is_running(pid), "Postgres has ended")
+    assert not folder.exists()

@@ -233,7 +233,7 @@ def postgres() -> Iterator[str]:
                 command, user=user, check=check, stdout=subprocess.DEVNULL, cwd=folder
             )
 
-        call("initdb", "--pgdata", data, "--auth", "trust", "--username", "bench")
+        call("initdb", "--no-sync", "--pgdata", data, "--auth", "trust", "--username", "bench")
         options = f"-k {folder} -c listen_addresses='' -c max_connections=200"
         try:
             call(
@@ -371,8 +371,14 @@ def _cell(found: dict[str, Any], job: str) -> str:
     return f"{number(done['rate'])} ({number(done['python_us'])} us)"
 
 
+def end_all_at_termination() -> None:
+    """Make SIGTERM end everything that was started, as Ctrl-C does."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
 def main() -> None:
     """Read the command line, measure, print."""
+    end_all_at_termination()
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--python", default=sys.executable, help="the interpreter that has the peers"
