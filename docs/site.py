@@ -2,6 +2,9 @@
 
 Links to files outside of this folder become text. Of the options of a code block, which the tests read,
 only the name of a file is shown, as the title. Lists get the blank line and the indentation that they need.
+
+For programs that read the docs, the site has each page's Markdown beside it (`how-to/agents.md` beside
+`how-to/agents/`), and `llms.txt`, a list of them in the form of llmstxt.org.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 HERE = Path(__file__).parent
 SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 ITEM = re.compile(r"^- \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
+ITEM_WITH_TEXT = re.compile(rf"{ITEM.pattern}(: .+)?$", re.MULTILINE)
 ROW = re.compile(r"^\| \d+ \| \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)([^\n]*)$", re.MULTILINE)
@@ -39,7 +43,32 @@ def on_config(config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Adapt a page."""
-    folder = (HERE / page.file.src_uri).parent
+    return _with_plain_lists(_plain(markdown, page.file.src_uri))
+
+
+def on_post_build(config: Any) -> None:
+    """Write the pages' Markdown beside them, and the list of them."""
+    folder = Path(config.site_dir)
+    for page in HERE.rglob("*.md"):
+        target = folder / page.relative_to(HERE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        text = page.read_text(encoding="utf-8")
+        target.write_text(_plain(text, target.relative_to(folder)), encoding="utf-8")
+    lines = [f"# {config.site_name}", f"> {config.site_description}"]
+    _, *parts = SECTION.split((HERE / "README.md").read_text(encoding="utf-8"))
+    for title, text in zip(parts[::2], parts[1::2], strict=True):
+        items = [
+            f"- [{name}]({path}){about}"
+            for name, path, about in ITEM_WITH_TEXT.findall(text)
+            if _is_page(path)
+        ]
+        lines += [f"## {title}", "\n".join(items)]
+    (folder / "llms.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _plain(markdown: str, path: str | Path) -> str:
+    """Return a page without links out of the site, and without the options of code blocks."""
+    folder = (HERE / path).parent
 
     def replacement(link: re.Match[str]) -> str:
         _, words, target, _ = link.groups()
@@ -47,7 +76,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         inside = file.is_relative_to(HERE) and file.is_file()
         return link[0] if inside or "://" in target else words
 
-    return _with_plain_lists(FENCE.sub(_fence, LINK.sub(replacement, markdown)))
+    return FENCE.sub(_fence, LINK.sub(replacement, markdown))
 
 
 def on_page_content(html: str, page: Any, **_: Any) -> str:

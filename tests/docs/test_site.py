@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,3 +94,27 @@ def test_a_search_finds_guides_and_no_notes_of_developers(site, path, is_searche
 
     assert site.on_page_content("<p>", page) == "<p>"
     assert (page.meta == {}) == is_searched
+
+
+def test_programs_find_each_page_as_markdown(site, tmp_path):
+    """`llms.txt` leads to each page of the navigation; its links and those between pages lead to files."""
+    config = site.on_config(
+        SimpleNamespace(site_dir=tmp_path, site_name="a", site_description="b")
+    )
+    site.on_post_build(config)
+    index = (tmp_path / "llms.txt").read_text()
+    listed = re.findall(r"^- \[.+?\]\((\S+)\)(?:: .+)?$", index, re.MULTILINE)
+    pages = [tmp_path / path for path in listed]
+    links = {
+        page.parent / link
+        for page in pages
+        for link in re.findall(r"\]\(([^)\s#:]+\.md)", page.read_text())
+    }
+
+    assert index.startswith("# a\n\n> b\n\n## Get started\n\n- [")
+    assert index.count("\n- [") == len(listed)
+    assert set(re.findall(r"'([^']+\.md)'", str(config.nav))) - {"README.md"} <= {
+        *listed,
+        *(f"{Path(page).relative_to(tmp_path)}" for page in map(Path.resolve, links)),
+    }
+    assert [path for path in (*pages, *links) if not path.is_file()] == []
