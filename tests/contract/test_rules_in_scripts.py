@@ -5,8 +5,10 @@ The third one, when a join is ready, is held by `tests/properties/test_graph_aga
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from dataclasses import replace
 
 import pytest
 import redis
@@ -20,8 +22,10 @@ from runner.records.checkpoints import Saved
 from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.store.interface import Settlement
+from runner.store.redis import scripts
 from runner.store.redis.fast.fast_path import FastPath
 from runner.store.redis.keys import Keys
+from runner.store.redis.scripts import Script
 from runner.store.redis.store import RedisStore
 from runner.store.requests import AskQuestions, SaveCheckpoint, SettleVisit
 from runner.testing import ManualClock
@@ -100,6 +104,61 @@ def test_a_doorbell_is_the_same_from_a_settle_and_from_the_part(worker, client):
     assert from_part == from_constant
     assert len(from_part) == 2
     assert b'"id":"run.b.1.1"' in b"".join(from_part)
+
+
+@pytest.mark.parametrize("output", [None, ["é", 1]])
+@pytest.mark.parametrize(
+    ("edges", "taken"), [("a>b b>c", 2), ("a>b b>c b>d", 1), ("a>b b>d c>d d>e", 1)]
+)
+def test_the_short_way_writes_what_the_long_one_does(
+    worker, client, monkeypatch, *, edges, taken, output
+):
+    """`apply.lua` has a way of its own for one node that follows another; control: how often it is taken."""
+
+    def walk(old, new):
+        def changed(name, constants=""):
+            text = assembled(name, constants).text
+            assert name != "apply" or old in text
+            text = text.replace(old, new)
+            return Script(name, text, hashlib.sha1(text, usedforsecurity=False).hexdigest())
+
+        client.flushall()
+        worker.store.install_doorbell(BELL)
+        monkeypatch.setattr(scripts, "script", changed)
+        (_, token), replies = ManualWorker(worker.store, worker.clock).begin(edges), []
+        while token:
+            followers = sum(edge.startswith(f"{token.node}>") for edge in edges.split())
+            settlement = Settlement(
+                Status.COMPLETED, "1" * followers, output, {"v": 1}, may_continue=True
+            )
+            nonce = f"n{len(replies)}:worker"
+            reply = worker.store.do(SettleVisit(token, settlement, nonce))
+            token = reply.claim and reply.claim.token
+            replies.append((reply.word, reply.claim and replace(reply.claim, token=None)))
+        count = int(client.getdel("short") or 0)
+        return count, re.sub(r"@[\d.]+", "@", repr((replies, stored(client))))
+
+    assembled = scripts.script
+    mark = b"local kind, visit, ended"
+    count, by_short = walk(mark, b"redis.call('INCR', 'short') " + mark)
+    none, by_long = walk(b"ARGV[11] == '' and step", b"false")
+
+    assert count >= taken
+    assert none == 0
+    assert by_short == by_long
+
+
+def stored(client):
+    """Return all keys with their values, but for the numbers of a stream's entries."""
+    read = {
+        b"hash": lambda key: sorted(client.hgetall(key).items()),
+        b"list": lambda key: client.lrange(key, 0, -1),
+        b"zset": lambda key: client.zrange(key, 0, -1, withscores=True),
+        b"string": client.get,
+        b"set": client.smembers,
+        b"stream": lambda key: [fields for _, fields in client.xrange(key)],
+    }
+    return [(key, read[client.type(key)](key)) for key in sorted(client.keys())]
 
 
 def pays(ctx):

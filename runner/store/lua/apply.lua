@@ -16,11 +16,11 @@
 --   record and number of active nodes, if the only node that begins is claimed for the calling worker;
 --   "fetched" with the same for a node whose doorbell was taken, the task that rang it and, for an item, the item;
 --   "other" if nothing was written: something has changed, or more follows than a plan has.
+-- include: follows
 -- include: doorbells
 -- include: echo
 local ANY, ITEM, FOLLOWS = 1, 2, 4
-local run, graph = ARGV[6], ARGV[7]
-local key, timers = prefix .. 'r:' .. run, prefix .. 'timers'
+local graph = ARGV[7]
 local more_active, more_waiting, more_started, child, g1, g2, a1, a2, q1, q2, p1, p2, r1, r2, d1, d2, s1, s2, e1, e2, b1, b2 =
   ARGV[10]:byte(1, 22)
 local guards, arrivals = g1 * 256 + g2, a1 * 256 + a2
@@ -118,11 +118,6 @@ if ARGV[12] == '' or #bells ~= 1 or b1 + b2 > 0 then follows = nil end
 if follows and follows.ran then
   local kept = redis.call('HMGET', key, 'k:' .. follows.name, 'q:' .. follows.name)
   if kept[1] or kept[2] then follows = nil end
-end
-local step, nonce, priority, queue = ARGV[12]:match('^(%d+) (%S+) ?(%d*) ?(.*)$')
-local function running(record)
-  local before, fence, middle, rest = record:match('@node(status=ready visit+attempt fence stamp+edges rest)')
-  return 'running ' .. before .. ' ' .. fence + step .. ' ' .. middle .. ' ' .. nonce .. ' ' .. rest
 end
 if follows then
   follows.record = running(follows.record)

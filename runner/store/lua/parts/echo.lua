@@ -13,9 +13,12 @@ local function push_event(key, number, ...)
   redis.call('XADD', key .. ':w', 'NOMKSTREAM', 'MAXLEN', 1, '*', 'n', number)
 end
 
+local function event_text(kind, visit, name, data, detail)
+  return kind .. '\n' .. now .. '\n' .. visit .. '\n' .. name .. '\n' .. (data ~= 'null' and data or '') .. '\n' .. detail
+end
+
 local function write_event(key, number, event, name)
-  local data = event.data ~= 'null' and event.data or ''
-  push_event(key, number, table.concat({event.letter or event.kind, now, event.visit, name, data, event.detail}, '\n'))
+  push_event(key, number, event_text(event.letter or event.kind, event.visit, name, event.data, event.detail))
 end
 
 -- The data of an event that names a worker, by the nonce of its claim.
