@@ -391,6 +391,8 @@ def _parameters(function: Any, parameters: list[inspect.Parameter]) -> Iterator[
             if parameter.annotation is not parameter.empty
             else ""
         )
+        if parameter.default is None:
+            kind = kind.removesuffix(" | None")  # The default says it.
         default = (
             ""
             if parameter.default is parameter.empty
