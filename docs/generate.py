@@ -288,6 +288,7 @@ def entry(name: str, value: Any, *, call: bool = True) -> str:
 def members(value: type, twin: type | None = None) -> list[str]:
     """Write the public members of a class; those of a base on this page, or as in its twin, only there."""
     lines: list[str] = []
+    call = ""
     for name, member in inspect.getmembers_static(value):
         home = next(base for base in value.__mro__ if name in vars(base))
         private = ENGINE.fullmatch(name) or (name.startswith("_") and name != "__call__")
@@ -303,12 +304,17 @@ def members(value: type, twin: type | None = None) -> list[str]:
             lines.append(f"- `.{name}`: {item(member)}")
         elif isinstance(member, (classmethod, staticmethod)) or inspect.isfunction(member):
             function = getattr(member, "__func__", member)
-            called = "" if name == "__call__" else f".{name}"
             # Of a static method the first argument is its own.
             bound = not isinstance(member, staticmethod)
-            lines.append(
-                f"- `{signature(called, function, method=bound, width=0)}`: {item(function)}"
-            )
+            arguments, arrow, returns = signature(
+                "", function, method=bound, width=0
+            ).partition(" -> ")
+            if name == "__call__":
+                call = arguments
+            elif arguments == call and arguments != "()":
+                arguments = "(...)"  # as a call
+            called = "" if name == "__call__" else f".{name}"
+            lines.append(f"- `{called}{arguments}{arrow}{returns}`: {item(function)}")
     return [*lines, ""] if lines else lines
 
 
