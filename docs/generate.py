@@ -276,12 +276,16 @@ def entry(name: str, value: Any, *, call: bool = True) -> str:
     is_event = isinstance(value, type) and hooks.HookEvent in value.__mro__[1:]
     inherited = inspect.signature(hooks.HookEvent).parameters if is_event else ()
     is_result = is_event or name in RESULTS
-    if call and (written := signature(name, value, without=inherited, defaults=not is_result)):
+    written = signature(name, value, without=inherited, defaults=not is_result) if call else ""
+    twin = SYNC_TWINS.get(name)
+    if twin is not None and written == signature(name, twin):
+        lines += [f"It takes the arguments of `{twin.__name__}`.", ""]
+    elif written:
         lines += ["```text", written, "```", ""]
     if docstring := text(value):
         lines += [docstring, ""]
     if isinstance(value, type):
-        lines += members(value, SYNC_TWINS.get(name))
+        lines += members(value, twin)
     return "\n".join(lines)
 
 
