@@ -363,7 +363,7 @@ def main() -> None:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="accept these counts; `make bench-report` shows them",
+        help="accept these counts",
     )
     table = count()
     if parser.parse_args().write:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench import budgets, counts, results
+from bench import budgets, results
 from bench.__main__ import PARTS
 from bench.grid import Grid
 from bench.peers import __main__ as peers
@@ -45,7 +45,6 @@ def _where(machine: dict[str, Any]) -> str:
 def render(page: str, measured: results.Results, extra: str = "") -> str:
     """Return the page with its blocks written anew; `extra` stands below the first table."""
     blocks = {part: _block(part, measured) for part in ALL}
-    blocks["counts"] = counts.grid(counts.accepted()).markdown()
     if measured:
         blocks["budgets"] = budgets.grid(measured).markdown() + (
             f"\n\n{extra}" if extra else ""
