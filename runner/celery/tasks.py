@@ -198,8 +198,13 @@ def end_revoked(
     """Fail the node of a task that was revoked and discarded: no worker would run it.
 
     A terminated task's node ends here when its doorbell rings again, since every worker discards
-    that.
+    that. A task that works for a node has the node fail at once.
     """
+    for errback in request.errbacks or ():
+        if errback["task"] == report_error.name:
+            fate = "expired before a worker took it" if expired else "was revoked"
+            text = f"task {sender.name} ({one_line(request.id)}) {fate}."
+            report_error(request, NodeFailed(text), discarded=text, **errback["kwargs"])
     if sender.name != NODE_TASK or terminated or expired:
         return
     try:
@@ -356,6 +361,8 @@ def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None
     status = engine_of(app).report(
         visit["run_id"], visit["node"], visit["visit"], visit["reference"], outcome
     )
+    if status == "reported" and "discarded" in visit:
+        log.warning("task.discarded: %s Its node fails.", visit["discarded"])
     if status != "reported":
         reference = one_line(visit["reference"])
         log.info("report.refused: no node waits for task %s any more (%s).", reference, status)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
+import importlib.util
 import itertools
+import os
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -386,6 +387,7 @@ def load(modules: Iterable[str]) -> None:
     """
     for module in modules:
         try:
+            _set_up_django()
             importlib.import_module(module)
         except (Exception, SystemExit) as error:
             advice = ""
@@ -398,6 +400,16 @@ def load(modules: Iterable[str]) -> None:
             raise DefinitionError(
                 f"the module {module!r} of RUNNER_GRAPHS can't be imported: {_summary(error)}{line}.{advice}"
             ) from error
+
+
+def _set_up_django() -> None:
+    """Set up a Django project as Celery does for its workers: modules of graphs import models."""
+    if (
+        os.environ.get("DJANGO_SETTINGS_MODULE")
+        and importlib.util.find_spec("django")
+        and not importlib.import_module("django.apps").apps.loading
+    ):
+        importlib.import_module("django").setup()
 
 
 def _build(path: str, factory: Callable[[], HasDefinition]) -> object:

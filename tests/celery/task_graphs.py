@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from decimal import Decimal
+
+from celery import Celery
 
 from runner import Graph, GraphBuilder, RetryPolicy, graph
 from runner.celery import CeleryTask
+from runner.settings import as_broker
 
 
 def alone(task: CeleryTask, **options: object) -> Graph:
@@ -66,6 +70,19 @@ def unsendable():
 @graph("slow")
 def slow():
     return alone(CeleryTask("shop.slow"))
+
+
+@graph("expiring")
+def expiring():
+    app = Celery(
+        "sender", broker=as_broker(os.environ["RUNNER_REDIS_URL"]), set_as_current=False
+    )
+
+    @app.task(name="shop.slow", expires=0.001)
+    def task(gate):
+        return gate
+
+    return alone(CeleryTask(task, queue="celery"))
 
 
 @graph("slow_in_time")

@@ -154,20 +154,24 @@ def test_a_task_whose_worker_died_is_late(shop_site):
     assert "did not end within the node's timeout" in str(result.results["work"].result)
 
 
+def with_one_queued(site, shop, *gates):
+    """Start a run for each gate; return them all and the one whose task no worker has taken."""
+    runs = {run.id: run for run in (site.client.start("slow", gate) for gate in gates)}
+    # One runs and one has come: a third stays where it is.
+    wait_until(
+        lambda: shop.output().count("] received") == 2, "the worker has no room for more"
+    )
+    wait_until(lambda: site.redis.llen("celery") == 1, "one task is still queued")
+    headers = json.loads(site.redis.lindex("celery", 0))["headers"]
+    return runs, runs.pop(headers["id"].partition(".")[0])
+
+
 @pytest.mark.slow
 def test_a_cancelled_run_revokes_its_task(shop_site):
     """A task that no worker has taken when its run is cancelled never begins."""
     shop = open_shop(shop_site, slots=1)
     gates = ["g1", "g2", "g3"]
-    runs = {run.id: run for run in (shop_site.client.start("slow", gate) for gate in gates)}
-    # One runs and one has come: a third stays where it is.
-    wait_until(
-        lambda: shop.output().count("] received") == 2, "the worker has no room for more"
-    )
-    wait_until(lambda: shop_site.redis.llen("celery") == 1, "one task is still queued")
-    idle = runs.pop(
-        json.loads(shop_site.redis.lindex("celery", 0))["headers"]["id"].partition(".")[0]
-    )
+    runs, idle = with_one_queued(shop_site, shop, *gates)
 
     idle.cancel("enough")
     wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.output(), "it is revoked")
@@ -178,6 +182,24 @@ def test_a_cancelled_run_revokes_its_task(shop_site):
     wait_until(lambda: "Discarding revoked task" in shop.output(), "the third one is left out")
     assert sum(len(begun(shop_site, gate)) for gate in gates) == 2
     assert idle.wait(60).status is Status.CANCELLED
+
+
+@pytest.mark.slow
+def test_a_task_that_is_discarded_fails_its_node(shop_site):
+    """One that an operator revokes, and one that has expired; control: the tasks beside them complete."""
+    shop = open_shop(shop_site, WITH_OURS, slots=1)
+    runs, revoked = with_one_queued(shop_site, shop, "g1", "g2", "g3")
+    shop_site.control.revoke(f"{revoked.id}.work.1.1.task")
+    wait_until(lambda: f"flagged as revoked: {revoked.id}" in shop.output(), "the worker knows")
+    for gate in ("g1", "g2", "g3"):
+        shop_site.redis.set(f"gate:{gate}", 1)
+    expired = shop_site.client.start("expiring", "g4").wait(60)
+
+    assert "was revoked" in str(revoked.wait(60).results["work"].result)
+    assert "expired before a worker took it" in str(expired.results["work"].result)
+    assert {run.wait(60).status for run in runs.values()} == {Status.COMPLETED}
+    outputs = "".join(worker.output() for worker in shop_site.workers)
+    assert outputs.count("task.discarded: task shop.slow") == 2
 
 
 def test_in_process_there_is_no_worker_to_send_it():

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,8 @@ from runner.definition import registry as public
 from runner.definition.registry import Registry, load
 from runner.errors import DefinitionError, NotFoundError
 from tests.graphs import ident, wired
+
+ROOT = Path(__file__).parents[2]
 
 
 def refund():
@@ -263,3 +268,31 @@ def test_a_graph_that_can_t_be_built_is_named_with_the_line(module):
         "graph 'refund' can't be built: JSONDecodeError: Expecting"
     )
     assert str(refused.value).endswith(" (graphs_of_a_test_0.py, line 4).")
+
+
+def test_a_module_may_import_the_models_of_a_django_project(tmp_path):
+    """Programs that Celery doesn't start set Django up, as its workers do; control: not without settings."""
+    app = tmp_path / "stock"
+    app.mkdir()
+    (app / "__init__.py").touch()
+    (app / "settings.py").write_text("SECRET_KEY = 'x'\nINSTALLED_APPS = ['stock']\n")
+    (app / "models.py").write_text(
+        "from django.db import models\n\n\nclass Item(models.Model):\n    pass\n"
+    )
+    (app / "graphs.py").write_text("from stock.models import Item\n")
+
+    def loaded(**environment):
+        return subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "from runner.definition.registry import load; load(['stock.graphs'])",
+            ],
+            env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    assert loaded(DJANGO_SETTINGS_MODULE="stock.settings").stderr == ""
+    assert "ImproperlyConfigured" in loaded().stderr
