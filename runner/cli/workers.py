@@ -88,11 +88,13 @@ def worker(
 @click.option(
     "--app",
     metavar="MODULE:APP",
-    help="The Celery app of your workers, whose broker is used (default: runner.celery:app).",
+    default="runner.celery:app",
+    show_default=True,
+    help="The Celery app of your workers, whose broker is used.",
 )
 @LOG_LEVEL
 @with_context
-def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
+def keeper(context: CommandContext, app: str, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
 
     A keeper does a worker's tasks other than running nodes: it applies answers and starts that come as
@@ -100,8 +102,7 @@ def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     RabbitMQ. Ready nodes stay in their queues until a worker takes them. With one or two keepers, workers
     can be scaled to zero while their queues are empty. It ends at SIGTERM within seconds.
     """
-    named = ["--app", app] if app else []
-    context.become("runner.celery.keeper", "--loglevel", loglevel, *named)
+    context.become("runner.celery.keeper", app, loglevel)
 
 
 @click.group()
