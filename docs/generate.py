@@ -25,7 +25,6 @@ from runner.cli.exits import CODES
 from runner.cli.program import WORDS, runner
 from runner.server import create_app
 from runner.server.problems import STATUSES
-from runner.store.redis.scripts import names as script_names
 from tests.cli.schemas import DOCUMENTS, PAGED, schema
 from tests.doors import matrix
 
@@ -575,7 +574,9 @@ def script_header(name: str) -> tuple[str, ...]:
 
 def script_callers() -> dict[str, list[tuple[str, str]]]:
     """Return for each script the functions that call it: file of the library, and name in it."""
-    callers: dict[str, list[tuple[str, str]]] = {name: [] for name in script_names()}
+    callers: dict[str, list[tuple[str, str]]] = {
+        file.stem: [] for file in sorted((PACKAGE / "store" / "lua").glob("*.lua"))
+    }
     for path in sorted((PACKAGE / "store").rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar
-
-import pydantic
+from typing import Any
 
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
@@ -18,9 +16,6 @@ from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatu
 
 SKEW = 60
 """Seconds by which the clocks of a door, a store and a worker may differ."""
-
-OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
-"""Operations that people can do on a question besides voting."""
 
 MOST_SIGNATURES = 64
 """Maximum number of one person's signatures on one question that are remembered at once."""
@@ -87,9 +82,9 @@ class Use:
 class Operation:
     """One operation on a question besides voting: see voting.py.
 
-    `kind` is one of `OPERATIONS`. `to` is the delegate of a vote, `until` (ms) the end of the
-    delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it was signed.
-    When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
+    `kind` is claim, release, delegate, comment or withdraw_vote. `to` is the delegate of a vote, `until`
+    (ms) the end of the delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it
+    was signed. When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
     operator who gives a vote to another person, with the reason in the comment.
     """
 
@@ -111,6 +106,7 @@ class Operation:
     by: str = ""
 
 
+@codec.strict
 @immutable
 class Standing:
     """Standing of a question's votes: the tally, and the effects of other operations.
@@ -122,8 +118,6 @@ class Standing:
     `escalated` counts the steps of escalation so far. `edited_at` (seconds since 1970) is when the
     edit that voided earlier votes was signed.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     v: int = 1
     tally: Tally = field(default_factory=Tally)

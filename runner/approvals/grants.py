@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import pydantic
+from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, digests, rules
 from runner.approvals.judgement import level_of
@@ -54,6 +52,7 @@ KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
 """Keywords of JSON Schema that can bound one argument of a grant's calls."""
 
 
+@codec.strict
 @immutable
 class Grant:
     """Terms of a grant: calls of one tool, or runs of one node, in some graphs.
@@ -63,8 +62,6 @@ class Grant:
     `requesters` are the keys of the people whose runs it is for, all runs if empty. `question` is
     the question on whose page it was made.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     id: str
     tenant: str
@@ -101,6 +98,7 @@ class Grant:
         )
 
 
+@codec.strict
 @immutable
 class GrantRecord:
     """A grant as it is stored, with the votes for it and its uses.
@@ -109,8 +107,6 @@ class GrantRecord:
     its signed `body`, or the groups and roles that the door saw. `revoked` has who revoked it,
     when, and why. `used_for` are the idempotency keys of its uses.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     grant: Grant
     rule: dict[str, Any]

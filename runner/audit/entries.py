@@ -87,7 +87,6 @@ def entry(
     type_: str,
     *,
     at: int,
-    partition: str = "",
     run: str = "",
     node: str = "",
     visit: int = 0,
@@ -98,7 +97,7 @@ def entry(
     hashes: Mapping[str, str] | None = None,
     outcome: Mapping[str, JSON] | None = None,
 ) -> dict[str, JSON]:
-    """Build an entry, leaving out empty parts. `hashes` become its `digests`.
+    """Build an entry, leaving out empty parts. `hashes` become its `digests`; the ledger adds its partition.
 
     The actor is stored as a principal's key, whichever form names it: "ana" is `human:|ana`.
     """
@@ -115,7 +114,7 @@ def entry(
             name: value for name, value in (outcome or {}).items() if value not in ("", None)
         },
     }
-    head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": partition, "type": type_}
+    head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": "", "type": type_}
     return head | {name: item for name, item in fields.items() if item}
 
 

@@ -7,7 +7,6 @@ beside its nodes.
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import socket
@@ -30,8 +29,6 @@ from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
 from runner.celery.threads import Archiver, Sweeper, WorkerThread, check_archive, check_audit
 from runner.errors import RunnerError
-
-log = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
 """Seconds between two checks whether the keeper is ready, or must stop."""

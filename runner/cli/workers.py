@@ -236,12 +236,11 @@ def worker_process(
     environment: Mapping[str, str],
     *,
     concurrency: int | None = None,
-    more: Sequence[str] = (),
     grace: float = GRACE,
 ) -> Iterator[WorkerProcess]:
     """Run a worker for the length of a `with` block, with these variables added to the environment."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
-        options = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
+        options = worker_command(concurrency=concurrency, more=["--loglevel", "info"])
         command = [sys.executable, "-m", *options]
         worker = WorkerProcess(command, Path(folder) / "worker.log", environment)
         try:

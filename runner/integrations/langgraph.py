@@ -362,14 +362,13 @@ class _Execution:
         """The tokens of this visit."""
         return add_usage(self._past.usage, self._callbacks.usage)
 
-    def saved(self, *, handed: bool = True) -> Saved:
-        """Return the state to store; if not `handed`, the graph lacks this execution's answers."""
-        questions = self._questions.document() if handed else self._past.questions
+    def saved(self) -> Saved:
+        """Return the state to store."""
         return Saved(
             {
                 **vars(self._past),
                 "begun": True,
-                "questions": questions,
+                "questions": self._questions.document(),
                 "usage": self.usage,
                 "library": installed("langgraph"),
                 "thread": self.saver.document(),

@@ -404,5 +404,9 @@ READ_ERRORS = (
 )
 """Errors of reading damaged or malformed data; a lost connection raises none of them."""
 
-STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
-"""Set as `__pydantic_config__` on each stored dataclass: an unknown field is an error."""
+
+def strict(cls: type[Document]) -> type[Document]:
+    """Have a stored dataclass read strictly: an unknown field, or another type, is an error."""
+    config = pydantic.ConfigDict(extra="forbid", strict=True)
+    cls.__pydantic_config__ = config  # type: ignore[attr-defined] # as pydantic names it
+    return cls

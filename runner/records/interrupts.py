@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
@@ -86,6 +86,7 @@ class InterruptStatus(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+@codec.strict
 @immutable
 class Interrupt:
     """A question to a person, asked by one visit of one node.
@@ -105,8 +106,6 @@ class Interrupt:
     eligible. `decision` and `effect` are the result of the votes; `used` records how the decision
     was used: the idempotency `key`, the `effect` and the time (`at`).
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     id: str
     name: str
@@ -629,9 +628,7 @@ def is_answers(prompt: object) -> bool:
     )
 
 
-def answer_value(
-    interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()
-) -> Any:
+def answer_value(interrupt: Interrupt, schema: object = None) -> Any:
     """Return the value of `interrupt()` in the code that asked: an `Approval` if it has a rule.
 
     Raises:
@@ -645,18 +642,12 @@ def answer_value(
         )
     if interrupt.status is InterruptStatus.EXPIRED:
         for answer in default_answer(interrupt):
-            return _approval(interrupt, "expired", schema, answer, votes)
+            return _approval(interrupt, "expired", schema, answer)
         raise expiry_error(interrupt)
-    return _approval(interrupt, interrupt.decision, schema, interrupt.response, votes)
+    return _approval(interrupt, interrupt.decision, schema, interrupt.response)
 
 
-def _approval(
-    interrupt: Interrupt,
-    decision: str,
-    schema: object,
-    response: JSON,
-    votes: Sequence[Mapping[str, Any]],
-) -> Any:
+def _approval(interrupt: Interrupt, decision: str, schema: object, response: JSON) -> Any:
     value = codec.unpack(response)
     if interrupt.rule is None:
         return typed_response(schema, value)
@@ -664,7 +655,7 @@ def _approval(
         decision == "approve" and interrupt.action is None
     )
     response = typed_response(schema, value) if has_schema else value
-    return Approval(decision, response, tuple(votes), interrupt.action)
+    return Approval(decision, response, action=interrupt.action)
 
 
 def typed_response(schema: object, response: Any) -> Any:

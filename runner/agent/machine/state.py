@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
-
-import pydantic
+from typing import Any, Literal
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
@@ -59,6 +57,7 @@ class CallStage(enum.StrEnum):
     DONE = "done"
 
 
+@codec.strict
 @immutable
 class HookPoint:
     """One firing of a hook event, whose data is read from the rest of the state.
@@ -67,8 +66,6 @@ class HookPoint:
     parked, and its data stays as it was before the first callback.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     event: str
     key: str
     number: int
@@ -76,6 +73,7 @@ class HookPoint:
     replayed: bool
 
 
+@codec.strict
 @immutable
 class Selection:
     """Call as left by the Before callbacks: the use to run, and the tool's name, if any.
@@ -83,21 +81,18 @@ class Selection:
     `registered` is true if the tool is the agent's own tool of that name.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     use: dict[str, JSON]
     tool: str | None
     registered: bool
 
 
+@codec.strict
 @immutable
 class Snapshot:
     """A finished attempt before the first After callback; every replay starts from it.
 
     `duration` is in seconds, or None if no tool ran.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     kind: Literal["success", "error", "cancelled", "unknown"]
     result: dict[str, JSON]
@@ -106,16 +101,16 @@ class Snapshot:
     duration: float | None
 
 
+@codec.strict
 @immutable
 class SubagentState:
     """The document and conversation of an agent used as a tool, inside its caller's document."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     document: dict[str, JSON]
     messages: list[JSON]
 
 
+@codec.strict
 @immutable
 class ToolCall:
     """One tool call of a reply; `use` is the model's request.
@@ -123,8 +118,6 @@ class ToolCall:
     With `question_ids` it is parked at its stage. `structured` is the structured output, if this
     call produced it.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     use: dict[str, JSON]
     attempt: int
@@ -150,11 +143,10 @@ class ToolCall:
         )
 
 
+@codec.strict
 @immutable
 class ModelReply:
     """A model's reply that isn't part of the conversation yet, or the error in its place."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     message: dict[str, JSON] | None
     stop_reason: str
@@ -163,17 +155,17 @@ class ModelReply:
     next_window: int | None
 
 
+@codec.strict
 @immutable
 class SessionStart:
     """The session when the invocation began: its id, the number of messages, and the user state."""
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     id: str
     length: int
     user_state: dict[str, JSON]
 
 
+@codec.strict
 @immutable
 class AgentState:
     """The state of an agent in one visit of its node.
@@ -182,8 +174,6 @@ class AgentState:
     around the pass. `turn` counts turns of the loop, `attempt` the model calls of one turn.
     `window` is the index of the first message the model sees, `length` the number of messages.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     v: Literal[1]
     visit: int
