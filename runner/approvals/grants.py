@@ -32,7 +32,7 @@ from runner.records.nested_schemas import part, pointer_step
 from runner.records.run import outermost
 
 if TYPE_CHECKING:
-    from runner.approvals.proofs import VerificationKey
+    from runner.approvals.proofs import VerificationKeys
 
 GRANT = "grant:"
 """Prefix of a grant's name in messages and uses, which otherwise name a question."""
@@ -410,7 +410,7 @@ def judge(
     requester: Requester,
     answered: Mapping[str, frozenset[str]],
     *,
-    keys: Callable[[], Mapping[str, VerificationKey]],
+    keys: Callable[[], VerificationKeys],
     now: int,
 ) -> str:
     """Return why a grant does not hold for a run, or ""; `rule` comes from the code, `now` is in ms.
@@ -449,7 +449,7 @@ def judge(
     return ""
 
 
-def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> bool:
+def is_over(record: GrantRecord, keys: VerificationKeys, now: int) -> bool:
     """Return whether a grant's time is over (`now` in ms), or a key that signed it was revoked.
 
     A grant is for calls to come: from its revocation on, a key grants nothing.
@@ -462,9 +462,7 @@ def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) 
     )
 
 
-def _signed_by(
-    vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey]
-) -> Voter:
+def _signed_by(vote: Mapping[str, Any], grant: Grant, keys: VerificationKeys) -> Voter:
     """Return the voter who signed a vote for a grant.
 
     Raises:

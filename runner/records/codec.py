@@ -52,6 +52,8 @@ MAX_INTEGER = 2**63 - 1
 JSON = Any
 """Plain JSON data, as stored; it is `Any` because a recursive type doesn't help its readers."""
 
+JSONObject = dict[str, JSON]
+
 Document = TypeVar("Document")
 
 
@@ -185,7 +187,7 @@ def _pack_text(text: str, which: str, path: Path) -> str:
 def _pack_mapping(
     value: Mapping[Any, object], path: Path, depth: int, special: list[object]
 ) -> JSON:
-    items: dict[str, JSON] = {}
+    items: JSONObject = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise UnstorableError(
@@ -305,7 +307,7 @@ def _input_data(model: pydantic.BaseModel) -> JSON:
     return data
 
 
-def without_none(values: Mapping[str, JSON]) -> dict[str, JSON]:
+def without_none(values: Mapping[str, JSON]) -> JSONObject:
     """Copy a mapping without its None values."""
     return {name: value for name, value in values.items() if value is not None}
 
@@ -339,7 +341,7 @@ def load_json(data: bytes | str) -> JSON:
     return value
 
 
-def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+def _unique(pairs: list[tuple[str, JSON]]) -> JSONObject:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise ValueError("an object has the same key twice")

@@ -29,7 +29,7 @@ from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, failures, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.payloads import Payload, without_reason
 from runner.records.run import VisitEntry
 
@@ -409,21 +409,21 @@ def title_of(interrupt: Interrupt) -> str:
     return filled(template, args)
 
 
-def policy_of(interrupt: Interrupt) -> dict[str, JSON]:
+def policy_of(interrupt: Interrupt) -> JSONObject:
     """Return the data hashed as the policy of a question with a rule."""
     lifetime = interrupt.expires_in
     expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
     return digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
 
 
-def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
+def preimages(interrupt: Interrupt) -> dict[str, JSONObject]:
     """Return the data hashed for a question with a rule, by digest; see `approvals/digests.py`.
 
     Raises:
         UnstorableError: it has values that other languages would read differently.
     """
     asked_in, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
-    question: dict[str, JSON] = {
+    question: JSONObject = {
         "id": interrupt.id,
         "run": interrupt.run_id,
         "root": asked_in.get("root", ""),
@@ -523,7 +523,7 @@ class Decision:
         """
         if not self.decision:
             return self
-        answers: dict[str, JSON] = {"respond": self.response}
+        answers: JSONObject = {"respond": self.response}
         if self.response is None or self.response is True:
             answers |= {"approve": True, "reject": False}
         voter = self.decider()
@@ -687,7 +687,7 @@ def check_lifetime(expires_in: object, field: str) -> None:
 
 def checked_on_expire(
     value: object,
-    schema: dict[str, JSON] | None,
+    schema: JSONObject | None,
     routes: Sequence[str],
     field: str,
     model: object = None,

@@ -15,7 +15,7 @@ from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt, usual_dropped
 
@@ -81,7 +81,7 @@ class Selection:
     `registered` is true if the tool is the agent's own tool of that name.
     """
 
-    use: dict[str, JSON]
+    use: JSONObject
     tool: str | None
     registered: bool
 
@@ -95,7 +95,7 @@ class Snapshot:
     """
 
     kind: Literal["success", "error", "cancelled", "unknown"]
-    result: dict[str, JSON]
+    result: JSONObject
     exception: ErrorRecord | None
     cancel_message: str | None
     duration: float | None
@@ -106,7 +106,7 @@ class Snapshot:
 class SubagentState:
     """The document and conversation of an agent used as a tool, inside its caller's document."""
 
-    document: dict[str, JSON]
+    document: JSONObject
     messages: list[JSON]
 
 
@@ -119,14 +119,14 @@ class ToolCall:
     call produced it.
     """
 
-    use: dict[str, JSON]
+    use: JSONObject
     attempt: int
     stage: CallStage
     question_ids: list[str]
     replayed: bool
     selection: Selection | None
     snapshot: Snapshot | None
-    result: dict[str, JSON] | None
+    result: JSONObject | None
     subagent: SubagentState | None
     structured: JSON
 
@@ -148,7 +148,7 @@ class ToolCall:
 class ModelReply:
     """A model's reply that isn't part of the conversation yet, or the error in its place."""
 
-    message: dict[str, JSON] | None
+    message: JSONObject | None
     stop_reason: str
     exception: ErrorRecord | None
     fault: Literal["", "throttled", "overflow", "other"]
@@ -162,7 +162,7 @@ class SessionStart:
 
     id: str
     length: int
-    user_state: dict[str, JSON]
+    user_state: JSONObject
 
 
 @codec.strict
@@ -194,8 +194,8 @@ class AgentState:
     announced: bool
     questions: dict[str, Interrupt]
     usage: dict[str, int]
-    model_state: dict[str, JSON]
-    user_state: dict[str, JSON]
+    model_state: JSONObject
+    user_state: JSONObject
     window: int
     length: int
     forced: bool
@@ -206,7 +206,7 @@ class AgentState:
     session: SessionStart | None
 
 
-def new_state(visit: int, user_state: dict[str, JSON], length: int) -> AgentState:
+def new_state(visit: int, user_state: JSONObject, length: int) -> AgentState:
     """Return the state of an agent before its first invocation, with `length` messages."""
     return AgentState(
         v=1,
@@ -284,7 +284,7 @@ def add_usage(counts: dict[str, int], usage: dict[str, int]) -> dict[str, int]:
     return {name: counts.get(name, 0) + usage.get(name, 0) for name in {**counts, **usage}}
 
 
-def to_document(state: AgentState) -> dict[str, JSON]:
+def to_document(state: AgentState) -> JSONObject:
     """Return the state as JSON data for storage."""
     document: dict[str, Any] = codec.load_json(codec.encode(state))
     for question in document["questions"].values():
@@ -292,7 +292,7 @@ def to_document(state: AgentState) -> dict[str, JSON]:
     return document
 
 
-def from_document(document: dict[str, JSON]) -> AgentState:
+def from_document(document: JSONObject) -> AgentState:
     """Read stored data.
 
     Raises:
