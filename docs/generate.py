@@ -399,6 +399,7 @@ def _annotation(value: Any) -> str:
     if value is inspect.Signature.empty:
         return ""
     text = value if isinstance(value, str) else inspect.formatannotation(value)
+    text = text.replace("JSONObject", "dict[str, JSON]")
     # The mark of a payload is for people who may not read it, not for the code that has the value.
     return re.sub(r"^(?:Payload|Annotated)\[(.+?)(?:, without_reason\(.+\))?\]$", r"\1", text)
 
@@ -572,11 +573,14 @@ def script_header(name: str) -> tuple[str, ...]:
     return tuple(re.sub(r"([<*_])", r"\\\1", part) for part in match.groups())
 
 
+def script_names() -> list[str]:
+    """List the Lua scripts of the store."""
+    return sorted(file.stem for file in (PACKAGE / "store" / "lua").glob("*.lua"))
+
+
 def script_callers() -> dict[str, list[tuple[str, str]]]:
     """Return for each script the functions that call it: file of the library, and name in it."""
-    callers: dict[str, list[tuple[str, str]]] = {
-        file.stem: [] for file in sorted((PACKAGE / "store" / "lua").glob("*.lua"))
-    }
+    callers: dict[str, list[tuple[str, str]]] = {name: [] for name in script_names()}
     for path in sorted((PACKAGE / "store").rglob("*.py")):
         file = path.relative_to(PACKAGE).as_posix()
         for function, node in functions(ast.parse(path.read_text(encoding="utf-8"))):

@@ -170,16 +170,14 @@ def _votes(question: QuestionView) -> str:
 
 
 def _row(question: QuestionView) -> tuple[object, ...]:
-    people, asked_at = ",".join(question.assignees), stamp(question.asked_at)
-    reason = compact(question.reason)
     row = (
         question.id,
         question.run_id,
         question.node_id,
         question.name,
-        people,
-        asked_at,
-        reason,
+        ",".join(question.assignees),
+        stamp(question.asked_at),
+        compact(question.reason),
     )
     return (*row, votes) if (votes := _votes(question)) else row
 

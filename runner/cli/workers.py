@@ -136,16 +136,18 @@ def list_workers(context: CommandContext) -> None:
 
 
 def _row(view: WorkerView) -> tuple[object, ...]:
-    busy, queues, graphs = (
+    return (
+        view.name,
+        view.state,
         f"{view.busy}/{view.slots}",
+        view.pool,
         " ".join(view.queues),
         " ".join(view.graphs),
+        clock_time(view.seen),
     )
-    return view.name, view.state, busy, view.pool, queues, graphs, clock_time(view.seen)
 
 
 def _cells(view: WorkerView) -> tuple[object, ...]:
-    queues, graphs, seen_at = ",".join(view.queues), ",".join(view.graphs), stamp(view.seen)
     return (
         view.name,
         view.pid,
@@ -153,9 +155,9 @@ def _cells(view: WorkerView) -> tuple[object, ...]:
         view.busy,
         view.slots,
         view.pool,
-        queues,
-        graphs,
-        seen_at,
+        ",".join(view.queues),
+        ",".join(view.graphs),
+        stamp(view.seen),
     )
 
 
