@@ -25,7 +25,6 @@ from runner.cli.exits import CODES
 from runner.cli.program import WORDS, runner
 from runner.server import create_app
 from runner.server.problems import STATUSES
-from runner.store.redis.scripts import names as script_names
 from tests.cli.schemas import DOCUMENTS, schema
 from tests.doors import matrix
 
@@ -423,6 +422,7 @@ def _annotation(value: Any) -> str:
     if value is inspect.Signature.empty:
         return ""
     text = value if isinstance(value, str) else inspect.formatannotation(value)
+    text = text.replace("JSONObject", "dict[str, JSON]")
     # The mark of a payload is for people who may not read it, not for the code that has the value.
     return re.sub(r"^(?:Payload|Annotated)\[(.+?)(?:, without_reason\(.+\))?\]$", r"\1", text)
 
@@ -543,6 +543,11 @@ def script_purpose(name: str) -> str:
             f"the comment of {name}.lua lacks its purpose, keys, arguments or words"
         )
     return re.sub(r"([<*_])", r"\\\1", match[1])
+
+
+def script_names() -> list[str]:
+    """List the Lua scripts of the store."""
+    return sorted(file.stem for file in (PACKAGE / "store" / "lua").glob("*.lua"))
 
 
 def script_callers() -> dict[str, list[tuple[str, str]]]:

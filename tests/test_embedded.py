@@ -20,6 +20,7 @@ from runner.dev.embedded import (
     find_server,
 )
 from runner.errors import StoreError
+from tests.tcp_store import tcp_store
 from tests.waiting import wait_until
 
 OWNER = """
@@ -101,7 +102,7 @@ def test_a_forked_child_leaves_the_store_alone():
 
 def test_the_store_outlives_the_thread_that_started_it():
     """A store belongs to the process, not to the thread that happened to start it."""
-    store = EmbeddedStore(find_server(), appendonly=False, directory=None, tcp=False)
+    store = EmbeddedStore(find_server(), appendonly=False, directory=None)
     starter = threading.Thread(target=store.start)
     starter.start()
     starter.join()
@@ -159,8 +160,8 @@ def test_a_directory_keeps_its_data_and_serves_one_store(tmp_path):
 
 
 def test_a_loopback_port_needs_the_password():
-    """With `tcp` all three addresses work, and none without the password."""
-    with embedded_store(tcp=True) as store:
+    """All three addresses work, and none without the password."""
+    with tcp_store() as store:
         with redis.Redis.from_url(store.tcp_url) as client:
             assert client.ping()
         assert ping(store)
@@ -247,7 +248,6 @@ def test_redis_url_is_an_empty_database(redis_url, turn):
 
 
 def test_the_private_store_has_no_tcp_port():
-    """Without `tcp` nothing listens but the private socket."""
+    """Nothing listens but the private socket."""
     with embedded_store() as store, redis.Redis.from_url(store.url) as client:
-        assert store.tcp_url is None
         assert client.config_get("port") == {"port": "0"}

@@ -42,7 +42,7 @@ from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
 from runner.records.checkpoints import session_key, session_of
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -211,7 +211,7 @@ class Agent:
         state = begin_in_session(past, number, prompt, key, session)
         return state, [*own_messages, *session.messages], 0
 
-    def abandon(self, document: dict[str, JSON]) -> None:
+    def abandon(self, document: JSONObject) -> None:
         """End work that tools began elsewhere for calls of a stored state that won't continue."""
         async_loop.run(abandon_calls(self._config.tools, document))
 
@@ -354,7 +354,7 @@ class DirectCalls:
     def __init__(self, agent: Agent, run_id: str) -> None:
         self._agent = agent
         self._run_id = run_id
-        self._document: dict[str, JSON] | None = None
+        self._document: JSONObject | None = None
         self._config = agent.config
         self._sums: dict[str, str] = {}
         self._visits = 0

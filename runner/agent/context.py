@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 from runner.records import codec
 from runner.records.asking import Asker, typed_interrupt
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Interrupt, InterruptOptions, usual_dropped
 
 
@@ -17,7 +17,7 @@ class UserState:
     """An agent's state: JSON values by name, kept across pauses and visits."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
-        self._values: dict[str, JSON] = {}
+        self._values: JSONObject = {}
         for key, value in (values or {}).items():
             self.set(key, value)
 
@@ -39,11 +39,11 @@ class UserState:
         """Delete a value, if it is set."""
         self._values = {name: value for name, value in self._values.items() if name != key}
 
-    def document(self) -> dict[str, JSON]:
+    def document(self) -> JSONObject:
         return self._values
 
     @classmethod
-    def restored(cls, document: dict[str, JSON]) -> UserState:
+    def restored(cls, document: JSONObject) -> UserState:
         state = cls()
         state._values = document
         return state
@@ -179,7 +179,7 @@ class AgentResult:
             return codec.plain(self.structured_output)
         return "\n".join(_texts(self.message))
 
-    def to_document(self) -> dict[str, JSON]:
+    def to_document(self) -> JSONObject:
         """Return the packed form for storage."""
         return {
             "type": "agent_result",

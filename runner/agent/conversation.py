@@ -21,7 +21,7 @@ from runner.agent.machine.tool_calls import error_result
 from runner.errors import UsageError
 from runner.records import codec
 from runner.records.checkpoints import Remembered, Saved, Session
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 
 ROLES = frozenset({"user", "assistant"})
 UNFINISHED = "The call was not finished: the invocation that made it ended before."
@@ -62,7 +62,7 @@ def _is_message(item: Any) -> bool:
     )
 
 
-def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
+def redacted_content(message: JSONObject, text: str) -> list[JSON]:
     """Replace a message's text; tool results keep their places, because every call needs one."""
     blocks = [block for block in message["content"] if "toolResult" in block]
     if not blocks:
@@ -75,9 +75,7 @@ def redacted_content(message: dict[str, JSON], text: str) -> list[JSON]:
 # -- the start of an invocation ----------------------------------------------------------------------
 
 
-def past_state(
-    document: dict[str, JSON] | None, user_state: dict[str, JSON], length: int
-) -> AgentState:
+def past_state(document: JSONObject | None, user_state: JSONObject, length: int) -> AgentState:
     """Return the stored state, or the state of an agent without a past, with `length` messages.
 
     Raises:

@@ -24,7 +24,7 @@ from runner.approvals.digests import Action
 from runner.errors import InterruptRaised, UsageError
 from runner.records import codec, failures
 from runner.records.asking import Asker
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Address, answers_from, is_answers
 
@@ -188,7 +188,7 @@ class HookEvents:
 
     def changes(
         self, command: FireHook, event: hooks.AgentEvent, state: AgentState
-    ) -> dict[str, JSON]:
+    ) -> JSONObject:
         """Return the changes made by callbacks, checked and packed.
 
         Raises:
@@ -212,9 +212,7 @@ class HookEvents:
                 return {"end_turn": codec.pack(event.end_turn, "end_turn")}
         return {name: codec.pack(getattr(event, name), name) for name in event.writable}
 
-    def _selection(
-        self, command: FireHook, event: hooks.BeforeToolCallEvent
-    ) -> dict[str, JSON]:
+    def _selection(self, command: FireHook, event: hooks.BeforeToolCallEvent) -> JSONObject:
         tool = event.selected_tool
         if tool is not None and not isinstance(tool, AgentTool):
             raise UsageError(f"a callback selected {tool!r}, which isn't a tool.")
@@ -231,7 +229,7 @@ class HookEvents:
         }
 
 
-def _resume(resume: Any, state: AgentState) -> dict[str, JSON]:
+def _resume(resume: Any, state: AgentState) -> JSONObject:
     if resume is None:
         return {}
     waiting = open_questions(state)

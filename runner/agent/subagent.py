@@ -23,7 +23,7 @@ from runner.approvals.ballots import Use
 from runner.errors import UsageError
 from runner.records import codec, failures
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Interrupt
 
 
@@ -37,7 +37,7 @@ class SubagentTool:
         config: AgentConfig,
         description: str | None,
         messages: list[JSON],
-        user_state: dict[str, JSON],
+        user_state: JSONObject,
     ) -> None:
         self.config, self._messages, self._user_state = config, messages, user_state
         self.tool_name = config.name
@@ -152,7 +152,7 @@ class SubagentCheckpointer:
         await self._post(SubagentAsked(self._key, list(questions), self.state_with(checkpoint)))
 
 
-async def abandon_calls(tools: Mapping[str, Any], document: dict[str, JSON]) -> None:
+async def abandon_calls(tools: Mapping[str, Any], document: JSONObject) -> None:
     """End work that an agent's tools, and the tools of its subagents, have begun elsewhere."""
     for call in past_state(document, {}, 0).calls:
         tool: Any = tools.get(call.selection.tool or "") if call.selection else None

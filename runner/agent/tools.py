@@ -39,7 +39,7 @@ from runner.approvals.policies import ApprovalPolicy
 from runner.approvals.rules import Rule
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Judge
 
 CONTEXT_PARAMETER = "tool_context"
@@ -200,7 +200,7 @@ class FunctionTool(Generic[Parameters, Returned]):
             else signature_schema
         )
 
-    def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
+    def whole(self, tool_input: Mapping[str, Any]) -> JSONObject:
         """Return the arguments as the function gets them; see `Signature.whole`."""
         from_signature = self._signature.whole(tool_input)
         return (
@@ -225,7 +225,7 @@ def _input_schema(tool: Any) -> dict[str, Any]:
     return schema
 
 
-def whole_arguments(tool: AgentTool, tool_input: Any) -> dict[str, JSON]:
+def whole_arguments(tool: AgentTool, tool_input: Any) -> JSONObject:
     """Return a call's validated arguments, so that people are shown exactly what the tool gets.
 
     Raises:
@@ -267,14 +267,14 @@ def _object(tool_input: Any) -> Mapping[str, Any]:
     return tool_input
 
 
-def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, JSON]:
+def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> JSONObject:
     properties = schema.get("properties", {})
     defaults = {
         name: property_schema["default"]
         for name, property_schema in properties.items()
         if "default" in _part(property_schema)
     }
-    whole: dict[str, JSON] = codec.plain({**defaults, **tool_input})
+    whole: JSONObject = codec.plain({**defaults, **tool_input})
     return whole
 
 
@@ -470,7 +470,7 @@ def _is_content(value: Any) -> bool:
     )
 
 
-def replaced_result(value: Any, name: str) -> dict[str, JSON]:
+def replaced_result(value: Any, name: str) -> JSONObject:
     """Check a callback's replacement for a tool's result.
 
     Raises:
@@ -608,7 +608,7 @@ class Signature:
         validated_input = self.model.model_validate(tool_input)
         return {name: getattr(validated_input, field) for field, name in self._names.items()}
 
-    def whole(self, tool_input: Mapping[str, Any]) -> dict[str, JSON]:
+    def whole(self, tool_input: Mapping[str, Any]) -> JSONObject:
         """Check an input and return it as the function gets it, as JSON data with all defaults.
 
         Raises:
@@ -617,7 +617,7 @@ class Signature:
                 that reads back as the same value, or a default differs each time.
         """
         validated_input = self.model.model_validate(tool_input)
-        whole: dict[str, JSON] = _as_json(
+        whole: JSONObject = _as_json(
             validated_input.model_dump(by_alias=True, round_trip=True, warnings=False)
         )
         if any(

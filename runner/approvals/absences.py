@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Any, ClassVar
-
-import pydantic
+from typing import Any
 
 from runner.approvals import rules
 from runner.approvals.ballots import escalated
@@ -29,6 +27,7 @@ LONGEST = 366 * 86_400_000
 MOST_ONLY = 20
 
 
+@codec.strict
 @immutable
 class Absence:
     """Absence of a person (`by`), the person who may vote for them (`to`), and its begin and end (ms).
@@ -36,8 +35,6 @@ class Absence:
     `only` limits the loan to votes that they have by these selectors, such as "group:finance".
     `groups` and `roles` are theirs as the door knew them; `body` is the message as they signed it.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     by: str
     to: str

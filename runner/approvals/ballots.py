@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar
-
-import pydantic
+from typing import Any
 
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 
 SKEW = 60
 """Seconds by which the clocks of a door, a store and a worker may differ."""
-
-OPERATIONS = ("claim", "release", "delegate", "comment", "withdraw_vote")
-"""Operations that people can do on a question besides voting."""
 
 MOST_SIGNATURES = 64
 """Maximum number of one person's signatures on one question that are remembered at once."""
@@ -87,9 +82,9 @@ class Use:
 class Operation:
     """One operation on a question besides voting: see voting.py.
 
-    `kind` is one of `OPERATIONS`. `to` is the delegate of a vote, `until` (ms) the end of the
-    delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it was signed.
-    When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
+    `kind` is claim, release, delegate, comment or withdraw_vote. `to` is the delegate of a vote, `until`
+    (ms) the end of the delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it
+    was signed. When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
     operator who gives a vote to another person, with the reason in the comment.
     """
 
@@ -111,6 +106,7 @@ class Operation:
     by: str = ""
 
 
+@codec.strict
 @immutable
 class Standing:
     """Standing of a question's votes: the tally, and the effects of other operations.
@@ -122,8 +118,6 @@ class Standing:
     `escalated` counts the steps of escalation so far. `edited_at` (seconds since 1970) is when the
     edit that voided earlier votes was signed.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     v: int = 1
     tally: Tally = field(default_factory=Tally)
@@ -219,7 +213,7 @@ def lent(
     return int(loan["stage"]) if may else None
 
 
-def loan(operation: Operation, stage: int) -> dict[str, JSON]:
+def loan(operation: Operation, stage: int) -> JSONObject:
     """Return the record kept for a stand-in: whom they vote for, in which stage, and the lender's message."""
     body = operation.lent.get("body", operation.body)
     return {
@@ -271,7 +265,7 @@ def jti_of(operation: Ballot | Operation) -> JSON:
     return proof_of(operation).get("jti")
 
 
-def signatures(voter_record: Mapping[str, Any], now: int) -> dict[str, JSON]:
+def signatures(voter_record: Mapping[str, Any], now: int) -> JSONObject:
     """Return a person's remembered signatures: the expiry by jti, as long as a door may still take them."""
     ends_by_jti: Mapping[str, int] = voter_record.get("jtis", {})
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
@@ -373,7 +367,7 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
 
 def signed_in(
     operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return a person's part with the signature of this operation added."""
     ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
@@ -393,7 +387,7 @@ def part_of(
     vote: Mapping[str, Any],
     vote_receipt: Receipt,
     nonce: str,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the stored part of a voter: which vote is theirs, and its receipt for a repeat."""
     return {
         **signed_in(ballot, voter_record, vote["at"]),
@@ -419,7 +413,7 @@ def voted(
     vote_receipt: Receipt,
     voter_record: Mapping[str, Any],
     response: JSON,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the data of a vote's event; `voter_record` is the voter's part before it.
 
     `response` is the content of an edit or an answer, if short.
@@ -449,10 +443,10 @@ METHODS = ("asserted", "service", "login", "signature")
 """Ways to authenticate a voter, by level; a passkey's signature is "webauthn"."""
 
 
-def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
+def identity(ballot: Ballot | Operation) -> JSONObject:
     """Return the voter's identity for an event's data: the proof, and when they were authenticated (ms)."""
     voter, proof = ballot.voter, ballot.body.get("proof")
-    data: dict[str, JSON] = {
+    data: JSONObject = {
         "by": (isinstance(ballot, Operation) and ballot.by) or voter.principal.key,
         "level": voter.level,
         "method": METHODS[voter.level],
@@ -471,7 +465,7 @@ def identity(ballot: Ballot | Operation) -> dict[str, JSON]:
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:
     """Return the answer that an accepted vote gives to its question."""
     decision = decision_of(question, count)
-    rejection: dict[str, JSON] = {"rejected": ballot.comment}
+    rejection: JSONObject = {"rejected": ballot.comment}
     return Decision(
         ballot.interrupt_id,
         rejection if decision == "reject" else ballot.response,
@@ -504,7 +498,7 @@ def _key_of(responder: str) -> str:
 
 def stored_vote(
     ballot: Ballot, vote: rules.Vote, number: int, position: tuple[str, int, int], now: int
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return a vote as it is stored: `position` is the selector that it used, its stage and its round."""
     voter, (selector, stage, round_) = ballot.voter, position
     return {

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.errors import UsageError
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.store.requests import new_nonce
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-    from runner.approvals.proofs import VerificationKey
+    from runner.approvals.proofs import VerificationKeys
 
 STAMP = tuple[int, int, int]
 
@@ -59,9 +59,9 @@ class DecisionKeys:
         self._path = path
         self._lock = threading.Lock()
         self._stamp: STAMP | None = None
-        self._keys: Mapping[str, VerificationKey] = {}
+        self._keys: VerificationKeys = {}
 
-    def read(self) -> Mapping[str, VerificationKey]:
+    def read(self) -> VerificationKeys:
         """Return the keys by `kid`, read again if the file has changed; none if no file is set.
 
         Raises:
@@ -127,7 +127,7 @@ class SigningKey:
         *,
         login: Mapping[str, JSON] | None = None,
         now: float | None = None,
-    ) -> dict[str, JSON]:
+    ) -> JSONObject:
         """Return a message with its proof: an answer of version 2, or a start with a requester.
 
         `login` holds facts that the door has checked: `auth_time` (seconds since 1970), `acr`, and
@@ -138,7 +138,7 @@ class SigningKey:
             UnstorableError: other languages would read a value as a different one.
         """
         moment = time.time() if now is None else now
-        proof: dict[str, JSON] = proofs().sign(
+        proof: JSONObject = proofs().sign(
             body, self.key, self.kid, now=moment, jti=new_nonce(), login=login
         )
         return proof

@@ -16,7 +16,7 @@ import rfc8785
 from runner.errors import UnstorableError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
 """Prefix of the JSON: digests of two kinds never coincide."""
@@ -71,7 +71,7 @@ class Action:
     args: Mapping[str, Any]
     schema: Mapping[str, Any] | None = None
 
-    def preimage(self) -> dict[str, JSON]:
+    def preimage(self) -> JSONObject:
         """Return the object that is hashed."""
         return {
             "tenant": self.tenant,
@@ -88,6 +88,6 @@ class Action:
         return digest("action", self.preimage(), f"the call of {self.tool!r}")
 
 
-def policy(rule: JSON, on_expire: JSON, expires_at: int | None, risk: str) -> dict[str, JSON]:
+def policy(rule: JSON, on_expire: JSON, expires_at: int | None, risk: str) -> JSONObject:
     """Return the object hashed as a question's policy: the rule, and the outcome without a decision."""
     return {"rule": rule, "on_expire": on_expire, "expires_at": expires_at, "risk": risk}

@@ -26,7 +26,7 @@ from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.records import validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.payloads import Payload, without_reason
@@ -177,7 +177,7 @@ def _schema(question: Interrupt) -> Mapping[str, Any]:
     }
 
 
-def _shape(value: JSON) -> dict[str, JSON]:
+def _shape(value: JSON) -> JSONObject:
     return {"type": "number"} if type(value) in {int, float} else {}
 
 
@@ -204,9 +204,7 @@ def _check_graphs(engine: Engine, grant: Grant) -> None:
             )
 
 
-def message(
-    record: GrantRecord, decision: str, by: Principal, comment: str = ""
-) -> dict[str, JSON]:
+def message(record: GrantRecord, decision: str, by: Principal, comment: str = "") -> JSONObject:
     """Return the message of a vote for a grant, as it is signed."""
     name, digest = GRANT + record.grant.id, record.grant.digest()
     return vote_body(name, decision, by, digest=digest, comment=comment)

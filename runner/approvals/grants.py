@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
-from typing import TYPE_CHECKING, Any, ClassVar
-
-import pydantic
+from typing import TYPE_CHECKING, Any
 
 from runner.approvals import ballots, digests, rules
 from runner.approvals.judgement import level_of
@@ -34,7 +32,7 @@ from runner.records.nested_schemas import part, pointer_step
 from runner.records.run import outermost
 
 if TYPE_CHECKING:
-    from runner.approvals.proofs import VerificationKey
+    from runner.approvals.proofs import VerificationKeys
 
 GRANT = "grant:"
 """Prefix of a grant's name in messages and uses, which otherwise name a question."""
@@ -54,6 +52,7 @@ KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
 """Keywords of JSON Schema that can bound one argument of a grant's calls."""
 
 
+@codec.strict
 @immutable
 class Grant:
     """Terms of a grant: calls of one tool, or runs of one node, in some graphs.
@@ -63,8 +62,6 @@ class Grant:
     `requesters` are the keys of the people whose runs it is for, all runs if empty. `question` is
     the question on whose page it was made.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     id: str
     tenant: str
@@ -101,6 +98,7 @@ class Grant:
         )
 
 
+@codec.strict
 @immutable
 class GrantRecord:
     """A grant as it is stored, with the votes for it and its uses.
@@ -109,8 +107,6 @@ class GrantRecord:
     its signed `body`, or the groups and roles that the door saw. `revoked` has who revoked it,
     when, and why. `used_for` are the idempotency keys of its uses.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     grant: Grant
     rule: dict[str, Any]
@@ -414,7 +410,7 @@ def judge(
     requester: Requester,
     answered: Mapping[str, frozenset[str]],
     *,
-    keys: Callable[[], Mapping[str, VerificationKey]],
+    keys: Callable[[], VerificationKeys],
     now: int,
 ) -> str:
     """Return why a grant does not hold for a run, or ""; `rule` comes from the code, `now` is in ms.
@@ -453,7 +449,7 @@ def judge(
     return ""
 
 
-def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) -> bool:
+def is_over(record: GrantRecord, keys: VerificationKeys, now: int) -> bool:
     """Return whether a grant's time is over (`now` in ms), or a key that signed it was revoked.
 
     A grant is for calls to come: from its revocation on, a key grants nothing.
@@ -466,9 +462,7 @@ def is_over(record: GrantRecord, keys: Mapping[str, VerificationKey], now: int) 
     )
 
 
-def _signed_by(
-    vote: Mapping[str, Any], grant: Grant, keys: Mapping[str, VerificationKey]
-) -> Voter:
+def _signed_by(vote: Mapping[str, Any], grant: Grant, keys: VerificationKeys) -> Voter:
     """Return the voter who signed a vote for a grant.
 
     Raises:

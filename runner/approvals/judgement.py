@@ -31,7 +31,7 @@ from runner.records import codec, interrupts
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 if TYPE_CHECKING:
-    from runner.approvals.proofs import Proved, VerificationKey
+    from runner.approvals.proofs import Proved, VerificationKeys
 
 PARTITION = 2
 """Number of characters in a run id that name its partition."""
@@ -52,7 +52,7 @@ class Evidence:
     votes: Sequence[Mapping[str, Any]] = ()
     requester: Mapping[str, Any] | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    keys: Callable[[], Mapping[str, VerificationKey]] = dict
+    keys: Callable[[], VerificationKeys] = dict
     root: str = ""
     began: int = 0
     plain_issuer: str = ""
@@ -279,7 +279,7 @@ def _proved(
     body: Mapping[str, Any],
     question: Interrupt,
     evidence: Evidence,
-    keys: Mapping[str, VerificationKey],
+    keys: VerificationKeys,
     edit_time: int = 0,
     *,
     effective: int = 0,
@@ -367,9 +367,7 @@ def _check_stated(
         )
 
 
-def requester_level(
-    requester: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
-) -> int:
+def requester_level(requester: Mapping[str, Any], keys: VerificationKeys, root: str) -> int:
     """Return the level at which it is proven who asked for a run, `root` or one inside it."""
     body = requester.get("body")
     if not body or not keys:
@@ -383,9 +381,7 @@ def requester_level(
     return level if root[PARTITION:] == run_name(body) else 0
 
 
-def requester_of(
-    stored: Mapping[str, Any], keys: Mapping[str, VerificationKey], root: str
-) -> Requester:
+def requester_of(stored: Mapping[str, Any], keys: VerificationKeys, root: str) -> Requester:
     """Return the requester of the outermost run `root`: according to the signature of its start, if any."""
     level = requester_level(stored, keys, root)
     key = Principal.read(stored["body"]["requester"]).key if level else stored["principal"]
@@ -394,7 +390,7 @@ def requester_of(
 
 
 def _requesters(
-    rule: Rule, question: Interrupt, evidence: Evidence, keys: Mapping[str, VerificationKey]
+    rule: Rule, question: Interrupt, evidence: Evidence, keys: VerificationKeys
 ) -> frozenset[str]:
     """Return who asked for the run; if the rule excludes them, by a proof that holds for this run."""
     people = frozenset({question.requester, *question.on_behalf_of})

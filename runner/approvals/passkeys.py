@@ -19,6 +19,7 @@ from runner.approvals.proofs import (
     VERIFIED,
     ProofRefused,
     VerificationKey,
+    VerificationKeys,
     challenge_of,
     decoded,
     encoded,
@@ -26,7 +27,7 @@ from runner.approvals.proofs import (
 from runner.errors import RunnerError, needs_extra
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 
 with needs_extra("audit", "signed decisions"):
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -52,7 +53,7 @@ class SignatureRequest:
 
 
 def passkeys_of(
-    keys: Mapping[str, VerificationKey], principal: str, origin: str, now: float
+    keys: VerificationKeys, principal: str, origin: str, now: float
 ) -> list[VerificationKey]:
     """List the passkeys with which a principal can sign at an origin now (seconds since 1970)."""
     return [
@@ -73,7 +74,7 @@ def signature_request(
     That time is also when the owner was authenticated: the device verifies them at each signature.
     """
     issued_at = int(now)
-    proof: dict[str, JSON] = {
+    proof: JSONObject = {
         "alg": "webauthn",
         "kid": key.kid,
         "iat": issued_at,
@@ -85,9 +86,7 @@ def signature_request(
     return SignatureRequest(key.kid, key.rp_id, key.credential, encoded(challenge), proof)
 
 
-def public_half(
-    registration: Mapping[str, Any], challenge: bytes, origin: str
-) -> dict[str, JSON]:
+def public_half(registration: Mapping[str, Any], challenge: bytes, origin: str) -> JSONObject:
     """Return the public half of a passkey that a browser made at an origin, as an entry of a key set.
 
     `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser
@@ -138,7 +137,7 @@ def public_half(
     }
 
 
-def _members(public: object) -> dict[str, JSON]:
+def _members(public: object) -> JSONObject:
     """Return the members of the public key's JSON Web Key."""
     if isinstance(public, Ed25519PublicKey):
         return {"kty": "OKP", "crv": "Ed25519", "x": encoded(public.public_bytes_raw())}

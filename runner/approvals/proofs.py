@@ -25,7 +25,7 @@ from runner.approvals.rules import OWN_KEY, Principal, Voter
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.immutable import immutable
 from runner.records import codec, run_ids, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 
 with needs_extra("audit", "signed decisions"):
     from cryptography.exceptions import InvalidSignature
@@ -69,6 +69,10 @@ class VerificationKey:
     groups: frozenset[str] = frozenset()
     roles: frozenset[str] = frozenset()
     x: str = ""
+
+
+VerificationKeys = Mapping[str, VerificationKey]
+"""Keys by their ids."""
 
 
 @immutable
@@ -234,13 +238,13 @@ def sign(
     now: float,
     jti: str,
     login: Mapping[str, JSON] | None = None,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
 
     `login` is the door's knowledge of the login: `auth_time` (seconds since 1970), `acr`, the lists
     `groups` and `roles` of bare names, and its `level` if lower than the key's.
     """
-    proof: dict[str, JSON] = {
+    proof: JSONObject = {
         "alg": "HS256" if isinstance(key, bytes) else "Ed25519",
         "kid": kid,
         "iat": int(now),
@@ -255,7 +259,7 @@ def sign(
 
 def verify(
     decision: Mapping[str, Any],
-    keys: Mapping[str, VerificationKey],
+    keys: VerificationKeys,
     *,
     now: float | None,
     member: str = "by",

@@ -42,14 +42,14 @@ from runner.errors import (
 )
 from runner.execution.engine import Engine
 from runner.records import codec, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import outermost
 from runner.records.validation import mismatch
 from runner.store.receipts import check_answer
 from runner.store.requests import ChangeAbsence, new_nonce
 
-Sign = Callable[[dict[str, JSON]], dict[str, JSON]]
+Sign = Callable[[JSONObject], JSONObject]
 """Function that returns a message with its proof, or unchanged."""
 
 MOST_CLAIMED = 30 * 86_400
@@ -445,7 +445,7 @@ def _looked_up(engine: Engine, voter: Voter) -> Voter:
     return looked_up(voter, engine.directory)
 
 
-def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[str, JSON]:
+def signed(engine: Engine, body: JSONObject, principal: Principal) -> JSONObject:
     """Sign a message as this process, with the groups from its directory, if it has a signing key.
 
     Only for callers that know the principal themselves: a message from a queue is never signed
@@ -458,7 +458,7 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
     if key is None:
         return body
     voter = _looked_up(engine, Voter(principal))
-    login: dict[str, JSON] = {"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
+    login: JSONObject = {"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
     if engine.signing_level is not None:
         login["level"] = engine.signing_level
     return key.sign(body, now=now_of(engine), login=login)
@@ -466,10 +466,10 @@ def signed(engine: Engine, body: dict[str, JSON], principal: Principal) -> dict[
 
 def proven(
     engine: Engine,
-    body: dict[str, JSON],
+    body: JSONObject,
     principal: Principal,
     proof: Mapping[str, object] | None,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return a message with the proof that came with it; without one this process signs it, if it can.
 
     Raises:
@@ -482,7 +482,7 @@ def proven(
     )
 
 
-def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
+def requester_of(engine: Engine, body: Mapping[str, JSON]) -> JSONObject:
     """Return a run's requester as it is stored: the principal, for whom, and the message if it is signed.
 
     A process without keys doesn't check the proof: the worker that needs it does.
@@ -492,7 +492,7 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> dict[str, JSON]:
     """
     message: Mapping[str, Any] = body
     principal = Principal.read(str(message["requester"])).key
-    requester: dict[str, JSON] = {"principal": principal}
+    requester: JSONObject = {"principal": principal}
     if message.get("on_behalf_of"):
         requester["on_behalf_of"] = [
             Principal.read(name).key for name in message["on_behalf_of"]
@@ -518,9 +518,9 @@ def inherited(
     engine: Engine,
     run_id: str,
     by: Principal | str | None,
-    body: dict[str, JSON],
+    body: JSONObject,
     sign: Sign | None = None,
-) -> dict[str, JSON] | None:
+) -> JSONObject | None:
     """Return the requester of a run made from another one `by` a person; None if nobody is known.
 
     `body` describes the operation. Everyone who asked for the other run also asks for this one.

@@ -15,7 +15,7 @@ from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot, Operation, Standing
 from runner.approvals.rules import Rule, VoterFacts
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
@@ -128,7 +128,7 @@ def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply
     address = address_of(answer.interrupt_id)
     if address is None:
         return Reply("unknown")
-    payloads: dict[str, JSON] = {answer.interrupt_id: answer_payload(answer)}
+    payloads: JSONObject = {answer.interrupt_id: answer_payload(answer)}
     node_visit = (address.node_id, address.visit)
     return make(
         transaction,
@@ -356,7 +356,7 @@ def _delegate(case: Case) -> Done | Receipt:
     if why and why != rules.unsure(rule, to, stage):
         return case.refusal(ReceiptStatus.FORBIDDEN, f"they may not vote in your place: {why}")
     lent[to.principal.key] = case.key
-    data: dict[str, JSON] = {"to": to.principal.key}
+    data: JSONObject = {"to": to.principal.key}
     if case.operation.until:
         data["until"] = ends[case.key] = case.operation.until
     if case.operation.by:
@@ -392,7 +392,7 @@ def _withdraw(case: Case) -> Done | Receipt:
         voter_record.pop(name, None)
     # The same message may come again; it must be recognized as the withdrawn vote.
     voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
-    data: dict[str, JSON] = {"decision": "withdrawn", "prev_vote": vote_number}
+    data: JSONObject = {"decision": "withdrawn", "prev_vote": vote_number}
     spent = dict(case.standing.spent)
     spent.pop(case.standing.lent.get(case.key, ""), None)
     return Done(

@@ -15,7 +15,7 @@ from runner.approvals.absences import Absence
 from runner.approvals.grants import Grant
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord
 
@@ -87,7 +87,6 @@ def entry(
     type_: str,
     *,
     at: int,
-    partition: str = "",
     run: str = "",
     node: str = "",
     visit: int = 0,
@@ -97,12 +96,12 @@ def entry(
     prev_vote: int = 0,
     hashes: Mapping[str, str] | None = None,
     outcome: Mapping[str, JSON] | None = None,
-) -> dict[str, JSON]:
-    """Build an entry, leaving out empty parts. `hashes` become its `digests`.
+) -> JSONObject:
+    """Build an entry, leaving out empty parts. `hashes` become its `digests`; the ledger adds its partition.
 
     The actor is stored as a principal's key, whichever form names it: "ana" is `human:|ana`.
     """
-    fields: dict[str, JSON] = {
+    fields: JSONObject = {
         "run": _text(run),
         "node": _text(node),
         "visit": visit,
@@ -115,7 +114,7 @@ def entry(
             name: value for name, value in (outcome or {}).items() if value not in ("", None)
         },
     }
-    head: dict[str, JSON] = {"v": VERSION, "at": at, "partition": partition, "type": type_}
+    head: JSONObject = {"v": VERSION, "at": at, "partition": "", "type": type_}
     return head | {name: item for name, item in fields.items() if item}
 
 
@@ -129,7 +128,7 @@ def of_event(
     detail: str = "",
     data: JSON = None,
     question: Interrupt | None = None,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Build the entry for an event of a run; `question` is the one concerned, in its state at that time."""
     about: dict[str, Any] = {
         name: value
@@ -182,7 +181,7 @@ def _outcome(
     question: Interrupt | None,
     run: RunRecord,
     detail: str,
-) -> dict[str, JSON]:
+) -> JSONObject:
     match type_:
         case "run.ended" | "run.retried":
             return {"status": str(run.status)}
@@ -192,13 +191,13 @@ def _outcome(
         return {}
     if type_ == SHOWN:
         return {"shown_at": _plain(about["shown_at"])}
-    outcome: dict[str, JSON] = {name: _plain(about[name]) for name in OUTCOME if name in about}
+    outcome: JSONObject = {name: _plain(about[name]) for name in OUTCOME if name in about}
     return outcome | {"decision": question.decision} if type_ == "decided" else outcome
 
 
-def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> dict[str, JSON]:
+def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> JSONObject:
     """Build the first entry of a run, also for a run that is audited only from its first question on."""
-    outcome: dict[str, JSON] = {
+    outcome: JSONObject = {
         "graph": _text(run.graph_id),
         "root": run.root if run.root != run.run_id else "",
         "on_behalf_of": [*requester.get("on_behalf_of", ())] or None,
@@ -212,14 +211,14 @@ def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> di
     )
 
 
-def removed(run: RunRecord, at: int) -> dict[str, JSON]:
+def removed(run: RunRecord, at: int) -> JSONObject:
     """Build the last entry of a run, which is removed together with its data."""
     return entry(REMOVED, at=at, run=run.run_id, outcome={"status": str(run.status)})
 
 
-def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str, JSON]:
+def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> JSONObject:
     """Build the entry for an operator's freeze, thaw or change."""
-    outcome: dict[str, JSON] = {"scope": _text(scope)}
+    outcome: JSONObject = {"scope": _text(scope)}
     return entry(
         type_,
         at=at,
@@ -229,7 +228,7 @@ def of_change(type_: str, scope: str, reason: str, by: str, at: int) -> dict[str
     )
 
 
-def malformed(n: int, digest: str) -> dict[str, JSON]:
+def malformed(n: int, digest: str) -> JSONObject:
     """Build the placeholder in the tree for an item that isn't an entry."""
     return {
         "v": VERSION,
@@ -265,7 +264,7 @@ def _plain(value: object) -> JSON:
 
 def of_grant(
     type_: str, grant: Grant, by: str, about: Mapping[str, JSON], at: int
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Build the entry of a grant that was made, voted for, used or revoked."""
     outcome = {name: value for name, value in about.items() if name not in {"effect", "reason"}}
     reason = str(about.get("reason") or "")
@@ -282,11 +281,11 @@ def of_grant(
     )
 
 
-def of_absence(who: str, absence: Absence | None, by: str, at: int) -> dict[str, JSON]:
+def of_absence(who: str, absence: Absence | None, by: str, at: int) -> JSONObject:
     """Build the entry of a person who is away, or back (None)."""
     if absence is None:
         return entry("absence.ended", at=at, actor=by, outcome={"person": _text(who)})
-    outcome: dict[str, JSON] = {
+    outcome: JSONObject = {
         "person": _text(who),
         "to": _text(absence.to),
         "since": absence.since,

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.approvals.proofs import VerificationKey
+from runner.approvals.proofs import VerificationKeys
 from runner.audit import checkpoint as notes
 from runner.audit.checkpoint import Checkpoint
 from runner.audit.signed_votes import BrokenLine, is_signed, verify_votes
@@ -118,7 +118,7 @@ def verify(
     keys: Mapping[str, Ed25519PublicKey],
     anchored_notes: Sequence[str] = (),
     origin: str = "",
-    decision_keys: Mapping[str, VerificationKey] | None = None,
+    decision_keys: VerificationKeys | None = None,
 ) -> Verdict:
     """Verify an export with public keys, see `checkpoint.read`, that do not come from the file itself.
 
@@ -193,7 +193,7 @@ def unanchored(tree: Checkpoint, anywhere: Iterable[Checkpoint]) -> Verdict | No
     return None
 
 
-def _with_votes(verdict: Verdict, file: _File, keys: Mapping[str, VerificationKey]) -> Verdict:
+def _with_votes(verdict: Verdict, file: _File, keys: VerificationKeys) -> Verdict:
     """Return a verdict that includes the signed votes."""
     try:
         valid, missing, copied = verify_votes(file.entries, file.parts.get("votes", ()), keys)

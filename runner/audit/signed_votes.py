@@ -13,7 +13,7 @@ from runner.approvals import ballots, digests
 from runner.approvals.ballots import SKEW, response_of
 from runner.approvals.proofs import (
     ProofRefused,
-    VerificationKey,
+    VerificationKeys,
     signature_count,
     verify,
 )
@@ -57,7 +57,7 @@ def signed_votes(store: SharedStore, question_ids: Iterable[str]) -> Iterator[JS
 def verify_votes(
     entries: Iterable[tuple[int, Entry]],
     votes: Iterable[Mapping[str, Any]],
-    keys: Mapping[str, VerificationKey],
+    keys: VerificationKeys,
 ) -> tuple[int, int, str]:
     """Verify the votes of entries, which come with their line numbers.
 
@@ -98,7 +98,7 @@ def verify_votes(
     return valid, missing, copied
 
 
-def _problem(entry: Entry, vote: Mapping[str, Any], keys: Mapping[str, VerificationKey]) -> str:
+def _problem(entry: Entry, vote: Mapping[str, Any], keys: VerificationKeys) -> str:
     """Say how a signed vote differs from its entry; "" if it agrees."""
     body, action = vote["body"], vote["action"]
     try:

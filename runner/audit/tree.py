@@ -71,20 +71,10 @@ def root_of(leaves: Sequence[bytes]) -> bytes:
     return Frontier().extend(leaves).root
 
 
-def inclusion_path(leaves: Sequence[bytes], index: int) -> list[bytes]:
-    """Return the sibling hashes on the path from a leaf to the root, the lowest first."""
-    if len(leaves) < 2:
-        return []
-    split = _split(len(leaves))
-    left_leaves, right = leaves[:split], leaves[split:]
-    if index < split:
-        return [*inclusion_path(left_leaves, index), root_of(right)]
-    return [*inclusion_path(right, index - split), root_of(left_leaves)]
-
-
 def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int, list[bytes]]:
-    """Return the paths of several leaves, by their places; each subtree is hashed once.
+    """Return the sibling hashes on the paths from leaves to the root, the lowest first, by their places.
 
+    Each subtree is hashed once.
     A place outside the tree gets an empty path, which proves nothing.
     """
     paths: dict[int, list[bytes]] = {index: [] for index in indexes}

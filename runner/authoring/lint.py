@@ -74,6 +74,8 @@ SEVERITIES = {
 Finding = tuple[str, str, str, str]
 """A problem's code, node, message and advice."""
 
+Findings = Iterator[Finding]
+
 
 @immutable
 class LintProblem:
@@ -102,14 +104,14 @@ def check(plan: CompiledGraph) -> list[LintProblem]:
 # -- nodes and edges ---------------------------------------------------------------------------------
 
 
-def _numbered(plan: CompiledGraph) -> Iterator[Finding]:
+def _numbered(plan: CompiledGraph) -> Findings:
     for node in plan.definition.nodes:
         if re.fullmatch(r"node_\d+", node):
             message = "Its function has no name, so it is called by its position."
             yield "id-by-position", node, message, "Give add_node an id."
 
 
-def _never_taken(plan: CompiledGraph) -> Iterator[Finding]:
+def _never_taken(plan: CompiledGraph) -> Findings:
     for edge in plan.definition.edges:
         if _is_never(edge):
             message = f"The edge to {edge.target!r} is never taken: its condition never holds."
@@ -132,7 +134,7 @@ def _is_never(edge: EdgeSpec) -> bool:
     )
 
 
-def _never_run(plan: CompiledGraph) -> Iterator[Finding]:
+def _never_run(plan: CompiledGraph) -> Findings:
     """Report nodes reached only by back edges and edges never taken: they get no first visit."""
     shape = plan.topology
     following: dict[str, list[str]] = {
@@ -158,7 +160,7 @@ def is_endless(plan: CompiledGraph) -> bool:
     return any(code == "endless-loop" for code, *_ in _loops(plan))
 
 
-def _loops(plan: CompiledGraph) -> Iterator[Finding]:
+def _loops(plan: CompiledGraph) -> Findings:
     definition = plan.definition
     limit = definition.max_node_executions or definition.execution_timeout
     no_exit = "The loop that begins here has no exit: no condition can end it"
@@ -198,7 +200,7 @@ def _always_repeats(plan: CompiledGraph, number: int, header: str) -> bool:
     return bool(back & reach([header], following))
 
 
-def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
+def _starts_inside(plan: CompiledGraph) -> Findings:
     shape = plan.topology
     headers = {loop.header for loop in shape.loops}
     for node in entries(plan.definition):
@@ -229,7 +231,7 @@ def _starts_inside(plan: CompiledGraph) -> Iterator[Finding]:
             )
 
 
-def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
+def _unbounded_maps(plan: CompiledGraph) -> Findings:
     for node, spec in plan.definition.nodes.items():
         if spec.map is not None and spec.map.concurrency is None:
             message = "All items of this map run at once, however long its list is."
@@ -237,7 +239,7 @@ def _unbounded_maps(plan: CompiledGraph) -> Iterator[Finding]:
             yield "map-without-bound", node, message, advice
 
 
-def _endless_tasks(plan: CompiledGraph) -> Iterator[Finding]:
+def _endless_tasks(plan: CompiledGraph) -> Findings:
     for node, spec in plan.definition.nodes.items():
         if spec.kind == "celery" and not (spec.timeout or plan.definition.node_timeout):
             message = "This Celery task has no timeout: if no worker serves its queue, it waits forever."
@@ -260,7 +262,7 @@ class Reads:
     named: frozenset[str]
 
 
-def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
+def _missing_results(plan: CompiledGraph) -> Findings:
     conditional = [
         (edge, _reads(edge.condition)) for edge in plan.definition.edges if edge.condition
     ]
@@ -289,7 +291,7 @@ def _missing_results(plan: CompiledGraph) -> Iterator[Finding]:
             yield "missing-result", edge.source, message, advice
 
 
-def _missing_inputs(plan: CompiledGraph) -> Iterator[Finding]:
+def _missing_inputs(plan: CompiledGraph) -> Findings:
     for node, spec in plan.definition.nodes.items():
         if not isinstance(spec.executor, FunctionNode) or spec.map:
             continue
@@ -410,7 +412,7 @@ def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
 # -- questions ---------------------------------------------------------------------------------------
 
 
-def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
+def _without_effect(plan: CompiledGraph) -> Findings:
     """Report a node that asks and has no edge, beside nodes that run whatever the answer is.
 
     Several reviewers at the end of a graph are fine, so nodes that ask don't count as others.
@@ -440,7 +442,7 @@ def _without_effect(plan: CompiledGraph) -> Iterator[Finding]:
             yield "answer-without-effect", node, message, advice
 
 
-def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
+def _unchecked_answers(plan: CompiledGraph) -> Findings:
     for node, spec in plan.definition.nodes.items():
         for owner, call in _calls_in(spec.executor, "interrupt"):
             if _keywords(call) & {"response_schema", "rule", None}:
@@ -455,7 +457,7 @@ def _unchecked_answers(plan: CompiledGraph) -> Iterator[Finding]:
             yield "question-without-schema", node, message, advice
 
 
-def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
+def _unchecked_decisions(plan: CompiledGraph) -> Findings:
     """Report functions after a question with a rule that rely only on its recorded output."""
     nodes = plan.definition.nodes
     for edge in plan.definition.edges:
@@ -478,7 +480,7 @@ def _unchecked_decisions(plan: CompiledGraph) -> Iterator[Finding]:
         yield "decision-unchecked", edge.target, message, advice
 
 
-def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
+def _believed_rules(plan: CompiledGraph) -> Findings:
     """Report functions that check a decision without a rule: their nodes are held."""
     for node, spec in plan.definition.nodes.items():
         for owner, call in _calls_in(spec.executor, "approved"):
@@ -495,7 +497,7 @@ def _believed_rules(plan: CompiledGraph) -> Iterator[Finding]:
             yield "rule-of-the-store", node, message, advice
 
 
-def _failing_policies(plan: CompiledGraph) -> Iterator[Finding]:
+def _failing_policies(plan: CompiledGraph) -> Findings:
     """Report policies that fail for arguments that their tool's schema gives as examples."""
     for node, spec in plan.definition.nodes.items():
         for tool in tools_of(spec.executor):
@@ -591,7 +593,7 @@ def _name(call: ast.Call) -> str:
     )
 
 
-RULES: tuple[Callable[[CompiledGraph], Iterator[Finding]], ...] = (
+RULES: tuple[Callable[[CompiledGraph], Findings], ...] = (
     _numbered,
     _never_taken,
     _never_run,

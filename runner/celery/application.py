@@ -35,7 +35,7 @@ from runner.celery.measuring import measure_nodes
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
-from runner.celery.tasks import end_revoked, report, report_error, respond, run_node, start
+from runner.celery.tasks import end_revoked
 from runner.celery.threads import Archiver, Sweeper, check_archive, check_audit
 from runner.definition.registry import registry
 from runner.errors import RunnerError
@@ -55,8 +55,6 @@ THREADS = frozenset(
         Sweeper,
     }
 )
-
-TASKS = (run_node, respond, start, report, report_error)
 
 CELERY_CONSUMER = "celery.worker.consumer:Consumer"
 """The setting `worker_consumer` of an app that doesn't choose another class."""

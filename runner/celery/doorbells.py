@@ -8,7 +8,6 @@ the installed worker would read it. Otherwise CeleryDispatcher publishes doorbel
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,8 +21,6 @@ from runner.celery.queues import declared
 from runner.errors import RunnerError, UsageError
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import DoorbellTemplate
-
-log = logging.getLogger(__name__)
 
 NODE_TASK = "runner.node"
 

@@ -7,14 +7,11 @@ beside its nodes.
 
 from __future__ import annotations
 
-import argparse
-import logging
 import os
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +29,6 @@ from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
 from runner.celery.threads import Archiver, Sweeper, WorkerThread, check_archive, check_audit
 from runner.errors import RunnerError
-
-log = logging.getLogger(__name__)
 
 CHECK_EVERY = 0.25
 """Seconds between two checks whether the keeper is ready, or must stop."""
@@ -99,17 +94,13 @@ class Keeper:
         self._stopping.set()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a keeper; see `runner keeper --help`."""
-    parser = argparse.ArgumentParser(prog="runner keeper")
-    parser.add_argument("--app", default="runner.celery:app")
-    parser.add_argument("--loglevel", default="info")
-    options = parser.parse_args(arguments)
+def main(name: str, level: str) -> int:
+    """Run a keeper of the app with a name; see `runner keeper --help`."""
     try:
         with cwd_in_path():
-            app = find_app(options.app)
+            app = find_app(name)
         format_logs(settings_of(app))
-        app.log.setup(loglevel=options.loglevel.upper(), redirect_stdouts=False)
+        app.log.setup(loglevel=level.upper(), redirect_stdouts=False)
         check_archive(settings_of(app))
         check_audit(settings_of(app))
         load_graphs(settings_of(app))
@@ -119,4 +110,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))

@@ -56,10 +56,7 @@ def effective_settings(context: CommandContext) -> list[Setting]:
     from runner.operations.setting_sources import PREFIX
     from runner.operations.setting_sources import sources as setting_sources
 
-    flags = {
-        name: True for name in ("redis_url", "graphs") if getattr(context, name) is not None
-    }
-    sources: dict[str, Mapping[str, Any]] = {"flag": flags, **setting_sources()}
+    sources: dict[str, Mapping[str, Any]] = {"flag": context.flags, **setting_sources()}
     variables = sources["environment"]
     sources["environment"] = {
         **variables,

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from runner.store.interface import Store
 
 
+FLAGS = ("redis_url", "namespace", "graphs")
+"""Settings that options, or the app of `celery runner`, can set."""
+
+
 @dataclass
 class CommandContext:
     """The values of the common options. The store is opened by the first command that needs it."""
@@ -38,18 +42,17 @@ class CommandContext:
         """The command's stdout and stderr."""
         return Output(as_json=self.as_json)
 
+    @property
+    def flags(self) -> dict[str, Any]:
+        """The settings that options have set."""
+        return {name: value for name in FLAGS if (value := getattr(self, name)) is not None}
+
     @cached_property
     def settings(self) -> Settings:
         """The settings: flags first, then the environment and the files."""
-        from runner.records import codec
         from runner.settings import Settings
 
-        flags: dict[str, Any] = {
-            "redis_url": self.redis_url,
-            "namespace": self.namespace,
-            "graphs": self.graphs,
-        }
-        return Settings(**codec.without_none(flags))
+        return Settings(**self.flags)
 
     @cached_property
     def installation(self) -> Installation:
@@ -99,14 +102,7 @@ class CommandContext:
 
     def environment(self) -> dict[str, str]:
         """Return the flags as environment variables, for the programs that this one starts."""
-        from runner.records import codec
-
-        flags = {
-            "RUNNER_REDIS_URL": self.redis_url,
-            "RUNNER_NAMESPACE": self.namespace,
-            "RUNNER_GRAPHS": self.graphs,
-        }
-        return codec.without_none(flags)
+        return {f"RUNNER_{name}".upper(): value for name, value in self.flags.items()}
 
 
 def import_from_here() -> None:

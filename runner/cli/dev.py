@@ -145,7 +145,7 @@ def start_server(stack: ExitStack, environment: Mapping[str, str], port: int) ->
         / "server.log"
     )
     log.touch()
-    command = [sys.executable, "-m", "runner.server", "--port", str(port)]
+    command = [sys.executable, "-m", "runner.cli", "server", "--port", str(port)]
     server = SupervisedProcess(command, log=log, environment=environment)
     stack.callback(server.end)
     for _ in range(round(SERVER_TIMEOUT / POLL)):

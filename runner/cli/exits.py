@@ -79,7 +79,19 @@ def command_error(error: BaseException) -> CommandError:
     return CommandError(code, message.replace("\n", " "), hint)
 
 
+MOVED = {
+    "again": "POST /v1/runs/RUN:again",
+    "fork": "POST /v1/runs/RUN:fork",
+    "vote-all": "POST /v1/questions:vote",
+    "withdraw": "POST /v1/questions/ID:withdraw",
+}
+"""Commands that are requests of the HTTP API now."""
+
+
 def _help_hint(error: click.ClickException) -> str:
+    for name, request in MOVED.items():
+        if error.message.startswith(f"No such command '{name}'"):
+            return f"Use `runner api {request}`."
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path} --help`." if context is not None else ""
 

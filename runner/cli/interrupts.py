@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
-    add_options,
-    by_option,
     complete_run,
     interrupt_argument,
-    limit_option,
     paged,
     read_json,
     read_pages,
@@ -25,7 +23,6 @@ from runner.cli.arguments import (
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
-from runner.immutable import immutable
 from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
 
@@ -36,7 +33,6 @@ if TYPE_CHECKING:
     from runner.operations.exports import Question
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Interrupt, Receipt
-    from runner.records.listings import InterruptQuery
 
 
 @click.group()
@@ -47,35 +43,6 @@ def interrupts() -> None:
     An interrupt is a question that a node of a run has asked a person. The branch behind that node waits
     for the answer; no worker does.
     """
-
-
-filtered = add_options(
-    click.option(
-        "--older-than",
-        metavar="TIME",
-        callback=to_seconds,
-        help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
-    ),
-    click.option(
-        "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
-    ),
-    click.option(
-        "--name", metavar="NAME", help="Filter by the name of the question (default: any)."
-    ),
-    click.option(
-        "--graph",
-        metavar="GRAPH",
-        help="Filter by graph, including inner graphs (default: any).",
-    ),
-    click.option(
-        "--run",
-        "run_id",
-        metavar="RUN",
-        shell_complete=complete_run,
-        help="Filter by run, including child runs (default: any).",
-    ),
-)
-"""The options that filter questions."""
 
 
 @interrupts.command("list")
@@ -93,7 +60,27 @@ filtered = add_options(
     is_flag=True,
     help="Only those for your login name, groups or roles; if closed, those you voted on or answered.",
 )
-@filtered
+@click.option(
+    "--run",
+    "run_id",
+    metavar="RUN",
+    shell_complete=complete_run,
+    help="Filter by run, including child runs (default: any).",
+)
+@click.option(
+    "--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any)."
+)
+@click.option("--name", help="Filter by the name of the question (default: any).")
+@click.option(
+    "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
+)
+@click.option(
+    "--older-than",
+    "age",
+    metavar="TIME",
+    callback=to_seconds,
+    help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
+)
 @paged
 @with_context
 def list_interrupts(
@@ -104,6 +91,8 @@ def list_interrupts(
     mine: bool,
     limit: int,
     cursor: str | None,
+    run_id: str | None,
+    age: float | None,
     **filters: Any,
 ) -> None:
     """List open questions, or closed ones.
@@ -115,89 +104,56 @@ def list_interrupts(
     "approved by ben, eva, 2 of 2". Closed ones are listed for the retention time, and with --run all of the
     run. If there are more, stderr has the cursor of the next page.
     """
-    output = context.output
-    if mine and not context.user:
-        raise click.UsageError("--mine needs a login name, and this process has none.")
-    if status == "open":
-        questions, next_cursor = _selected(context, filters, limit, cursor, mine=mine)
-    else:
-        by = by or (context.user if mine else None)
-        questions, next_cursor = _closed(context, filters, limit, cursor, status=status, by=by)
-    output.present(
-        {"interrupts": questions, "next": next_cursor},
-        lambda: _show_list(output, questions),
-        map(_row, questions),
-    )
-    output.next_page(next_cursor)
-
-
-def _selected(
-    context: CommandContext,
-    filters: Mapping[str, Any],
-    limit: int,
-    cursor: str | None = None,
-    *,
-    mine: bool = False,
-) -> tuple[list[QuestionView], str | None]:
-    """Read the open questions that pass the filters, and the cursor of the next page."""
-    from runner.approvals.directory import selectors_of
-    from runner.approvals.rules import Principal, Voter
-    from runner.approvals.votes import lent_selectors
-    from runner.operations.questions import read_questions
-
-    query = _query(context, filters)
-    if mine:
-        voter = Voter(Principal.read(context.user))
-        selectors = selectors_of(voter, context.settings.directory)
-        lent = lent_selectors(context.client.engine, voter.principal)
-        query = replace(query, selectors=[*selectors, *lent])
-    page = read_pages(
-        lambda number, after: context.store.open_interrupts(query, number, after or ""),
-        limit,
-        cursor,
-    )
-    return read_questions(context.store, page), page.next
-
-
-def _query(context: CommandContext, filters: Mapping[str, Any]) -> InterruptQuery:
-    """Return the filters as a query, or raise if their run does not exist."""
+    from runner.approvals.rules import Principal
+    from runner.operations.decided import closed_questions
+    from runner.operations.questions import read_question, read_questions
     from runner.records.listings import InterruptQuery
 
-    options = dict(filters)
-    run_id, age = options.pop("run_id"), options.pop("older_than")
+    output, store = context.output, context.store
+    if mine and not context.user:
+        raise click.UsageError("--mine needs a login name, and this process has none.")
     if run_id is not None:
         context.client.run(run_id)  # raises if there is no such run
     until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
-    return InterruptQuery(run=run_id, until=until, **options)
-
-
-def _closed(
-    context: CommandContext,
-    filters: Mapping[str, Any],
-    limit: int,
-    cursor: str | None,
-    *,
-    status: str,
-    by: str | None,
-) -> tuple[list[QuestionView], str | None]:
-    """Read closed questions that pass the filters, each with its votes, and the cursor of the next page."""
-    from runner.approvals.rules import Principal
-    from runner.operations.decided import closed_questions
-    from runner.operations.questions import read_question
-
-    query = _query(context, filters)
-    principal, ended_as = (
-        Principal.read(by) if by else None,
-        "" if status == "closed" else status,
+    query = InterruptQuery(run=run_id, until=until, **filters)
+    if status == "open":
+        if mine:
+            query = replace(query, selectors=_own_selectors(context))
+        page = read_pages(
+            lambda number, after: store.open_interrupts(query, number, after or ""),
+            limit,
+            cursor,
+        )
+        questions = read_questions(store, page)
+    else:
+        by = by or (context.user if mine else None)
+        ended: dict[str, Any] = {
+            "by": Principal.read(by) if by else None,
+            "status": "" if status == "closed" else status,
+        }
+        page = read_pages(
+            lambda number, after: closed_questions(store, query, number, after or "", **ended),
+            limit,
+            cursor,
+        )
+        questions = [read_question(store, question) for question in page]
+    output.present(
+        {"interrupts": questions, "next": page.next},
+        lambda: _show_list(output, questions),
+        map(_row, questions),
     )
-    page = read_pages(
-        lambda number, after: closed_questions(
-            context.store, query, number, after or "", by=principal, status=ended_as
-        ),
-        limit,
-        cursor,
-    )
-    return [read_question(context.store, question) for question in page], page.next
+    output.next_page(page.next)
+
+
+def _own_selectors(context: CommandContext) -> list[str]:
+    """Return the selectors of rules that mean the user, also those of people who are away."""
+    from runner.approvals.directory import selectors_of
+    from runner.approvals.rules import Principal, Voter
+    from runner.approvals.votes import lent_selectors
+
+    voter = Voter(Principal.read(context.user))
+    lent = lent_selectors(context.client.engine, voter.principal)
+    return [*selectors_of(voter, context.settings.directory), *lent]
 
 
 def _votes(question: QuestionView) -> str:
@@ -214,16 +170,14 @@ def _votes(question: QuestionView) -> str:
 
 
 def _row(question: QuestionView) -> tuple[object, ...]:
-    people, asked_at = ",".join(question.assignees), stamp(question.asked_at)
-    reason = compact(question.reason)
     row = (
         question.id,
         question.run_id,
         question.node_id,
         question.name,
-        people,
-        asked_at,
-        reason,
+        ",".join(question.assignees),
+        stamp(question.asked_at),
+        compact(question.reason),
     )
     return (*row, votes) if (votes := _votes(question)) else row
 
@@ -252,7 +206,9 @@ def show(context: CommandContext, interrupt_id: str) -> None:
     output.present(question, lambda: _show_whole(output, question), rows)
 
 
-def _answer_of(text: str) -> Any:
+def _answer_of(_context: object, _option: object, text: str | None) -> Any:
+    if text is None:
+        return None
     from runner.records import codec
 
     answer = read_json(text, "--response")
@@ -264,15 +220,15 @@ def _answer_of(text: str) -> Any:
     return answer
 
 
+# Read with the command line, so that a malformed answer is refused before the store is needed.
+response_option = functools.partial(
+    click.option, "--response", metavar="JSON", callback=_answer_of
+)
+
+
 @interrupts.command()
 @interrupt_argument
-@click.option(
-    "--response",
-    metavar="JSON",
-    # Read with the command line, so that a malformed answer is refused before the store is needed.
-    callback=lambda _context, _option, text: None if text is None else _answer_of(text),
-    help="The answer: JSON, @file, or - for standard input.",
-)
+@response_option(help="The answer: JSON, @file, or - for standard input.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
 @click.option(
     "--digest",
@@ -377,9 +333,8 @@ def _respond(
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
     """Write a receipt, and return its exit code."""
     output, code, name = context.output, exit_of_receipt(receipt), receipt.interrupt_id
-    output.present(
-        receipt, lambda: output.show(_receipt_text(receipt)), [_receipt_row(receipt)]
-    )
+    row = (receipt.status, name, receipt.run_id or "", _detail(receipt))
+    output.present(receipt, lambda: output.show(_receipt_text(receipt)), [row])
     # Both a bad answer and another digest are "rejected", but a script reacts to them differently.
     if (
         code is Exit.USAGE
@@ -388,10 +343,6 @@ def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None 
     ):
         return Exit.CONFLICT
     return code
-
-
-def _receipt_row(receipt: Receipt) -> tuple[object, ...]:
-    return receipt.status, receipt.interrupt_id, receipt.run_id or "", _detail(receipt)
 
 
 def _detail(receipt: Receipt) -> str:
@@ -404,38 +355,21 @@ def _detail(receipt: Receipt) -> str:
     )
 
 
-decision_argument = click.argument(
-    "decision", type=click.Choice(["approve", "edit", "reject", "respond"])
-)
-
-
-vote_options = add_options(
-    click.option(
-        "--comment",
-        default="",
-        metavar="TEXT",
-        help="A comment, shown with the vote (default: none).",
-    ),
-    click.option(
-        "--response",
-        metavar="JSON",
-        callback=lambda _context, _option, text: None if text is None else _answer_of(text),
-        help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none).",
-    ),
-    click.option(
-        "--by",
-        required=True,
-        metavar="WHO",
-        help="Who decides: a name, or kind:issuer|subject.",
-    ),
-)
-"""The options of every vote."""
-
-
 @interrupts.command()
 @interrupt_argument
-@decision_argument
-@vote_options
+@click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
+@click.option(
+    "--by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject."
+)
+@response_option(
+    help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none)."
+)
+@click.option(
+    "--comment",
+    default="",
+    metavar="TEXT",
+    help="A comment, shown with the vote (default: none).",
+)
 @click.option(
     "--variant",
     metavar="EFFECT",
@@ -480,7 +414,7 @@ def vote(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     if variant is not None:
         response = _response_for(context, interrupt_id, decision, response, variant)
-    _check_response(context, [interrupt_id], decision, response)
+    _check_response(context, interrupt_id, decision, response)
     receipt = context.client.vote(
         interrupt_id, decision, response=response, digest=digest, **options
     )
@@ -502,157 +436,25 @@ def _response_for(
 
 
 def _check_response(
-    context: CommandContext, interrupt_ids: Iterable[str], decision: str, response: Any
+    context: CommandContext, interrupt_id: str, decision: str, response: Any
 ) -> None:
     """Refuse a response that doesn't belong to the decision, and a decision that lacks its response."""
     from runner.operations.questions import differs
 
     wants, has_response = decision in {"edit", "respond"}, response is not None
     if decision == "approve" and has_response:
-        for question in (_question(context, name) for name in interrupt_ids):
-            if question.action and differs(question, response, question.variants):
-                raise click.UsageError(
-                    f"The response has other arguments than the call of {question.id} and its versions; "
-                    "nothing was sent. Approve without --response, or vote edit, which approves with changes."
-                )
+        question = _question(context, interrupt_id)
+        if question.action and differs(question, response, question.variants):
+            raise click.UsageError(
+                f"The response has other arguments than the call of {question.id} and its versions; "
+                "nothing was sent. Approve without --response, or vote edit, which approves with changes."
+            )
     elif wants != has_response:
         raise click.UsageError(
             f"{decision} needs --response."
             if wants
             else f"{decision} has no response; use --comment."
         )
-
-
-@interrupts.command("vote-all")
-@decision_argument
-@click.option(
-    "--digests",
-    "shown",
-    metavar="FILE",
-    type=click.File(encoding="utf-8"),
-    help="Vote on the questions of this file, each an id and its digest; - for stdin (default: list them).",
-)
-@filtered
-@limit_option
-@vote_options
-@with_context
-def vote_all(
-    context: CommandContext,
-    *,
-    decision: str,
-    by: str,
-    response: Any,
-    comment: str,
-    shown: IO[str] | None,
-    limit: int,
-    **filters: Any,
-) -> int:
-    """Vote on the same question of several runs or items of a map.
-
-    Without --digests nothing is decided: it lists the open questions that pass the filters, each in full
-    and with its digest. Read the list, delete lines if you like, and vote on it as the file of --digests.
-    All questions must have the same graph, node or map, name and schema; otherwise nothing is done. A
-    question with another digest is rejected.
-
-    Without a terminal the list has id, digest, run id, node, name and the call or the reason; the
-    receipts have status, interrupt id, run id and detail, separated by tabs.
-
-    Exit codes: 0 all accepted or counted, or listed; otherwise the code of the first refused vote,
-    as for `interrupts vote`; 2 also if the questions differ.
-
-    \b
-    Example:
-      runner interrupts vote-all approve --by ana --graph payments --name refund > shown
-      runner interrupts vote-all approve --by ana --digests shown
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    from runner.operations.questions import VotedAll
-
-    digests = dict(
-        _digest_of(line, number) for number, line in enumerate(shown or (), 1) if line.strip()
-    )
-    _check_response(context, digests, decision, response)
-    if shown is None:
-        return _list_all(context, filters, limit)
-    receipts = context.client.respond_all(
-        list(digests), decision, by=by, digests=digests, response=response, comment=comment
-    )
-    output = context.output
-    output.present(
-        VotedAll([], receipts),
-        lambda: output.show(*map(_receipt_text, receipts)),
-        map(_receipt_row, receipts),
-    )
-    return next(
-        (code for code in map(exit_of_receipt, receipts) if code is not Exit.DONE), Exit.DONE
-    )
-
-
-def _list_all(context: CommandContext, filters: Mapping[str, Any], limit: int) -> Exit:
-    """Show in full the questions that would be decided together."""
-    from runner.operations.questions import VotedAll, check_alike
-
-    output, (questions, next_cursor) = context.output, _selected(context, filters, limit)
-    digests = {question.id: question.digest for question in questions}
-    check_alike(context.store, list(digests), digests)
-    output.present(
-        VotedAll(questions, []),
-        lambda: output.show(*map(_whole, questions)),
-        [
-            (
-                question.id,
-                question.digest,
-                question.run_id,
-                question.node_id,
-                question.name,
-                compact((question.action or {}).get("args", question.reason)),
-            )
-            for question in questions
-        ],
-    )
-    hint = "; there are more than --limit" if next_cursor else ""
-    output.note(
-        f"{len(questions)} questions{hint}. Nothing was decided: vote with --digests FILE."
-    )
-    return Exit.DONE
-
-
-def _digest_of(line: str, number: int) -> tuple[str, str]:
-    interrupt_id, _, columns = line.rstrip("\n").partition("\t")
-    digest = columns.partition("\t")[0]
-    if not digest:
-        raise click.UsageError(f"Line {number} of --digests is not an id, a tab and a digest.")
-    return interrupt_id, digest
-
-
-@immutable
-class Withdrawn:
-    """A question that was withdrawn."""
-
-    interrupt_id: str
-    status: str = "withdrawn"
-
-
-@interrupts.command()
-@interrupt_argument
-@click.option(
-    "--reason",
-    default="",
-    metavar="TEXT",
-    help="Why; recorded in the run's events (default: none).",
-)
-@click.option("--reask", is_flag=True, help="Ask again; the new question has a new id.")
-@by_option
-@with_context
-def withdraw(
-    context: CommandContext, interrupt_id: str, *, reason: str, reask: bool, by: str
-) -> None:
-    """Withdraw an open question.
-
-    Answers to it are refused from now on. The node that asked resumes with an error, or asks again with
-    --reask. Exit codes: 0 it was withdrawn; 4 no such question; 5 it is no longer open.
-    """
-    context.client.withdraw(interrupt_id, reason, reask=reask, by=by)
-    context.output.write(Withdrawn(interrupt_id), [("withdrawn", interrupt_id)])
 
 
 # -- on a terminal -----------------------------------------------------------------------------------

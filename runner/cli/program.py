@@ -28,17 +28,7 @@ from runner.cli.interrupts import interrupts
 from runner.cli.keys import keys
 from runner.cli.limits import limits
 from runner.cli.output import NARROW
-from runner.cli.run_changes import (
-    again,
-    cancel,
-    fork,
-    hold,
-    migrate,
-    release,
-    remove,
-    retry,
-    skip,
-)
+from runner.cli.run_changes import cancel, hold, migrate, release, remove, retry, skip
 from runner.cli.runs import run, runs
 from runner.cli.server import mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers
@@ -199,7 +189,7 @@ for _command in (
     version,
 ):
     runner.add_command(_command)
-for _command in (cancel, retry, migrate, fork, again, remove, hold, release, skip):
+for _command in (cancel, retry, migrate, remove, hold, release, skip):
     runs.add_command(_command)
 
 WORDS = {

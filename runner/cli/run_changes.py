@@ -1,21 +1,13 @@
-"""Commands that change runs: `runner runs cancel`, `retry`, `hold`, `fork`, `migrate` and others."""
+"""Commands that change runs: `runner runs cancel`, `retry`, `hold`, `migrate` and others."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import (
-    by_option,
-    complete_run,
-    input_option,
-    read_json,
-    read_tags,
-    run_argument,
-    tag_option,
-)
+from runner.cli.arguments import by_option, complete_run, read_json, run_argument
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import HINTS, CommandError, Exit
 from runner.errors import ConflictError, RunnerError, StoreError
@@ -159,64 +151,6 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
     from runner.operations.views import RunStatus
 
     context.output.write(RunStatus(run_id, "removed"), [("removed", run_id)])
-
-
-@click.command()
-@run_argument
-@click.option(
-    "--from", "node", metavar="NODE", required=True, help="The node that starts again."
-)
-@click.option(
-    "--visit", type=click.IntRange(1), help="Which of its visits, from 1 (default: the latest)."
-)
-@input_option("Another task for NODE", "RUN's task")
-@tag_option("A tag to find the new run by")
-@by_option
-@with_context
-def fork(
-    context: CommandContext,
-    run_id: str,
-    *,
-    node: str,
-    visit: int | None,
-    input_text: str | None,
-    tags: tuple[str, ...],
-    by: str,
-) -> None:
-    """Start a new run from a node of RUN, and write its id.
-
-    Completed nodes that don't depend on that node are copied and don't run again. RUN is not changed.
-    Exit codes: 0 it runs; 2 the node has not run yet; 4 no such run, node or visit.
-
-    \b
-    Example:
-      runner runs fork RUN --from summary --input '"Say it in one sentence."'
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    changes = _input("input", input_text)
-    run = context.client.run(run_id)
-    forked = run.fork(node, visit=visit, tags=read_tags(tags), by=by or None, **changes)
-    _write_new(context, forked)
-
-
-@click.command()
-@run_argument
-@input_option("Another task", "RUN's task")
-@by_option
-@with_context
-def again(context: CommandContext, run_id: str, *, input_text: str | None, by: str) -> None:
-    """Start a new run like RUN from the beginning, and write its id."""
-    run, changes = context.client.run(run_id), _input("task", input_text)
-    _write_new(context, run.again(by=by or None, **changes))
-
-
-def _input(option: str, text: str | None) -> dict[str, Any]:
-    return {} if text is None else {option: read_json(text, "--input")}
-
-
-def _write_new(context: CommandContext, run: Run) -> None:
-    from runner.operations.views import RunStatus
-
-    context.output.write(RunStatus(run.id, run.status.shown), [(run.id,)])
 
 
 # -- migration ---------------------------------------------------------------------------------------

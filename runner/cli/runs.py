@@ -215,21 +215,17 @@ def list_runs(
     )
     rows: list[tuple[object, ...]] = []
     for depth, summary in _families(page):
+        graph, archived = summary.graph_id, "archived" * summary.archived
+        status = str(summary.status.shown)
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
-            graph_text = (
-                f"{'  ' * (depth - 1)}└ {summary.graph_id}" if depth else summary.graph_id
-            )
-            start_time = short_time(summary.created_at)
-            status_text = summary.status.shown + (", archived" if summary.archived else "")
-            rows.append((summary.run_id, graph_text, status_text, start_time, tags_text))
+            graph = f"{'  ' * (depth - 1)}└ {graph}" if depth else graph
+            status += f", {archived}" if archived else ""
+            started = short_time(summary.created_at)
+            rows.append((summary.run_id, graph, status, started, tags_text))
         else:
-            started_at, archive = (
-                stamp(summary.created_at),
-                "archived" if summary.archived else "",
-            )
-            head = (summary.run_id, summary.graph_id, summary.status.shown, started_at)
-            rows.append((*head, tags_text, summary.parent, archive))
+            head = (summary.run_id, graph, status, stamp(summary.created_at), tags_text)
+            rows.append((*head, summary.parent, archived))
     nothing = "No matching runs. `runner run GRAPH` starts one."
     record = {"runs": list(page), "next": page.next}
     output.listing(record, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)

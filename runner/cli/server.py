@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from importlib.util import find_spec
 from typing import Any
 
@@ -77,11 +78,7 @@ def server(context: CommandContext, **options: Any) -> None:
     serve it from your own application, mount `runner.server.create_app()`.
     """
     check_installed()
-    command = ["runner.server"]
-    for name, value in options.items():
-        for item in value if isinstance(value, tuple) else [value]:
-            command += [] if item is None else [f"--{name.replace('_', '-')}", str(item)]
-    context.become(*command)
+    context.become("runner.server", json.dumps(options))
 
 
 @click.command()

@@ -88,11 +88,13 @@ def worker(
 @click.option(
     "--app",
     metavar="MODULE:APP",
-    help="The Celery app of your workers, whose broker is used (default: runner.celery:app).",
+    default="runner.celery:app",
+    show_default=True,
+    help="The Celery app of your workers, whose broker is used.",
 )
 @LOG_LEVEL
 @with_context
-def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
+def keeper(context: CommandContext, app: str, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
 
     A keeper does a worker's tasks other than running nodes: it applies answers and starts that come as
@@ -100,8 +102,7 @@ def keeper(context: CommandContext, app: str | None, loglevel: str) -> None:
     RabbitMQ. Ready nodes stay in their queues until a worker takes them. With one or two keepers, workers
     can be scaled to zero while their queues are empty. It ends at SIGTERM within seconds.
     """
-    named = ["--app", app] if app else []
-    context.become("runner.celery.keeper", "--loglevel", loglevel, *named)
+    context.become("runner.celery.keeper", app, loglevel)
 
 
 @click.group()
@@ -135,16 +136,18 @@ def list_workers(context: CommandContext) -> None:
 
 
 def _row(view: WorkerView) -> tuple[object, ...]:
-    busy, queues, graphs = (
+    return (
+        view.name,
+        view.state,
         f"{view.busy}/{view.slots}",
+        view.pool,
         " ".join(view.queues),
         " ".join(view.graphs),
+        clock_time(view.seen),
     )
-    return view.name, view.state, busy, view.pool, queues, graphs, clock_time(view.seen)
 
 
 def _cells(view: WorkerView) -> tuple[object, ...]:
-    queues, graphs, seen_at = ",".join(view.queues), ",".join(view.graphs), stamp(view.seen)
     return (
         view.name,
         view.pid,
@@ -152,9 +155,9 @@ def _cells(view: WorkerView) -> tuple[object, ...]:
         view.busy,
         view.slots,
         view.pool,
-        queues,
-        graphs,
-        seen_at,
+        ",".join(view.queues),
+        ",".join(view.graphs),
+        stamp(view.seen),
     )
 
 
@@ -235,12 +238,11 @@ def worker_process(
     environment: Mapping[str, str],
     *,
     concurrency: int | None = None,
-    more: Sequence[str] = (),
     grace: float = GRACE,
 ) -> Iterator[WorkerProcess]:
     """Run a worker for the length of a `with` block, with these variables added to the environment."""
     with tempfile.TemporaryDirectory(prefix="runner-worker-") as folder:
-        options = worker_command(concurrency=concurrency, more=["--loglevel", "info", *more])
+        options = worker_command(concurrency=concurrency, more=["--loglevel", "info"])
         command = [sys.executable, "-m", *options]
         worker = WorkerProcess(command, Path(folder) / "worker.log", environment)
         try:

@@ -12,7 +12,6 @@ import importlib.util
 import json
 import os
 import re
-import secrets
 import shutil
 import socket
 import subprocess
@@ -69,7 +68,7 @@ def bundled_server() -> Path | None:
 
 @contextmanager
 def embedded_store(
-    *, appendonly: bool = False, directory: Path | None = None, tcp: bool = False
+    *, appendonly: bool = False, directory: Path | None = None
 ) -> Iterator[EmbeddedStore]:
     """Run a server for the length of a `with` block.
 
@@ -77,12 +76,11 @@ def embedded_store(
         appendonly: keep acknowledged data across `kill` and `restart`.
         directory: where the data is kept; by default a private folder that is removed with the
             server.
-        tcp: also listen on a loopback port; socket and port then need a random password.
 
     Raises:
         StoreError: no server was found, it did not start, or the directory is in use.
     """
-    store = EmbeddedStore(find_server(), appendonly=appendonly, directory=directory, tcp=tcp)
+    store = EmbeddedStore(find_server(), appendonly=appendonly, directory=directory)
     try:
         store.start()
         yield store
@@ -93,15 +91,11 @@ def embedded_store(
 class EmbeddedStore:
     """A supervised server that ends with this process; made by `embedded_store`."""
 
-    def __init__(
-        self, server: Path, *, appendonly: bool, directory: Path | None, tcp: bool
-    ) -> None:
+    def __init__(self, server: Path, *, appendonly: bool, directory: Path | None) -> None:
         self._server = server
         self._appendonly = appendonly
         self._directory = directory
         self._folder = _private_folder()
-        self._port = _free_port() if tcp else 0
-        self._password = secrets.token_hex(16) if tcp else ""
         self._process: SupervisedProcess | None = None
 
     @property
@@ -112,19 +106,12 @@ class EmbeddedStore:
     @property
     def url(self) -> str:
         """The store's address in redis-py's form."""
-        secret = f"&password={self._password}" if self._password else ""
-        return f"unix://{quote(str(self.socket_path))}?db=0{secret}"
+        return f"unix://{quote(str(self.socket_path))}?db=0"
 
     @property
     def broker_url(self) -> str:
         """The address of the same server and database in Celery's form."""
-        secret = f":{self._password}@" if self._password else ""
-        return f"redis+socket://{secret}{quote(str(self.socket_path))}?virtual_host=0"
-
-    @property
-    def tcp_url(self) -> str | None:
-        """The loopback address, for clients that can't use sockets; None without `tcp`."""
-        return f"redis://:{self._password}@127.0.0.1:{self._port}/0" if self._port else None
+        return f"redis+socket://{quote(str(self.socket_path))}?virtual_host=0"
 
     @property
     def pid(self) -> int:
@@ -175,13 +162,12 @@ class EmbeddedStore:
             "unixsocket": str(self.socket_path),
             "unixsocketperm": "700",
             "bind": "127.0.0.1",
-            "port": str(self._port),
+            "port": "0",
             "dir": str((self._directory or self._folder).absolute()),
             "save": "",
             "appendonly": "yes" if self._appendonly else "no",
             # With "everysec" a server acknowledges before it writes while the disk is busy.
             "appendfsync": "always",
-            "requirepass": self._password,
         }
         # The server reads quoted text as JSON writes it.
         return "".join(f"{name} {json.dumps(value)}\n" for name, value in settings.items())
@@ -195,9 +181,6 @@ class EmbeddedStore:
             ):
                 connection.settimeout(1)
                 connection.connect(str(self.socket_path))
-                if self._password:
-                    connection.sendall(f"AUTH {self._password}\r\n".encode())
-                    replies.readline()
                 connection.sendall(b"PING\r\n")
                 return replies.readline() == b"+PONG\r\n"
         except OSError:
@@ -219,12 +202,6 @@ def _private_folder() -> Path:
         return folder
     folder.rmdir()
     return Path(tempfile.mkdtemp(prefix="runner-", dir="/tmp"))
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _lock(directory: Path) -> int:

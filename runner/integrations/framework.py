@@ -36,7 +36,7 @@ from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit
 from runner.records.interrupts import Address, Interrupt, answer_value, as_asked
 from runner.records.outcomes import Failed, Outcome
@@ -286,7 +286,7 @@ def strict(schema: Any) -> Any:
     return result
 
 
-def whole_call(tool: str, args: Any, schema: JSON) -> dict[str, JSON]:
+def whole_call(tool: str, args: Any, schema: JSON) -> JSONObject:
     """Return a call's arguments as the tool gets them, with its defaults; `schema` is strict.
 
     Raises:
@@ -519,7 +519,7 @@ class StoredMessages:
     def __init__(self, stored: list[JSON]) -> None:
         self.stored = list(stored)
 
-    def saved(self, document: dict[str, JSON], messages: list[JSON]) -> Saved:
+    def saved(self, document: JSONObject, messages: list[JSON]) -> Saved:
         """Return the document, and the messages after the last unchanged one, for storage."""
         pairs = zip(self.stored, messages, strict=False)
         shorter = min(len(self.stored), len(messages))
@@ -534,7 +534,7 @@ class StoredMessages:
         self.stored = list(messages)
         return Saved(document, keep, messages[keep:])
 
-    def unchanged(self, document: dict[str, JSON]) -> Saved:
+    def unchanged(self, document: JSONObject) -> Saved:
         """Return a changed document for storage, with unchanged messages."""
         return Saved(document, len(self.stored))
 

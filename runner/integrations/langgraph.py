@@ -44,7 +44,7 @@ from runner.integrations.framework import (
 from runner.records import codec
 from runner.records.asking import with_problem
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit, function_input, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.nested_schemas import nested
@@ -72,7 +72,7 @@ _EDITED = {
     "required": ["name", "args"],
     "additionalProperties": False,
 }
-_FIELDS: dict[str, tuple[dict[str, JSON], list[str]]] = {
+_FIELDS: dict[str, tuple[JSONObject, list[str]]] = {
     "approve": ({}, []),
     "edit": ({"edited_action": _EDITED}, ["edited_action"]),
     "reject": (_MESSAGE, []),
@@ -192,7 +192,7 @@ class _Execution:
         self._visit, self._past, self._approval = visit, past, approval
         self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
         self._last_ids = past.interrupt_ids
-        self._schemas: dict[str, JSON] = {}
+        self._schemas: JSONObject = {}
         self._gate = CallGate(visit, self._questions, approval)
         self._callbacks = _Callbacks(visit, self._begin)
         self._asked_about: frozenset[str] | None = None
@@ -362,14 +362,13 @@ class _Execution:
         """The tokens of this visit."""
         return add_usage(self._past.usage, self._callbacks.usage)
 
-    def saved(self, *, handed: bool = True) -> Saved:
-        """Return the state to store; if not `handed`, the graph lacks this execution's answers."""
-        questions = self._questions.document() if handed else self._past.questions
+    def saved(self) -> Saved:
+        """Return the state to store."""
         return Saved(
             {
                 **vars(self._past),
                 "begun": True,
-                "questions": questions,
+                "questions": self._questions.document(),
                 "usage": self.usage,
                 "library": installed("langgraph"),
                 "thread": self.saver.document(),
@@ -483,7 +482,7 @@ def _title(value: Any) -> tuple[str, Any]:
     return (name if isinstance(name, str) and name else "interrupt"), codec.plain(value)
 
 
-def _tool_schemas(graph: Any) -> dict[str, JSON]:
+def _tool_schemas(graph: Any) -> JSONObject:
     """Return the argument schemas of all tools in a graph and its subgraphs, by name.
 
     None if tools of one name have different schemas, as it isn't known which one is called, or for
@@ -492,7 +491,7 @@ def _tool_schemas(graph: Any) -> dict[str, JSON]:
     graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     nodes = [node.bound for each in graphs for node in each.nodes.values()]
     tools = [each for node in nodes for each in getattr(node, "tools_by_name", {}).values()]
-    schemas: dict[str, JSON] = {}
+    schemas: JSONObject = {}
     for tool in tools:
         form = tool.tool_call_schema
         if not isinstance(form, dict):
@@ -568,10 +567,10 @@ def _is_filled(cell: Any) -> bool:
         return False
 
 
-def _decision_schema(call: _Call, args_schema: Any) -> dict[str, JSON]:
+def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
     args, top = nested(args_schema or {"type": "object"})
 
-    def decision(kind: str) -> dict[str, JSON]:
+    def decision(kind: str) -> JSONObject:
         fields, required = _FIELDS[kind]
         if kind == "edit" and args_schema is not None:
             properties = {"name": {"const": call.name}, "args": args}
@@ -706,7 +705,7 @@ class NodeCheckpointer(InMemorySaver):
         for thread, namespace, channel, number, value in document.get("values", ()):
             self.blobs[thread, namespace, channel, number] = _typed(value)
 
-    def document(self) -> dict[str, JSON]:
+    def document(self) -> JSONObject:
         """Return all checkpoints as JSON data."""
         with self._lock:
             return {

@@ -42,7 +42,7 @@ from runner.integrations.framework import (
 )
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit, input_blocks, restorers
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -129,7 +129,7 @@ class _StrandsPast(Past):
     to the ids of these questions.
     """
 
-    snapshot: dict[str, JSON] | None = None
+    snapshot: JSONObject | None = None
     waits: bool = False
     calls: list[JSON] = field(default_factory=list)
     gates: dict[str, str] = field(default_factory=dict)
@@ -369,7 +369,7 @@ class _StrandsExecution:
         self._past.calls = self._calls.document()
         return self._messages.saved(self._document(), messages)
 
-    def _document(self) -> dict[str, JSON]:
+    def _document(self) -> JSONObject:
         return {
             **vars(self._past),
             "library": installed("strands-agents"),

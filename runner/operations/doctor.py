@@ -51,6 +51,9 @@ class Check:
     fix: str = ""
 
 
+Checks = Iterator[Check]
+
+
 # -- facts -------------------------------------------------------------------------------------------
 
 BROKER_TIMEOUT = 3.0
@@ -386,7 +389,7 @@ def examine(facts: Facts) -> list[Check]:
     return [result for check in CHECKS for result in _results(check, facts)]
 
 
-def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterator[Check]:
+def _results(check: Callable[[Facts], Checks], facts: Facts) -> Checks:
     yield from check(facts)
     for server, vitals in facts.other_servers.items() if check in CHECKS_OF_SERVERS else ():
         for result in check(replace(facts, vitals=vitals)):
@@ -395,7 +398,7 @@ def _results(check: Callable[[Facts], Iterator[Check]], facts: Facts) -> Iterato
 
 def _check(
     name: str, detail: str, problem: str = "", fix: str = "", result: str = WARN
-) -> Iterator[Check]:
+) -> Checks:
     """Yield a problem with its fix, or else a pass with `detail`; nothing if both are empty."""
     if problem:
         yield Check(result, name, problem, fix)
@@ -403,7 +406,7 @@ def _check(
         yield Check(PASS, name, detail)
 
 
-def _store(facts: Facts) -> Iterator[Check]:
+def _store(facts: Facts) -> Checks:
     problem = (
         f"{facts.address} is a replica, which refuses all writes"
         if facts.vitals.role == "slave"
@@ -413,7 +416,7 @@ def _store(facts: Facts) -> Iterator[Check]:
     yield from _check("store", facts.address, problem, fix, FAIL)
 
 
-def _settings(facts: Facts) -> Iterator[Check]:
+def _settings(facts: Facts) -> Checks:
     yield from _check(
         "settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it."
     )
@@ -430,13 +433,13 @@ def _settings(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _keys(facts: Facts) -> Iterator[Check]:
+def _keys(facts: Facts) -> Checks:
     yield from _check(
         "keys", "", facts.signing, "Name the file of its public half for doors and workers."
     )
 
 
-def _voters(facts: Facts) -> Iterator[Check]:
+def _voters(facts: Facts) -> Checks:
     people = [key for key in facts.voters if key.startswith("human:")]
     by_name = grouped(people, lambda key: key.partition("|")[2])
     double = [" and ".join(keys) for keys in by_name.values() if len(keys) > 1]
@@ -451,14 +454,14 @@ def _voters(facts: Facts) -> Iterator[Check]:
     yield from _check("voters", "", problem or "", fix)
 
 
-def _version(facts: Facts) -> Iterator[Check]:
+def _version(facts: Facts) -> Checks:
     server = facts.vitals.server
     problem = server if facts.vitals.version < OLDEST else ""
     fix = f"Install Redis {OLDEST[0]}.{OLDEST[1]} or newer, or Valkey."
     yield from _check("version", server, problem, fix, FAIL)
 
 
-def _eviction(facts: Facts) -> Iterator[Check]:
+def _eviction(facts: Facts) -> Checks:
     policy = facts.vitals.policy
     # volatile-* evicts keys with an expiry, such as ended runs and receipts; allkeys-* also waiting
     # runs.
@@ -473,14 +476,14 @@ def _eviction(facts: Facts) -> Iterator[Check]:
     yield from _check("eviction", policy, problem, "Set maxmemory-policy noeviction.", result)
 
 
-def _disk(facts: Facts) -> Iterator[Check]:
+def _disk(facts: Facts) -> Checks:
     result, detail, fix = DISK.get(
         facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""]
     )
     yield Check(result, "disk", f"append-only file is {detail}", fix)
 
 
-def _durability(facts: Facts) -> Iterator[Check]:
+def _durability(facts: Facts) -> Checks:
     level, vitals = facts.durability, facts.vitals
     if level == "fsync" and vitals.unable:
         fix = "Set appendonly yes; use 7.2 or newer."
@@ -500,7 +503,7 @@ def _durability(facts: Facts) -> Iterator[Check]:
         yield Check(PASS, "durability", level)
 
 
-def _partitions(facts: Facts) -> Iterator[Check]:
+def _partitions(facts: Facts) -> Checks:
     servers = len(facts.other_servers) + 1
     detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
     differences = ", ".join(
@@ -518,7 +521,7 @@ def _partitions(facts: Facts) -> Iterator[Check]:
     yield from _check("partitions", detail if facts.partitions > 1 else "", problem, fix, FAIL)
 
 
-def _memory(facts: Facts) -> Iterator[Check]:
+def _memory(facts: Facts) -> Checks:
     used_bytes, limit = facts.vitals.memory, facts.vitals.memory_limit
     detail = f"{used_bytes / 1e6:.0f} MB used" + (
         f" of {limit / 1e6:.0f} MB" if limit else ", no limit"
@@ -530,7 +533,7 @@ def _memory(facts: Facts) -> Iterator[Check]:
     yield from _check("memory", detail, problem, fix, FAIL if is_full else WARN)
 
 
-def _password(facts: Facts) -> Iterator[Check]:
+def _password(facts: Facts) -> Checks:
     problem = (
         "the store is on another machine and its URL has no password: any client can change runs, and decide "
         "where a rule has level 0"
@@ -542,7 +545,7 @@ def _password(facts: Facts) -> Iterator[Check]:
     yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
 
 
-def _clocks(facts: Facts) -> Iterator[Check]:
+def _clocks(facts: Facts) -> Checks:
     skews = {"this machine": facts.clock - facts.vitals.now}
     skews |= {process.name: process.ahead for process in (*facts.reporting, *facts.doors)}
     wrong = ", ".join(
@@ -554,12 +557,12 @@ def _clocks(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _broker(facts: Facts) -> Iterator[Check]:
+def _broker(facts: Facts) -> Checks:
     fix = "Start the broker, or correct RUNNER_BROKER_URL."
     yield from _check("broker", facts.broker_detail, facts.broker, fix, FAIL)
 
 
-def _workers(facts: Facts) -> Iterator[Check]:
+def _workers(facts: Facts) -> Checks:
     alive, dead_count, stopping = (
         facts.alive,
         len(facts.names_of("gone")),
@@ -587,14 +590,14 @@ def _workers(facts: Facts) -> Iterator[Check]:
     yield from _check("workers", detail, detail if dead_count else "", fix)
 
 
-def _names_of_workers(facts: Facts) -> Iterator[Check]:
+def _names_of_workers(facts: Facts) -> Checks:
     counts = Counter(worker.name for worker in facts.reporting)
     names = _names(sorted(name for name, count in counts.items() if count > 1))
     problem = names and f"several have one name: {names}; Flower and remote control mix them up"
     yield from _check("worker names", "", problem, "Give each its own, with --hostname.")
 
 
-def _stopping(facts: Facts) -> Iterator[Check]:
+def _stopping(facts: Facts) -> Checks:
     names = ", ".join(facts.names_of("hangs"))
     problem = (
         names and f"should have stopped by now: {names}; their nodes run again on other workers"
@@ -603,7 +606,7 @@ def _stopping(facts: Facts) -> Iterator[Check]:
     yield from _check("stopping", "", problem, fix)
 
 
-def _graphs(facts: Facts) -> Iterator[Check]:
+def _graphs(facts: Facts) -> Checks:
     graph_names = sorted(name for name in facts.graphs if "/" not in name)
     served_graphs = {name for worker in facts.reporting for name in worker.graphs}
     if lost := sorted(served_graphs.difference(graph_names)):
@@ -633,7 +636,7 @@ def _graphs(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _deploy(facts: Facts) -> Iterator[Check]:
+def _deploy(facts: Facts) -> Checks:
     fingerprints: dict[str, set[str]] = {}
     for worker in facts.reporting:
         for name, fingerprint in worker.graphs.items():
@@ -660,7 +663,7 @@ def _deploy(facts: Facts) -> Iterator[Check]:
     yield from _check("deploy", "", problem, fix)
 
 
-def _queues(facts: Facts) -> Iterator[Check]:
+def _queues(facts: Facts) -> Checks:
     served_queues = {queue for worker in facts.alive for queue in worker.queues}
     graphs = {name for worker in facts.alive for name in worker.graphs}
     wanted_queues = {queue for worker in facts.alive for queue in worker.wants}
@@ -688,7 +691,7 @@ def _queues(facts: Facts) -> Iterator[Check]:
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
 
-def _routing(facts: Facts) -> Iterator[Check]:
+def _routing(facts: Facts) -> Checks:
     """Check that no worker serves a queue with nodes of a graph that it doesn't have."""
     # Graphs that have neither a worker nor an unfinished run send nothing.
     graphs = {name for worker in facts.alive for name in worker.graphs} | set(facts.run_queues)
@@ -710,7 +713,7 @@ def _routing(facts: Facts) -> Iterator[Check]:
                 )
 
 
-def _sweep(facts: Facts) -> Iterator[Check]:
+def _sweep(facts: Facts) -> Checks:
     overdue = facts.vitals.overdue
     is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
     problem = (
@@ -720,7 +723,7 @@ def _sweep(facts: Facts) -> Iterator[Check]:
     yield from _check("sweep", "nothing is late", problem, fix)
 
 
-def _intervals(facts: Facts) -> Iterator[Check]:
+def _intervals(facts: Facts) -> Checks:
     slow = _names(
         [worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0]
     )
@@ -735,7 +738,7 @@ def _intervals(facts: Facts) -> Iterator[Check]:
     yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
 
 
-def _messages(facts: Facts) -> Iterator[Check]:
+def _messages(facts: Facts) -> Checks:
     unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
     names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
     problem = (
@@ -747,7 +750,7 @@ def _messages(facts: Facts) -> Iterator[Check]:
     yield from _check("messages", "JSON only" if facts.alive else "", problem, fix)
 
 
-def _visibility(facts: Facts) -> Iterator[Check]:
+def _visibility(facts: Facts) -> Checks:
     short = _names(
         [worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease]
     )
@@ -756,7 +759,7 @@ def _visibility(facts: Facts) -> Iterator[Check]:
     yield from _check("visibility", "", problem, fix)
 
 
-def _events(facts: Facts) -> Iterator[Check]:
+def _events(facts: Facts) -> Checks:
     silent = _names([worker.name for worker in facts.alive if not worker.events])
     problem = silent and f"{silent} send none: Flower shows nothing"
     detail = "on; Flower shows them" if facts.alive else ""
@@ -764,13 +767,13 @@ def _events(facts: Facts) -> Iterator[Check]:
     yield from _check("events", detail, problem, fix)
 
 
-def _held(facts: Facts) -> Iterator[Check]:
+def _held(facts: Facts) -> Checks:
     problem = f"runs wait for an operator: {_names(facts.held)}" if facts.held else ""
     fix = "`runner runs show RUN` says why. Migrate, cancel or release it, or replay its dead letter."
     yield from _check("held", "", problem, fix)
 
 
-def _letters(facts: Facts) -> Iterator[Check]:
+def _letters(facts: Facts) -> Checks:
     dropped_note = (
         f"; {facts.dropped} were deleted, since there were too many" if facts.dropped else ""
     )
@@ -780,14 +783,14 @@ def _letters(facts: Facts) -> Iterator[Check]:
     )
 
 
-def _timers(facts: Facts) -> Iterator[Check]:
+def _timers(facts: Facts) -> Checks:
     names = _names(facts.vitals.failing)
     problem = names and f"retries, expiries and lost work of {names} can't be applied"
     fix = "Read the workers' log for `timer.failed`; cancel the run, or remove it once it has ended."
     yield from _check("timers", "", problem, fix, FAIL)
 
 
-def _archive(facts: Facts) -> Iterator[Check]:
+def _archive(facts: Facts) -> Checks:
     state, waiting = facts.vitals.archive, facts.vitals.unarchived
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
@@ -818,7 +821,7 @@ GROWN = 1_000
 """Entries, about 0.5 KB each, above which a missing archive is worth a warning."""
 
 
-def _audit(facts: Facts) -> Iterator[Check]:
+def _audit(facts: Facts) -> Checks:
     audits = [audit for audit in facts.audits if audit.size or audit.waiting]
     for audit in audits if facts.audit != "off" else ():
         origin, size = audit.origin, audit.size
@@ -855,7 +858,7 @@ STARVED_MS = 600_000
 """Ms that nodes may wait for a key of a limit, or behind other keys, before that is a warning."""
 
 
-def _limits(facts: Facts) -> Iterator[Check]:
+def _limits(facts: Facts) -> Checks:
     for limit in facts.limits:
         problem = conflicts(limit.declarations)
         if problem:
@@ -910,7 +913,7 @@ FAR = 10
 """Times as long as a key with as many nodes that a key may wait before it is a warning."""
 
 
-def _fairness(facts: Facts) -> Iterator[Check]:
+def _fairness(facts: Facts) -> Checks:
     now = facts.vitals.now
     for key in facts.fair_keys:
         waited = now - key.since
@@ -933,7 +936,7 @@ def _fairness(facts: Facts) -> Iterator[Check]:
             )
 
 
-def _queued(facts: Facts) -> Iterator[Check]:
+def _queued(facts: Facts) -> Checks:
     for key in facts.queued[:MOST_NAMED]:
         waited = facts.vitals.now - key.since
         for run in key.waiting:
@@ -984,7 +987,7 @@ def _by(pause: LimitPause) -> str:
     return by_whom + (f": {one_line(pause.reason)}" if pause.reason else "")
 
 
-def _freezes(facts: Facts) -> Iterator[Check]:
+def _freezes(facts: Facts) -> Checks:
     for freeze in facts.freezes:
         since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
         option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
@@ -993,12 +996,12 @@ def _freezes(facts: Facts) -> Iterator[Check]:
         )
 
 
-def _schedules(facts: Facts) -> Iterator[Check]:
+def _schedules(facts: Facts) -> Checks:
     for problem, fix in facts.schedules:
         yield Check(WARN, "schedule", problem, fix)
 
 
-CHECKS: Iterable[Callable[[Facts], Iterator[Check]]] = (
+CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _store,
     _memory,
     _settings,

@@ -18,7 +18,7 @@ from runner.immutable import immutable
 from runner.operations.exports import Question, all_events, plain, question_view
 from runner.records import codec
 from runner.records.codec import JSON
-from runner.records.interrupts import Interrupt, Receipt, preimages, title_of, tool_of
+from runner.records.interrupts import Interrupt, preimages, title_of, tool_of
 from runner.records.listings import InterruptQuery
 from runner.records.payloads import Payload
 from runner.records.run import EventKind
@@ -200,14 +200,6 @@ def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
         for question in interrupts
     )
     return list(store.signed(Absence).values()) if matters else []
-
-
-@immutable
-class VotedAll:
-    """Questions to decide together, each with the full decided action, or the receipts of the votes."""
-
-    questions: Sequence[QuestionView]
-    receipts: Sequence[Receipt]
 
 
 def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) -> None:

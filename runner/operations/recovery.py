@@ -152,8 +152,7 @@ class Replay:
         changes, run = self._draft(), self._run
         loops = {number: run.loop(number) for number in range(len(self._topology.loops))}
         nodes = {name: changes.node(name) for name in run.nodes}
-        scopes = {name: node.scope for name, node in self._topology.nodes.items() if node.loops}
-        return Records(nodes, loops, dict(run.arrived), run.record.failed, scopes=scopes)
+        return Records(nodes, loops, dict(run.arrived), run.record.failed)
 
     def _draft(self) -> Changes:
         return Changes(self._run, self._topology, 0, 0)

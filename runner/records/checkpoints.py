@@ -6,7 +6,7 @@ from dataclasses import asdict, field
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 
 
 @immutable
@@ -17,7 +17,7 @@ class Saved:
     is cut to `keep` messages, and `messages` are appended.
     """
 
-    document: dict[str, JSON]
+    document: JSONObject
     keep: int = 0
     messages: list[JSON] = field(default_factory=list)
 
@@ -27,7 +27,7 @@ class Session:
     """A conversation that outlives its runs: packed messages in order, and packed state by name."""
 
     messages: list[JSON] = field(default_factory=list)
-    state: dict[str, JSON] = field(default_factory=dict)
+    state: JSONObject = field(default_factory=dict)
 
 
 @immutable
@@ -39,7 +39,7 @@ class Remembered:
 
     session_id: str
     first: int
-    state: dict[str, JSON] = field(default_factory=dict)
+    state: JSONObject = field(default_factory=dict)
     gone: list[str] = field(default_factory=list)
 
 
@@ -73,12 +73,12 @@ class NodeDocument:
     """
 
     visit: int
-    executor: dict[str, JSON] | None = None
-    tentative: dict[str, JSON] | None = None
+    executor: JSONObject | None = None
+    tentative: JSONObject | None = None
     trace: str = ""
     named: str = ""
 
-    def dump(self) -> dict[str, JSON]:
+    def dump(self) -> JSONObject:
         """Return the stored form, without optional fields that are empty."""
         document = {"v": VERSION, **asdict(self)}
         return {

@@ -52,6 +52,8 @@ MAX_INTEGER = 2**63 - 1
 JSON = Any
 """Plain JSON data, as stored; it is `Any` because a recursive type doesn't help its readers."""
 
+JSONObject = dict[str, JSON]
+
 Document = TypeVar("Document")
 
 
@@ -190,7 +192,7 @@ def _pack_text(text: str, which: str, path: Path) -> str:
 def _pack_mapping(
     value: Mapping[Any, object], path: Path, depth: int, special: list[object]
 ) -> JSON:
-    items: dict[str, JSON] = {}
+    items: JSONObject = {}
     for key, item in value.items():
         if not isinstance(key, str):
             raise UnstorableError(
@@ -310,7 +312,7 @@ def _input_data(model: pydantic.BaseModel) -> JSON:
     return data
 
 
-def without_none(values: Mapping[str, JSON]) -> dict[str, JSON]:
+def without_none(values: Mapping[str, JSON]) -> JSONObject:
     """Copy a mapping without its None values."""
     return {name: value for name, value in values.items() if value is not None}
 
@@ -344,7 +346,7 @@ def load_json(data: bytes | str) -> JSON:
     return value
 
 
-def _unique(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+def _unique(pairs: list[tuple[str, JSON]]) -> JSONObject:
     unique = dict(pairs)
     if len(unique) != len(pairs):
         raise ValueError("an object has the same key twice")
@@ -409,5 +411,9 @@ READ_ERRORS = (
 )
 """Errors of reading damaged or malformed data; a lost connection raises none of them."""
 
-STRICT = pydantic.ConfigDict(extra="forbid", strict=True)
-"""Set as `__pydantic_config__` on each stored dataclass: an unknown field is an error."""
+
+def strict(cls: type[Document]) -> type[Document]:
+    """Have a stored dataclass read strictly: an unknown field, or another type, is an error."""
+    config = pydantic.ConfigDict(extra="forbid", strict=True)
+    cls.__pydantic_config__ = config  # type: ignore[attr-defined] # as pydantic names it
+    return cls

@@ -12,9 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import field
 from types import BuiltinFunctionType, TracebackType, WrapperDescriptorType
-from typing import Any, ClassVar
-
-import pydantic
+from typing import Any
 
 from runner.errors import NodeFailed, UnstorableError
 from runner.immutable import immutable
@@ -38,14 +36,13 @@ MAX_MESSAGE = 16_000  # characters; an exception may carry the whole body of a r
 MAX_VALUE = 64_000  # bytes of its arguments, or of one attribute; a larger value is left out
 
 
+@codec.strict
 @immutable
 class ErrorRecord:
     """A stored exception: `type` is `module:qualname`, `bases` the same for its MRO.
 
     `shown` is its `repr()`; `members` are the exceptions of a group.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     type: str
     message: str

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, field, replace
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Protocol, TypedDict, TypeVar, Unpack
+from typing import Annotated, Any, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
@@ -29,7 +29,7 @@ from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, failures, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.payloads import Payload, without_reason
 from runner.records.run import VisitEntry
 
@@ -86,6 +86,7 @@ class InterruptStatus(enum.StrEnum):
     WITHDRAWN = "withdrawn"
 
 
+@codec.strict
 @immutable
 class Interrupt:
     """A question to a person, asked by one visit of one node.
@@ -105,8 +106,6 @@ class Interrupt:
     eligible. `decision` and `effect` are the result of the votes; `used` records how the decision
     was used: the idempotency `key`, the `effect` and the time (`at`).
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     id: str
     name: str
@@ -410,21 +409,21 @@ def title_of(interrupt: Interrupt) -> str:
     return filled(template, args)
 
 
-def policy_of(interrupt: Interrupt) -> dict[str, JSON]:
+def policy_of(interrupt: Interrupt) -> JSONObject:
     """Return the data hashed as the policy of a question with a rule."""
     lifetime = interrupt.expires_in
     expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
     return digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
 
 
-def preimages(interrupt: Interrupt) -> dict[str, dict[str, JSON]]:
+def preimages(interrupt: Interrupt) -> dict[str, JSONObject]:
     """Return the data hashed for a question with a rule, by digest; see `approvals/digests.py`.
 
     Raises:
         UnstorableError: it has values that other languages would read differently.
     """
     asked_in, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
-    question: dict[str, JSON] = {
+    question: JSONObject = {
         "id": interrupt.id,
         "run": interrupt.run_id,
         "root": asked_in.get("root", ""),
@@ -524,7 +523,7 @@ class Decision:
         """
         if not self.decision:
             return self
-        answers: dict[str, JSON] = {"respond": self.response}
+        answers: JSONObject = {"respond": self.response}
         if self.response is None or self.response is True:
             answers |= {"approve": True, "reject": False}
         voter = self.decider()
@@ -629,9 +628,7 @@ def is_answers(prompt: object) -> bool:
     )
 
 
-def answer_value(
-    interrupt: Interrupt, schema: object = None, votes: Sequence[Mapping[str, Any]] = ()
-) -> Any:
+def answer_value(interrupt: Interrupt, schema: object = None) -> Any:
     """Return the value of `interrupt()` in the code that asked: an `Approval` if it has a rule.
 
     Raises:
@@ -645,18 +642,12 @@ def answer_value(
         )
     if interrupt.status is InterruptStatus.EXPIRED:
         for answer in default_answer(interrupt):
-            return _approval(interrupt, "expired", schema, answer, votes)
+            return _approval(interrupt, "expired", schema, answer)
         raise expiry_error(interrupt)
-    return _approval(interrupt, interrupt.decision, schema, interrupt.response, votes)
+    return _approval(interrupt, interrupt.decision, schema, interrupt.response)
 
 
-def _approval(
-    interrupt: Interrupt,
-    decision: str,
-    schema: object,
-    response: JSON,
-    votes: Sequence[Mapping[str, Any]],
-) -> Any:
+def _approval(interrupt: Interrupt, decision: str, schema: object, response: JSON) -> Any:
     value = codec.unpack(response)
     if interrupt.rule is None:
         return typed_response(schema, value)
@@ -664,7 +655,7 @@ def _approval(
         decision == "approve" and interrupt.action is None
     )
     response = typed_response(schema, value) if has_schema else value
-    return Approval(decision, response, tuple(votes), interrupt.action)
+    return Approval(decision, response, action=interrupt.action)
 
 
 def typed_response(schema: object, response: Any) -> Any:
@@ -696,7 +687,7 @@ def check_lifetime(expires_in: object, field: str) -> None:
 
 def checked_on_expire(
     value: object,
-    schema: dict[str, JSON] | None,
+    schema: JSONObject | None,
     routes: Sequence[str],
     field: str,
     model: object = None,

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runner.approvals.rules import Principal, Voter
 from runner.errors import CorruptDocument, PayloadTooLarge, UsageError
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import Decision, Receipt
 from runner.records.validation import MAX_REASON, MAX_TEXT
 
@@ -212,7 +212,7 @@ def vote_body(
     comment: str = "",
     idempotency_key: str | None = None,
     shown_at: int = 0,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return a vote's message as it is signed, without unset fields.
 
     `shown_at` (ms) is when the question was shown to the person.
@@ -233,7 +233,7 @@ def vote_body(
     return body_of(decided, key_of(by))
 
 
-def body_of(decision: Decision, by: str) -> dict[str, JSON]:
+def body_of(decision: Decision, by: str) -> JSONObject:
     """Return the message of a principal's vote, as it is signed."""
     optional = {
         "response": codec.plain(decision.response),
@@ -242,7 +242,7 @@ def body_of(decision: Decision, by: str) -> dict[str, JSON]:
         "idempotency_key": decision.idempotency_key,
         "shown_at": decision.shown_at or None,
     }
-    body: dict[str, JSON] = {
+    body: JSONObject = {
         "v": 2,
         "interrupt_id": decision.interrupt_id,
         "decision": decision.decision or "respond",
@@ -261,7 +261,7 @@ def operation_body(
     ttl: float | None = None,
     comment: str = "",
     shown_at: int = 0,
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the message of a person's operation on a question besides voting, as it is signed.
 
     `operation` is "claim" (`ttl` seconds), "release", "delegate" (`to` a person, `until` a time in
@@ -270,14 +270,14 @@ def operation_body(
     Raises:
         UsageError: a name isn't a principal's.
     """
-    optional: dict[str, JSON] = {
+    optional: JSONObject = {
         "to": None if to is None else key_of(to),
         "until": until,
         "ttl": ttl,
         "comment": comment or None,
         "shown_at": shown_at or None,
     }
-    body: dict[str, JSON] = {
+    body: JSONObject = {
         "v": 2,
         "interrupt_id": interrupt_id,
         "operation": operation,
@@ -288,7 +288,7 @@ def operation_body(
 
 def start_body(
     graph: str, task: object, requester: Principal | str, **optional: object
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the message of a start for a person as it is signed, without unset fields.
 
     `optional` are other fields of a start: idempotency_key, invocation_state, tags, on_end, and
@@ -297,7 +297,7 @@ def start_body(
     Raises:
         UsageError: the requester isn't a principal. UnstorableError: the task can't be stored.
     """
-    body: dict[str, JSON] = {
+    body: JSONObject = {
         "v": 2,
         "graph": graph,
         "task": codec.plain(codec.pack(task, "task")),

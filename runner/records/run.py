@@ -223,8 +223,7 @@ class Arrivals:
 @immutable
 class Records:
     """All records of a run, derived from its history: see `operations.recovery`. `failed` counts
-    the nodes that have failed; `maps` are the maps that start again; `scopes` holds the innermost
-    loop of each node in a loop.
+    the nodes that have failed; `maps` are the maps that start again.
     """
 
     nodes: Mapping[str, NodeRecord]
@@ -232,7 +231,6 @@ class Records:
     arrivals: Mapping[tuple[int, str], Arrivals]
     failed: int = 0
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
-    scopes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def started(self) -> int:

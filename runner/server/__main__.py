@@ -1,14 +1,14 @@
-"""The process that `runner server` becomes."""
+"""The process that `runner server` becomes, which passes its options as JSON."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import logging.config
 import os
 import secrets
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from fastapi import FastAPI
@@ -31,7 +31,9 @@ SWITCH = 0.001
 """Seconds after which a thread that renders a page lets another one work; Python's default is 0.005."""
 
 
-def auth_of(name: str, api_keys: str, server_secret: str, **proxy: Any) -> Callable[..., Any]:
+def auth_of(
+    name: str, api_keys: str | None, server_secret: str, **proxy: Any
+) -> Callable[..., Any]:
     """Return the authentication backend that the options name.
 
     `server_secret` is the secret of `Local`, `proxy` has the options of `ProxyHeaders`.
@@ -65,24 +67,7 @@ def roles_of(pairs: Sequence[str]) -> dict[str, list[str]]:
     return roles
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="runner server")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8080)
-    parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--auth", default="local")
-    parser.add_argument("--api-keys", default="")
-    parser.add_argument("--trusted", action="append", default=[])
-    parser.add_argument("--role-of", action="append", default=[])
-    parser.add_argument("--roles-header", default="")
-    parser.add_argument("--new-key", default="")
-    parser.add_argument("--days", type=float)
-    parser.add_argument("--role", action="append", default=[])
-    parser.add_argument("--door", action="append", default=[])
-    return parser.parse_args(arguments)
-
-
-def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
+def _application(options: SimpleNamespace, settings: Settings) -> FastAPI:
     proxy = {
         "trusted": options.trusted,
         "role_of": roles_of(options.role_of),
@@ -96,12 +81,12 @@ def _application(options: argparse.Namespace, settings: Settings) -> FastAPI:
 
 def worker_application() -> FastAPI:
     """Return the application of one of several processes, with the options of the first one."""
-    return _application(_options(json.loads(os.environ[ARGUMENTS])), Settings())
+    return _application(SimpleNamespace(**json.loads(os.environ[ARGUMENTS])), Settings())
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Serve until the process is asked to stop."""
-    options = _options(arguments)
+def main(values: Mapping[str, Any]) -> int:
+    """Serve with the options of `runner server` until the process is asked to stop."""
+    options = SimpleNamespace(**values)
     try:
         if options.new_key:
             key, entry = new_key(options.new_key, options.role, days=options.days)
@@ -114,15 +99,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         settings = Settings()
         settings.server_secret = settings.server_secret or secrets.token_hex(32)
-        if options.workers < 1:
-            raise UsageError(f"--workers is a number from 1, not {options.workers}.")
         app: FastAPI | str = _application(options, settings)
     except RunnerError as error:
         print(f"Error: {error}", file=sys.stderr)  # noqa: T201 - a program
         return 2
     several: dict[str, Any] = {}
     if options.workers > 1:
-        os.environ[ARGUMENTS] = json.dumps(sys.argv[1:] if arguments is None else [*arguments])
+        os.environ[ARGUMENTS] = json.dumps(values)
         # A form that one process made may be sent to another.
         os.environ["RUNNER_SERVER_SECRET"] = settings.server_secret
         app = "runner.server.__main__:worker_application"
@@ -161,4 +144,4 @@ def log_config(settings: Settings) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(json.loads(sys.argv[1])))

@@ -338,7 +338,7 @@ class ApiKeys:
 
 
 def new_key(
-    name: str, roles: Iterable[str], groups: Iterable[str] = (), days: float | None = None
+    name: str, roles: Iterable[str], days: float | None = None
 ) -> tuple[str, dict[str, Any]]:
     """Make an API key: the key itself, which is stored nowhere, and its entry in the file.
 
@@ -354,7 +354,7 @@ def new_key(
         "name": name,
         "hash": hash_of(key),
         "roles": sorted(roles),
-        "groups": sorted(groups),
+        "groups": [],
     }
     if days is None:
         return key, entry

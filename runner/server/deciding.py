@@ -27,7 +27,7 @@ from runner.errors import DirectoryError
 from runner.operations.answers import apply_decisions
 from runner.operations.questions import QuestionView
 from runner.operations.recovery import cancellation
-from runner.records.codec import JSON
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Decision, Receipt
 from runner.records.messages import body_of, operation_body, start_body
 from runner.server.access import Person
@@ -35,7 +35,7 @@ from runner.server.services import Services
 
 
 def decide(
-    services: Services, person: Person, decision: Decision, proof: dict[str, JSON] | None = None
+    services: Services, person: Person, decision: Decision, proof: JSONObject | None = None
 ) -> Receipt:
     """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
     body = body_of(decision, person.principal.key)
@@ -51,7 +51,7 @@ def grant(
     record: GrantRecord,
     decision: str,
     comment: str = "",
-    proof: dict[str, JSON] | None = None,
+    proof: JSONObject | None = None,
 ) -> Receipt:
     """Count a person's vote on a grant; see `decide` for `proof`."""
     body = granting.message(record, decision, person.principal, comment)
@@ -64,7 +64,7 @@ def act(
     person: Person,
     question_id: str,
     kind: str,
-    proof: dict[str, JSON] | None = None,
+    proof: JSONObject | None = None,
     **options: Any,
 ) -> Receipt:
     """Apply a person's operation other than a vote: claim, release, delegate, comment, withdraw a vote."""
@@ -81,7 +81,7 @@ def absence_message(
     until: int,
     since: int | None = None,
     only: Sequence[str] = (),
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the message that states a person's absence, as it is signed; see `absence_body` for errors."""
     begins = time.time_ns() // 1_000_000 if since is None else since
     tenant = services.client.engine.store.namespace
@@ -89,7 +89,7 @@ def absence_message(
 
 
 def be_away(
-    services: Services, person: Person, proof: dict[str, JSON] | None = None, **options: Any
+    services: Services, person: Person, proof: JSONObject | None = None, **options: Any
 ) -> Absence:
     """Let another person vote in a person's place for some time; see `decide` for `proof`."""
     body = absence_message(services, person, **options)
@@ -133,17 +133,17 @@ def requested_by(services: Services, person: Person, **changes: Any) -> dict[str
 
 
 def _proven(
-    services: Services, person: Person, body: dict[str, JSON], proof: dict[str, JSON] | None
-) -> tuple[dict[str, JSON], Voter]:
+    services: Services, person: Person, body: JSONObject, proof: JSONObject | None
+) -> tuple[JSONObject, Voter]:
     """Return a message with its proof, the server's if there is none, and the person as its voter."""
     body = {**body, "proof": proof} if proof else _sign(services, person, body)
     return body, Voter(person.principal, person.groups, person.roles)
 
 
-def _sign(services: Services, person: Person, body: dict[str, JSON]) -> dict[str, JSON]:
+def _sign(services: Services, person: Person, body: JSONObject) -> JSONObject:
     if not services.settings.signing_key:
         return body
-    login: dict[str, JSON] = {
+    login: JSONObject = {
         "groups": sorted(person.groups),
         "roles": sorted(person.roles),
         "level": person.level,

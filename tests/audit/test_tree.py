@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from runner.audit.tree import (
     EMPTY,
     Frontier,
-    inclusion_path,
+    inclusion_paths,
     is_included,
     leaf_hash,
     root_of,
@@ -71,7 +71,7 @@ def test_an_entry_is_proved_at_its_place_and_nowhere_else(size, data):
     """A path holds for its leaf, index, size and root, and not once one of them is another."""
     index = data.draw(st.integers(0, size - 1))
     tree = leaves(size)
-    path, root = inclusion_path(tree, index), root_of(tree)
+    path, root = inclusion_paths(tree, [index])[index], root_of(tree)
 
     assert is_included(tree[index], index, size, path, root)
     assert not is_included(leaf_hash(b"other"), index, size, path, root)

@@ -13,8 +13,8 @@ from runner import Client, Status
 from runner.celery.application import make_app
 from runner.cli.workers import worker_process
 from runner.definition.registry import Registry
-from runner.dev.embedded import embedded_store
 from runner.settings import Settings
+from tests.tcp_store import tcp_store
 from tests.waiting import wait_until
 
 RECIPE = Path(__file__).parents[2] / "SECURITY.md"
@@ -28,7 +28,7 @@ def test_a_worker_needs_no_more_than_its_user_may(tmp_path):
         r"^ACL SETUSER worker (.*)$", RECIPE.read_text(encoding="utf-8"), re.MULTILINE
     )
     alive = tmp_path / "alive"
-    with embedded_store(tcp=True) as store, redis.Redis.from_url(store.url) as admin:
+    with tcp_store() as store, redis.Redis.from_url(store.url) as admin:
         admin.execute_command("ACL", "SETUSER", "worker", *rules.split())
         url = f"redis://worker:SECRET@{store.tcp_url.rpartition('@')[2]}"
         settings = {

@@ -19,12 +19,12 @@ from runner.celery.doorbells import CeleryDispatcher, make_template, visit_of
 from runner.celery.engines import pushes
 from runner.celery.queues import declared
 from runner.definition.registry import Registry
-from runner.dev.embedded import embedded_store
 from runner.errors import BrokerError, RunnerError, UsageError
 from runner.settings import Settings, as_broker
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import PLACES, VERSION
 from runner.store.redis.store import RedisStore
+from tests.tcp_store import tcp_store
 
 BELL = Doorbell("00run", "my.node", 3, 2, "gpu", 0, "refund")
 
@@ -400,7 +400,7 @@ def test_installing_adds_to_an_app_and_changes_nothing_else():
 
 def test_a_password_guarded_socket_serves_as_store_and_broker():
     """A store behind a password is rung on like any other."""
-    with embedded_store(tcp=True) as store:
+    with tcp_store() as store:
         app = make_app(Settings(redis_url=store.url, broker_url=store.broker_url))
         with Connection(store.broker_url) as connection:
             connection.ensure_connection(max_retries=1)

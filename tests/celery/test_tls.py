@@ -10,11 +10,11 @@ from kombu.exceptions import OperationalError
 
 from runner import Client, Status
 from runner.celery.application import make_app
-from runner.dev.embedded import embedded_store
 from runner.errors import StoreError
 from runner.settings import Settings
 from tests.celery.workers import Site, Worker
 from tests.chaos.servers import Sentinel, Server
+from tests.tcp_store import tcp_store
 from tests.tls import Certificate, Relay, certificate
 from tests.waiting import wait_until
 
@@ -25,7 +25,7 @@ __all__ = ["certificate"]
 @pytest.fixture(scope="module")
 def redis_over_tls(certificate):
     """The address of a Redis that is reached over TLS only."""
-    with embedded_store(tcp=True) as store:
+    with tcp_store() as store:
         login, _, place = store.tcp_url.removeprefix("redis://").partition("@")
         relay = Relay(certificate, int(place.partition(":")[2].partition("/")[0]))
         yield f"rediss://{login}@127.0.0.1:{relay.port}/0"

@@ -18,7 +18,6 @@ from runner.cli import (
     freeze,
     graphs,
     init,
-    interrupts,
     program,
 )
 from runner.limits.control import LimitView
@@ -28,7 +27,7 @@ from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
 from runner.operations.exports import Export
 from runner.operations.migration import MigratedRun
-from runner.operations.questions import QuestionView, VotedAll
+from runner.operations.questions import QuestionView
 from runner.operations.views import (
     RetriedRun,
     RunStatus,
@@ -64,8 +63,6 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", QuestionView),
     "interrupts vote": ("", Receipt),
-    "interrupts vote-all": ("", VotedAll),
-    "interrupts withdraw": ("", interrupts.Withdrawn),
     "keys api": ("keys", ApiKey),
     "keys list": ("keys", PublicKey),
     "keys new": ("", PublicKey),
@@ -73,11 +70,9 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "keys rotate": ("", PublicKey),
     "metrics": ("metrics", Metric),
     "run": ("", StartedRun | RunView),
-    "runs again": ("", RunStatus),
     "runs cancel": ("", RunStatus),
     "runs events": ("", Event),
     "runs export": ("", Export),
-    "runs fork": ("", RunStatus),
     "runs hold": ("", RunStatus),
     "runs list": ("runs", RunSummary),
     "runs migrate": ("runs", MigratedRun),

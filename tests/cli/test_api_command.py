@@ -35,17 +35,6 @@ def test_a_schedule_is_made_listed_paused_and_removed(request_):
     assert request_("DELETE", "/v1/schedules/nightly")[0] == 4
 
 
-def test_a_webhook_is_made_listed_and_removed(request_):
-    """The secret is written once."""
-    body = {"id": "chat", "url": "http://127.0.0.1:1/", "tags": {"team": "a"}}
-
-    assert request_("POST", "/v1/webhooks", body)[1]["secret"].startswith("whsec_")
-    (listed,) = request_("GET", "/v1/webhooks")[1]["items"]
-    assert (listed["id"], listed["tags"], listed["secret"]) == ("chat", {"team": "a"}, "")
-    assert request_("DELETE", "/v1/webhooks/chat") == (0, "")
-    assert request_("GET", "/v1/webhooks/chat")[0] == 4
-
-
 def test_a_body_that_is_refused_names_the_field(request_, cli):
     """With the exit code of wrong usage, and nothing is made."""
     code, error = request_("POST", "/v1/webhooks", {"url": 3})

@@ -106,22 +106,17 @@ def test_doctor_says_who_holds_a_node(cli, waiting):
     assert cli("runs", "show", run_id).stdout.split("\t")[3] == "held"
 
 
-def output_of(cli, run_id):
-    """Wait for a run of one node, and return its output."""
-    wait_until(
-        lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0],
-        "it completes",
-    )
-    return json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"][0]["output"]
-
-
 @pytest.mark.full
 def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     """By the login name, or by another: runs, forks, repeats and schedules, so rules can exclude them."""
     monkeypatch.setenv("LOGNAME", "ana")
     started = cli("run", "shop-refund", "--input", "1").stdout.strip()
-    forked = cli("runs", "fork", waiting[0], "--from", "stock", "--by", "ben").stdout.strip()
-    again = cli("runs", "again", started).stdout.strip()
+    path, body = f"/v1/runs/{waiting[0]}:fork", '{"node": "stock"}'
+    made = [
+        cli("api", "POST", path, "--data", body, "--by", "ben"),
+        cli("api", "POST", f"/v1/runs/{started}:again"),
+    ]
+    forked, again = (json.loads(done.stdout)["run_id"] for done in made)
     schedule = '{"id": "asked", "graph": "shop-refund", "interval": 300}'
     cli("api", "POST", "/v1/schedules", "--data", schedule)
 
@@ -137,22 +132,19 @@ def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     assert cli("api", "DELETE", "/v1/schedules/asked").exit_code == 0
 
 
-def test_a_run_is_forked_and_started_again(cli):
-    """`runs fork` and `runs again` write the id of the new run; the node gets the new input."""
-    source = cli("run", "shop-echo", "--input", "1", "--wait").stdout.split("\t")[1]
-
-    forked = cli(
-        "runs", "fork", source, "--from", "echo", "--input", '"other"', "--tag", "by=ana"
-    )
-    again = cli("runs", "again", source, "--json")
-
-    assert (forked.exit_code, again.exit_code) == (0, 0)
-    assert output_of(cli, forked.stdout.strip()).startswith("other")
-    assert output_of(cli, json.loads(again.stdout)["run_id"]).startswith("1")
-    listed = json.loads(cli("runs", "list", "--json", "--limit", "50").stdout)["runs"]
-    tags = next(run["tags"] for run in listed if run["run_id"] == forked.stdout.strip())
-    assert tags == {"by": "ana", "forked_from": source}
-    assert cli("runs", "fork", source, "--from", "nowhere").exit_code == 4
+@pytest.mark.parametrize(
+    ("command", "request_"),
+    [
+        ("runs fork", "POST /v1/runs/RUN:fork"),
+        ("runs again", "POST /v1/runs/RUN:again"),
+        ("interrupts withdraw", "POST /v1/questions/ID:withdraw"),
+        ("interrupts vote-all", "POST /v1/questions:vote"),
+    ],
+)
+def test_a_command_that_was_removed_names_its_request(cli, command, request_):
+    """Control: the error of another unknown command names the help."""
+    assert f"Use `runner api {request_}`" in cli(*command.split(), "x").stderr
+    assert "--help`" in cli(command.split()[0], "nothing").stderr
 
 
 def ask(ctx):

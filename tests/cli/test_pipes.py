@@ -15,7 +15,6 @@ HOSTILE = "p\u0430y \u202e005\u202c \u3164\ufe0f to\u200b \x1b[31mACME\u2800"
 COMMANDS = [
     ("interrupts", "list"),
     ("interrupts", "show", "{question}"),
-    ("interrupts", "vote-all", "approve", "--by", "ana"),
     ("runs", "list"),
     ("runs", "show", "{run}"),
     ("runs", "show", "{failed}"),

@@ -71,9 +71,7 @@ def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_p
         "interrupts list": (),
         "interrupts show": (question,),
         "metrics": (),
-        "runs again": (run,),
         "runs export": (run,),
-        "runs fork": (run, "--from", "stock"),
         "runs list": (),
         "runs show": (run,),
         "run": ("shop-refund",),
@@ -91,14 +89,12 @@ def test_what_commands_write_fits_their_schemas(cli, waiting, monkeypatch, tmp_p
 @pytest.mark.full
 def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
     """Commands that take back, stop, retry, send again and delete write what their schemas say."""
-    _, question = waiting
     broken = cli("run", "shop-print", "--wait").stdout.split("\t")[1]
     with redis.Redis.from_url(shop_url) as client:
         lost = {"run_id": broken, "node": "fail_once", "visit": 1, "reason": "lost"}
         letter = f"node:{client.xadd(Keys().dead, lost).decode()}"
     failed = cli("run", "shop-fail", "--wait").stdout.split("\t")[1]
     calls = [
-        ("interrupts withdraw", question),
         ("runs cancel", cli("run", "shop-endless").stdout.strip()),
         ("runs retry", failed),
         ("runs remove", cli("run", "shop-echo", "--wait").stdout.split("\t")[1], "--yes"),

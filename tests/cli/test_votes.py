@@ -254,18 +254,14 @@ def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     assert vote(runner, question, "reject", "ana", "--variant", effect)[0] == 2
 
 
-def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch, tmp_path):
+def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch):
     """Others than the call's are refused; control: its own, those of a version, and an edit."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
     question = voting(ManualWorker(store), replace(FOUR_EYES, need=3)).question
     edit = json.dumps({"order": "7", "amount": "1"})
-    (tmp_path / "shown").write_text(f"{question.id}\t{question.digest}\n")
-    all_of_them = ("--digests", str(tmp_path / "shown"), "--response", edit)
 
     code, _, errors = vote(runner, question, "approve", "ana", "--response", edit)
     assert (code, "vote edit" in errors) == (2, True)
-    together = runner("interrupts", "vote-all", "approve", "--by", "ana", *all_of_them)
-    assert (together.exit_code, "vote edit" in together.stderr) == (2, True)
     assert store.votes(question.id) == []
 
     same = json.dumps(question.action["args"])
@@ -391,40 +387,6 @@ def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
     ids = [question.id for question in questions]
     receipts = client.respond_all(ids, "approve", by="ana", digests=shown)
     assert [str(receipt.status) for receipt in receipts] == ["counted", "rejected", "counted"]
-
-
-@pytest.mark.full
-def test_several_runs_are_decided_on_the_command_line(runner, store, monkeypatch, tmp_path):
-    """First all is listed, whole; then what was read is voted on by its digests, with a receipt each."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    worker = ManualWorker(store)
-    questions = [voting(worker, replace(TWO, need=1)).question for _ in range(3)]
-    worker.park(worker.start("b"), "b", "other?")
-    every = ("interrupts", "vote-all", "approve", "--by", "ana")
-
-    assert runner(*every).exit_code == 2  # they differ
-    listed = runner(*every, "--name", questions[0].name)
-    rows = [line.split("\t") for line in listed.stdout.splitlines()]
-    assert [row[:2] for row in rows] == [
-        [question.id, question.digest] for question in questions
-    ]
-    assert json.loads(rows[0][5]) == questions[0].action["args"]
-    assert "Nothing was decided" in listed.stderr
-    assert not any(store.votes(question.id) for question in questions)
-    assert len(json.loads(runner(*every, "--name", "ok?", "--json").stdout)["questions"]) == 3
-
-    first, second, last = listed.stdout.splitlines(keepends=True)
-    shown = tmp_path / "shown"
-    shown.write_text(first + second.replace(questions[1].digest, "sha256:0") + last)
-    voted = runner(*every, "--digests", str(shown))
-    assert [line.split("\t")[0] for line in voted.stdout.splitlines()] == [
-        "accepted",
-        "rejected",
-        "accepted",
-    ]
-    assert voted.exit_code == 2
-    shown.write_text("no digest\n")
-    assert "Line 1 of --digests" in runner(*every, "--digests", str(shown)).stderr
 
 
 def test_the_directory_may_be_in_the_current_folder(runner, store, monkeypatch, tmp_path):

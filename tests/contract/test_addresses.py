@@ -12,13 +12,13 @@ from runner.celery.application import make_app
 from runner.celery.config import is_amqp, is_redis
 from runner.celery.engines import pushes
 from runner.definition.registry import Registry
-from runner.dev.embedded import embedded_store
 from runner.errors import UsageError
 from runner.operations.doctor import broker_problem
 from runner.settings import Settings
 from runner.store.addresses import canonical, cluster, sentinels, without_password
 from runner.store.redis.connection import RedisConnection
 from tests.celery.workers import Worker
+from tests.tcp_store import tcp_store
 
 URL = "sentinel://ann:p%40ss@one:26380,two/main?db=3&sentinel_password=eye"
 
@@ -307,7 +307,7 @@ def test_several_brokers_are_celery_s_form_of_failover(brokers, redis, amqp):
 
 def test_the_doctor_asks_each_of_several_brokers():
     """One that can be reached is enough; where none can, each is named without its password."""
-    with embedded_store(tcp=True) as store:
+    with tcp_store() as store:
         assert broker_problem(f"redis://127.0.0.1:1/0;{store.broker_url}") == ""
     problem = broker_problem("amqp://u:secret@127.0.0.1:1//;amqp://u:secret@127.0.0.1:2//")
 
@@ -337,7 +337,7 @@ def test_an_empty_address_is_none(monkeypatch):
 )
 def test_a_worker_runs_what_a_client_starts(tmp_path, app, changed):
     """With the database as an option of the address, and with two brokers of which one is away."""
-    with embedded_store(tcp=True) as store:
+    with tcp_store() as store:
         url = changed(store)
         worker = Worker(url, tmp_path / "w.log", ["--pool", "threads"], settings={}, app=app)
         (tmp_path / "w.log").touch()

@@ -6,9 +6,10 @@ import pytest
 
 from runner.records.run import NodeRecord, Records, Rewrite, Status
 from runner.store.redis.dead_letters import DeadLetters
-from runner.store.redis.keys import Keys, declared
+from runner.store.redis.keys import Keys
 from runner.store.requests import RemoveRun, RewriteRuns
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.key_dictionary import type_in_dictionary
 
 KEYS = Keys()
 HOLD = 86_400.0
@@ -50,7 +51,7 @@ def test_a_run_expires_only_once_it_is_archived(worker, store, client):
 
     assert all(0 < client.pttl(key) <= 60_000 for key in own)
     assert take(store) == []
-    assert all(declared(key.decode()) for key in client.keys(f"{KEYS.prefix}*"))
+    assert all(type_in_dictionary(key.decode()) for key in client.keys(f"{KEYS.prefix}*"))
 
 
 def test_without_an_archive_a_run_expires_at_once(worker, store, client):

@@ -17,11 +17,11 @@ from runner.records.budgets import COUNTERS, Spending, Tagged
 from runner.records.interrupts import Decision
 from runner.store.interface import Start
 from runner.store.memory.store import MemoryStore
-from runner.store.redis.keys import declared
 from runner.store.redis.store import RedisStore
 from runner.store.requests import CancelRun, SpendBudget, StartRun
 from runner.testing import ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.key_dictionary import type_in_dictionary
 
 spendings = st.builds(
     Spending,
@@ -183,5 +183,5 @@ def test_the_sum_of_a_tag_is_in_the_dictionary_and_goes_away(store, client, cloc
     )
     [key] = [key.decode() for key in client.scan_iter("*budget:*")]
 
-    assert declared(key) is not None
+    assert type_in_dictionary(key) is not None
     assert 0 < client.pttl(key) <= 120_000

@@ -27,7 +27,7 @@ from runner.store import encoding
 from runner.store.interface import Reply, Settlement, Start
 from runner.store.redis import large_values
 from runner.store.redis.doorbell_template import DoorbellTemplate
-from runner.store.redis.keys import Keys, declared
+from runner.store.redis.keys import Keys
 from runner.store.redis.listings import LOOKED_AT
 from runner.store.redis.measurements import increments, vote
 from runner.store.redis.store import RedisStore
@@ -46,6 +46,7 @@ from runner.store.requests import (
 )
 from tests.contract.store import ManualWorker
 from tests.contract.store.manual_worker import rung, saved, shape
+from tests.key_dictionary import type_in_dictionary
 from tests.waiting import wait_until
 
 KEYS = Keys()
@@ -129,7 +130,7 @@ def test_a_session_outlives_its_runs(worker, store, clock, client):
     store.sweep()
 
     assert [client.ttl(key) for key in keys(client, "*:session:*")] == [-1, -1]
-    assert all(declared(key) for key in keys(client, "*:session:*"))
+    assert all(type_in_dictionary(key) for key in keys(client, "*:session:*"))
 
 
 def test_a_waiting_run_never_expires(worker, client):
@@ -179,7 +180,7 @@ def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
     ]
     assert len(found) > 5
     assert {client.pttl(key) for key in found} == {-1}
-    assert all(declared(key) for key in keys(client, KEYS.prefix + "*"))
+    assert all(type_in_dictionary(key) for key in keys(client, KEYS.prefix + "*"))
 
     assert store.do(ReportEnd(run_id, 1)).word == "end_reported"
 
@@ -559,11 +560,11 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
 
     stored_keys = [key for key in keys(client) if not key.startswith("runner/")]
 
-    assert {key: declared(key) and declared(key).type for key in stored_keys} == {
+    assert {key: type_in_dictionary(key) for key in stored_keys} == {
         key: client.type(key).decode() for key in stored_keys
     }
-    assert declared("runner:{p00}:r:x:zz") is None
-    assert declared("runner/g") is None
+    assert type_in_dictionary("runner:{p00}:r:x:zz") is None
+    assert type_in_dictionary("runner/g") is None
 
 
 def test_scripts_ring_the_queue_themselves(worker, store, client):

@@ -17,7 +17,16 @@ from tests.waiting import wait_until
 def server(door, **settings):
     """Serve a door in a process with some settings of the environment; give the process and its address."""
     port = free_port()
-    command = [sys.executable, "-m", "runner.server", "--door", door, "--port", str(port)]
+    command = [
+        sys.executable,
+        "-m",
+        "runner.cli",
+        "server",
+        "--door",
+        door,
+        "--port",
+        str(port),
+    ]
     process = subprocess.Popen(
         command, stderr=subprocess.DEVNULL, env={**os.environ, **settings}
     )

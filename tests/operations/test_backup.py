@@ -13,6 +13,7 @@ import redis
 from runner.dev.embedded import embedded_store
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, wired
+from tests.tcp_store import tcp_store
 from tests.waiting import wait_until
 
 
@@ -119,7 +120,7 @@ def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
         first, second, third = shop.pay(waiting), shop.pay(later), shop.pay(unkeyed)
     restore(backup, fresh)
 
-    with embedded_store(appendonly=True, directory=fresh, tcp=True) as server:
+    with tcp_store(appendonly=True, directory=fresh) as server:
         command(server.tcp_url, "freeze", "--all", "--reason", "restored", "--by", "ana")
         report = command(server.tcp_url, "doctor")
         checks = {check["name"]: check["result"] for check in report["checks"]}

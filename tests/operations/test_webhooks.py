@@ -10,13 +10,13 @@ from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.settings import Settings
 from runner.store.redis import connection
 from runner.store.redis import deliveries as deliveries_module
-from runner.store.redis.keys import declared
 from runner.store.shared import Deliveries, Shared
 from runner.webhooks import delivery as module
 from runner.webhooks.delivery import WebhookAdmin, WebhookSender
 from runner.webhooks.webhook import OVERLAP, Webhook
 from tests.endpoints import Endpoint
 from tests.graphs import single
+from tests.key_dictionary import type_in_dictionary
 from tests.waiting import wait_until
 from tests.webhooks import Site
 
@@ -56,7 +56,9 @@ def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
     )
     assert request.headers["webhook-id"] == delivery.id
     assert (delivery.code, delivery.attempts, delivery.run_id) == (200, 1, run_id)
-    assert all(declared(key.decode()) for key in site.raw.keys("runner:{p00}:webhook*"))
+    assert all(
+        type_in_dictionary(key.decode()) for key in site.raw.keys("runner:{p00}:webhook*")
+    )
 
 
 @pytest.mark.parametrize("server", ["https://runner.example/", ""])

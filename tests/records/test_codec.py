@@ -5,7 +5,6 @@ import dataclasses
 import enum
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import ClassVar
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -60,10 +59,9 @@ class Odd:
     pass
 
 
+@codec.strict
 @dataclasses.dataclass(frozen=True)
 class Document:
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     v: int
     name: str
     tags: list[str] = dataclasses.field(default_factory=list)

@@ -479,6 +479,11 @@ def test_a_proxy_can_show_a_secret():
     assert named(auth) == 403
 
 
+def serve(*arguments: str) -> int:
+    """Do what the process of `runner server` does with the options, and return its exit code."""
+    return main(runner.commands["server"].make_context("server", [*arguments]).params)
+
+
 def test_the_command_line_gives_groups_their_roles(capsys):
     """GROUP=ROLE or GROUP=ROLE:GRAPH, several for a group; what is no role ends the server."""
     assert roles_of(["finance=approver:a:b", "a=b=viewer", "finance=viewer"]) == {
@@ -486,7 +491,7 @@ def test_the_command_line_gives_groups_their_roles(capsys):
         "a=b": ["viewer"],
     }
     for wrong in ("finance", "=viewer", "finance=boss", "finance=viewer:", "finance=admin:pay"):
-        assert main(["--auth", "proxy", "--role-of", wrong]) == 2
+        assert serve("--auth", "proxy", "--role-of", wrong) == 2
         assert "GROUP=ROLE" in capsys.readouterr().err
 
 
@@ -516,7 +521,7 @@ def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_pat
 def test_a_printed_key_goes_into_the_list_of_the_file(redis_url, tmp_path, capsys):
     """The entry that the command prints, in a list; alone it is no file, and the error names the command."""
     file = tmp_path / "keys.json"
-    assert main(["--new-key", "ci", "--role", "viewer", "--role", "operator:pay"]) == 0
+    assert serve("--new-key", "ci", "--role", "viewer", "--role", "operator:pay") == 0
     key, entry = capsys.readouterr().out.splitlines()
     file.write_text(entry)
     with pytest.raises(UsageError, match="runner server --new-key"):
@@ -524,7 +529,7 @@ def test_a_printed_key_goes_into_the_list_of_the_file(redis_url, tmp_path, capsy
     file.write_text(f"[{entry}]")
     assert called(ApiKeys(file), redis_url, Authorization=f"Bearer {key}") == 200
     assert json.loads(entry)["roles"] == ["operator:pay", "viewer"]
-    assert main(["--new-key", "ci", "--role", "boss"]) == 2
+    assert serve("--new-key", "ci", "--role", "boss") == 2
 
 
 @pytest.mark.parametrize(

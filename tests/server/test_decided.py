@@ -125,7 +125,7 @@ def listed(site, query):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("door", ["api", "command", "client"])
+@pytest.mark.parametrize("door", ["api", "client"])
 def test_who_withdrew_a_question_is_said(paid, door):
     """On the run's page, in its events, the list of the command and *Done* by me; control: nobody known."""
     run, other = paid.start("approval"), paid.start("approval")
@@ -135,9 +135,6 @@ def test_who_withdrew_a_question_is_said(paid, door):
     {
         "api": lambda: paid.http.post(
             f"/v1/questions/{question}:withdraw", json={"reason": reason}
-        ),
-        "command": lambda: invoke(
-            ["interrupts", "withdraw", question, "--reason", reason, "--by", "ana"]
         ),
         "client": lambda: paid.client.withdraw(question, reason, by="ana"),
     }[door]()

@@ -241,22 +241,13 @@ def by_respond_all(desk, name, decision, response, digest):
     return str(receipt.status)
 
 
-def command(desk, name, line, response, **options):
-    line = ["interrupts", *line, "--by", name]
+def by_command(desk, name, decision, response, digest):
+    line = ["interrupts", "vote", desk.question.id, decision, "--by", name]
+    line += ["--digest", digest] if digest else []
     line += ["--response", json.dumps(response)] if response is not None else []
     env = {"RUNNER_REDIS_URL": desk.url, "RUNNER_DIRECTORY": f"{__name__}:team"}
     env |= {"RUNNER_SIGNING_KEY": str(desk.path(name))} if desk.key(name) else {}
-    return CliRunner().invoke(runner, line, env=env, **options).stdout.split("\t")[0] or "error"
-
-
-def by_command(desk, name, decision, response, digest):
-    line = ["vote", desk.question.id, decision, *(["--digest", digest] if digest else [])]
-    return command(desk, name, line, response)
-
-
-def by_vote_all(desk, name, decision, response, digest):
-    shown = f"{desk.question.id}\t{digest or ''}\n"
-    return command(desk, name, ["vote-all", decision, "--digests", "-"], response, input=shown)
+    return CliRunner().invoke(runner, line, env=env).stdout.split("\t")[0] or "error"
 
 
 def by_batch(desk, name, decision, response, digest):
@@ -284,14 +275,13 @@ DOORS = {
     "task": by_message(send_by_task),
     "amqp": by_message(send_by_amqp),
     "command": by_command,
-    "vote-all": by_vote_all,
     "http": by_message(send_by_http),
     "batch": by_batch,
     "page": by_message(send_by_page),
     "together": by_together,
 }
 TAKEN = {"counted", "accepted", "taken"}
-PAGES, BULK = {"page", "together"}, {"respond_all", "vote-all", "batch", "together"}
+PAGES, BULK = {"page", "together"}, {"respond_all", "batch", "together"}
 QUICK = {
     ("client", 0),
     ("respond_all", 2),

@@ -1163,7 +1163,7 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     send(site, "/limits/reset", name="model")
     assert not re.search("2 at a time|Resume", rows())
     assert send(site, "/limits/set", name="model", concurrency="many").status_code == 422
-    assert send(site, "/limits/remove", name="model").status_code == 404
+    assert send(site, "/limits/remove", name="model").status_code == 422
 
 
 def test_a_key_that_waits_for_its_rate_is_on_the_page_of_limits(site, redis_url):
@@ -1415,7 +1415,7 @@ def test_a_webhook_is_made_with_a_form(site):
     site.add_webhook("mail")
     assert send(site, "/webhooks/mail/deliveries/msg_1").status_code == 303
     assert "msg_1" in site.http.get("/webhooks/mail", headers=HTML).text
-    assert send(site, "/webhooks/mail/burn").status_code == 404
+    assert send(site, "/webhooks/mail/burn").status_code == 422
 
 
 def test_a_held_run_says_held_and_why(site):

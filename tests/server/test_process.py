@@ -38,7 +38,7 @@ def is_json(line):
 @pytest.mark.parametrize(("log_format", "expected"), [("json", {True}), ("text", {False})])
 def test_a_server_logs_json_on_request(redis_url, log_format, expected):
     """With the setting each line that it writes is a JSON document; control: without it none is."""
-    port, command = free_port(), [sys.executable, "-m", "runner.server", "--port"]
+    port, command = free_port(), [sys.executable, "-m", "runner.cli", "server", "--port"]
     process = subprocess.Popen(
         [*command, str(port)],
         env={**os.environ, "RUNNER_REDIS_URL": redis_url, "RUNNER_LOG_FORMAT": log_format},
@@ -61,7 +61,7 @@ def test_several_processes_are_one_server(redis_url):
     """A login and a form of one process count in each, and one that is killed is replaced."""
     port, command = (
         free_port(),
-        [sys.executable, "-m", "runner.server", "--workers", "2", "--port"],
+        [sys.executable, "-m", "runner.cli", "server", "--workers", "2", "--port"],
     )
     server = subprocess.Popen(
         [*command, str(port)],
@@ -103,7 +103,16 @@ def test_no_vote_is_lost_with_a_killed_server(redis_url):
         for run in (site.start("refund", requester="cora") for _ in range(20))
     }
     port = free_port()
-    command = [sys.executable, "-m", "runner.server", "--port", str(port), "--auth", "proxy"]
+    command = [
+        sys.executable,
+        "-m",
+        "runner.cli",
+        "server",
+        "--port",
+        str(port),
+        "--auth",
+        "proxy",
+    ]
     url, waiting, lost = f"http://127.0.0.1:{port}", deque(questions.values()), []
     person = {"X-Forwarded-User": "ben", "X-Forwarded-Groups": "finance"}
     for most in (10, 20):

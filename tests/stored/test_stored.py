@@ -17,8 +17,8 @@ from runner import Status
 from runner.errors import CorruptDocument
 from runner.execution.results import graph_result
 from runner.operations import recovery
-from runner.store.redis.keys import declared
 from runner.store.redis.store import RedisStore
+from tests.key_dictionary import type_in_dictionary
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -117,7 +117,9 @@ def test_what_is_stored_has_a_form_and_a_declared_key(office, form, redis_url):
             for run_id in runs.values()
         }
         assert forms == {b"1"}
-        assert [key for key in client.scan_iter() if declared(key.decode()) is None] == []
+        assert [
+            key for key in client.scan_iter() if type_in_dictionary(key.decode()) is None
+        ] == []
 
 
 @pytest.mark.parametrize("form", FORMS[-1:], ids=[form.stem for form in FORMS[-1:]])

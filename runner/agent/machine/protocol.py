@@ -12,7 +12,7 @@ from typing import Literal
 from runner.agent.machine.state import ModelReply, SubagentState
 from runner.approvals.ballots import Use
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
 
@@ -43,7 +43,7 @@ class AgentDefinition:
 class AppendMessage:
     """Add a message to the conversation."""
 
-    message: dict[str, JSON]
+    message: JSONObject
 
 
 @immutable
@@ -78,7 +78,7 @@ class CallModel:
 class RunTool:
     """Run a tool; answered by ToolEnded, ToolAsked or CallbackFailed."""
 
-    use: dict[str, JSON]
+    use: JSONObject
     attempt: int
     tool: str
     replay: bool
@@ -155,7 +155,7 @@ class HookFired:
 
     event: str
     key: str
-    changes: dict[str, JSON] = field(default_factory=dict)
+    changes: JSONObject = field(default_factory=dict)
     questions: list[Interrupt] = field(default_factory=list)
 
 
@@ -168,7 +168,7 @@ class ModelReplied:
 
     reply: ModelReply
     usage: dict[str, int] = field(default_factory=dict)
-    model_state: dict[str, JSON] | None = None
+    model_state: JSONObject | None = None
     window: int = 0
     redact: str | None = None
 
@@ -178,7 +178,7 @@ class ToolEnded:
     """A tool returned or raised; `duration` is in seconds, `effect` the use of a decision."""
 
     id: str
-    result: dict[str, JSON]
+    result: JSONObject
     exception: ErrorRecord | None = None
     duration: float | None = None
     structured: JSON = None

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import enum
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
-
-import pydantic
+from typing import Any, Literal
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt, usual_dropped
 
@@ -59,6 +57,7 @@ class CallStage(enum.StrEnum):
     DONE = "done"
 
 
+@codec.strict
 @immutable
 class HookPoint:
     """One firing of a hook event, whose data is read from the rest of the state.
@@ -67,8 +66,6 @@ class HookPoint:
     parked, and its data stays as it was before the first callback.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     event: str
     key: str
     number: int
@@ -76,6 +73,7 @@ class HookPoint:
     replayed: bool
 
 
+@codec.strict
 @immutable
 class Selection:
     """Call as left by the Before callbacks: the use to run, and the tool's name, if any.
@@ -83,13 +81,12 @@ class Selection:
     `registered` is true if the tool is the agent's own tool of that name.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
-    use: dict[str, JSON]
+    use: JSONObject
     tool: str | None
     registered: bool
 
 
+@codec.strict
 @immutable
 class Snapshot:
     """A finished attempt before the first After callback; every replay starts from it.
@@ -97,25 +94,23 @@ class Snapshot:
     `duration` is in seconds, or None if no tool ran.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     kind: Literal["success", "error", "cancelled", "unknown"]
-    result: dict[str, JSON]
+    result: JSONObject
     exception: ErrorRecord | None
     cancel_message: str | None
     duration: float | None
 
 
+@codec.strict
 @immutable
 class SubagentState:
     """The document and conversation of an agent used as a tool, inside its caller's document."""
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
-    document: dict[str, JSON]
+    document: JSONObject
     messages: list[JSON]
 
 
+@codec.strict
 @immutable
 class ToolCall:
     """One tool call of a reply; `use` is the model's request.
@@ -124,16 +119,14 @@ class ToolCall:
     call produced it.
     """
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
-    use: dict[str, JSON]
+    use: JSONObject
     attempt: int
     stage: CallStage
     question_ids: list[str]
     replayed: bool
     selection: Selection | None
     snapshot: Snapshot | None
-    result: dict[str, JSON] | None
+    result: JSONObject | None
     subagent: SubagentState | None
     structured: JSON
 
@@ -150,30 +143,29 @@ class ToolCall:
         )
 
 
+@codec.strict
 @immutable
 class ModelReply:
     """A model's reply that isn't part of the conversation yet, or the error in its place."""
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
-    message: dict[str, JSON] | None
+    message: JSONObject | None
     stop_reason: str
     exception: ErrorRecord | None
     fault: Literal["", "throttled", "overflow", "other"]
     next_window: int | None
 
 
+@codec.strict
 @immutable
 class SessionStart:
     """The session when the invocation began: its id, the number of messages, and the user state."""
 
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
-
     id: str
     length: int
-    user_state: dict[str, JSON]
+    user_state: JSONObject
 
 
+@codec.strict
 @immutable
 class AgentState:
     """The state of an agent in one visit of its node.
@@ -182,8 +174,6 @@ class AgentState:
     around the pass. `turn` counts turns of the loop, `attempt` the model calls of one turn.
     `window` is the index of the first message the model sees, `length` the number of messages.
     """
-
-    __pydantic_config__: ClassVar[pydantic.ConfigDict] = codec.STRICT
 
     v: Literal[1]
     visit: int
@@ -204,8 +194,8 @@ class AgentState:
     announced: bool
     questions: dict[str, Interrupt]
     usage: dict[str, int]
-    model_state: dict[str, JSON]
-    user_state: dict[str, JSON]
+    model_state: JSONObject
+    user_state: JSONObject
     window: int
     length: int
     forced: bool
@@ -216,7 +206,7 @@ class AgentState:
     session: SessionStart | None
 
 
-def new_state(visit: int, user_state: dict[str, JSON], length: int) -> AgentState:
+def new_state(visit: int, user_state: JSONObject, length: int) -> AgentState:
     """Return the state of an agent before its first invocation, with `length` messages."""
     return AgentState(
         v=1,
@@ -294,7 +284,7 @@ def add_usage(counts: dict[str, int], usage: dict[str, int]) -> dict[str, int]:
     return {name: counts.get(name, 0) + usage.get(name, 0) for name in {**counts, **usage}}
 
 
-def to_document(state: AgentState) -> dict[str, JSON]:
+def to_document(state: AgentState) -> JSONObject:
     """Return the state as JSON data for storage."""
     document: dict[str, Any] = codec.load_json(codec.encode(state))
     for question in document["questions"].values():
@@ -302,7 +292,7 @@ def to_document(state: AgentState) -> dict[str, JSON]:
     return document
 
 
-def from_document(document: dict[str, JSON]) -> AgentState:
+def from_document(document: JSONObject) -> AgentState:
     """Read stored data.
 
     Raises:

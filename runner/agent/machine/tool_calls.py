@@ -39,14 +39,14 @@ from runner.agent.machine.state import (
 from runner.agent.machine.transition import Transition
 from runner.approvals.ballots import Use
 from runner.records import failures
-from runner.records.codec import JSON
+from runner.records.codec import JSONObject
 
 CANCELLED = "tool cancelled by user"
 BATCH_CANCELLED = "Tool cancelled by hook"
 ENDED_EARLY = "Turn ended early by hook after tool execution"
 
 
-def new_call(use: dict[str, JSON]) -> ToolCall:
+def new_call(use: JSONObject) -> ToolCall:
     return ToolCall(
         use=use,
         attempt=1,
@@ -61,7 +61,7 @@ def new_call(use: dict[str, JSON]) -> ToolCall:
     )
 
 
-def error_result(key: str, text: str) -> dict[str, JSON]:
+def error_result(key: str, text: str) -> JSONObject:
     """Build the result of a failed call."""
     return {"toolUseId": key, "status": "error", "content": [{"text": text}]}
 
@@ -285,7 +285,7 @@ def callback_failed(transition: Transition, key: str) -> None:
     _advance(transition)
 
 
-def _is_repeated(transition: Transition, call: ToolCall, changes: dict[str, JSON]) -> bool:
+def _is_repeated(transition: Transition, call: ToolCall, changes: JSONObject) -> bool:
     limit = transition.definition.tool_attempts
     if transition.state.cancelled or (limit is not None and call.attempt >= limit):
         return False

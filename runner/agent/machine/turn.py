@@ -24,14 +24,14 @@ from runner.agent.machine.transition import Transition
 from runner.errors import MaxTokensReached, StructuredOutputMissing
 from runner.records import failures
 from runner.records.budgets import QUESTION
-from runner.records.codec import JSON
+from runner.records.codec import JSONObject
 
 DENIED = "model call denied by hook"
 FORCE = "You must format the previous response as structured output."
 CUT = "The call of tool {name} was cut off by the limit of output tokens and was not made."
 
 
-def _append(transition: Transition, message: dict[str, JSON]) -> None:
+def _append(transition: Transition, message: JSONObject) -> None:
     """Add a message to the conversation and fire MessageAdded."""
     index = transition.state.length
     transition.add(AppendMessage(message))
@@ -176,7 +176,7 @@ def append_reply(transition: Transition) -> None:
     _append(transition, message)
 
 
-def _without_cut_call(block: dict[str, JSON]) -> dict[str, JSON]:
+def _without_cut_call(block: JSONObject) -> JSONObject:
     if "toolUse" not in block:
         return block
     return {"text": CUT.format(name=block["toolUse"].get("name", ""))}

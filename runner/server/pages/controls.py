@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal
 from urllib.parse import quote, unquote
 
 from fastapi import APIRouter, Form, Request, Response
@@ -20,7 +20,7 @@ from runner.server.access import Administers, Operates, Person, Seen
 from runner.server.answers import seen_by
 from runner.server.api.documents import PAGE, Cursor
 from runner.server.pages.rendering import back, page
-from runner.server.parameters import FormText
+from runner.server.parameters import FormNumber, FormText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 from runner.webhooks.webhook import KINDS, Webhook, WebhookView
@@ -58,23 +58,21 @@ def add_schedule(
     name: FormText,
     graph: FormText,
     cron: FormText = "",
-    interval: FormText = "",
+    interval: FormNumber = None,
     timezone: FormText = "UTC",
     overlap: FormText = "skip",
     task: FormText = "null",
 ) -> Response:
     """Make a schedule."""
     try:
-        value, seconds = codec.load_json(task), float(interval) if interval else None
-    except (CorruptDocument, ValueError) as error:
-        raise Problem(
-            422, f"The task is JSON, the interval a number of seconds: {error}."
-        ) from error
+        value = codec.load_json(task)
+    except CorruptDocument as error:
+        raise Problem(422, f"The task is {error}.") from error
     schedule = Schedule(
         name,
         graph,
         value,
-        seconds,
+        interval,
         cron,
         timezone,
         overlap,  # type: ignore[arg-type] # checked by add
@@ -101,15 +99,14 @@ def backfill(
 
 @router.post("/schedules/{schedule_id}/{action}")
 def change_schedule(
-    request: Request, schedule_id: str, action: str, _: Operates, services: Served
+    request: Request,
+    schedule_id: str,
+    action: Literal["pause", "resume", "remove"],
+    _: Operates,
+    services: Served,
 ) -> Response:
     """Pause, resume or remove a schedule."""
-    actions = {
-        name: getattr(services.schedules, name) for name in ("pause", "resume", "remove")
-    }
-    if action not in actions:
-        raise Problem(404, f"There is no action {action!r:.40}.")
-    actions[action](schedule_id)
+    getattr(services.schedules, action)(schedule_id)
     return back(request, "/schedules")
 
 
@@ -131,15 +128,15 @@ def limits(
 @router.post("/limits/{action}")
 def change_limit(
     request: Request,
-    action: str,
+    action: Literal["set", "pause", "resume", "reset"],
     person: Operates,
     services: Served,
     name: FormText,
     reason: FormText = "",
-    minutes: FormText = "",
-    concurrency: FormText = "",
-    rate: FormText = "",
-    per: FormText = "1",
+    minutes: FormNumber = None,
+    concurrency: Annotated[int | None, Form()] = None,
+    rate: FormNumber = None,
+    per: Annotated[float, Form()] = 1,
 ) -> Response:
     """Set, pause, resume or reset a limit; a pause without minutes has no end.
 
@@ -147,25 +144,12 @@ def change_limit(
     """
     name = unquote(name)
     control, about = services.limits, {"reason": reason, "by": person.principal.key}
-    try:
-        seconds = float(minutes) * 60 if minutes else None
-        slots, speed = int(concurrency) if concurrency else None, float(rate) if rate else None
-        period = float(per)
-    except ValueError as error:
-        raise Problem(
-            422, f"The values of a limit, and its minutes, must be numbers: {error}."
-        ) from error
-    match action:
-        case "set":
-            control.set(name, concurrency=slots, rate=speed, per=period, **about)
-        case "pause":
-            control.pause(name, seconds, **about)
-        case "resume":
-            control.resume(name, **about)
-        case "reset":
-            control.reset(name, **about)
-        case _:
-            raise Problem(404, f"There is no action {action!r:.40}.")
+    if action == "set":
+        control.set(name, concurrency=concurrency, rate=rate, per=per, **about)
+    elif action == "pause":
+        control.pause(name, minutes and minutes * 60, **about)
+    else:
+        getattr(control, action)(name, **about)
     return back(request, "/limits")
 
 
@@ -177,14 +161,12 @@ def freeze_all(
     request: Request,
     person: Administers,
     services: Served,
-    action: FormText,
+    action: Annotated[Literal["freeze", "thaw"], Form()],
     scope: FormText,
     reason: FormText = "",
     force: FormText = "",
 ) -> Response:
     """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
-    if action not in {"freeze", "thaw"}:
-        raise Problem(404, f"There is no action {action!r:.40}.")
     kind, _, name = scope.partition(":")
     frozen_scope = scope_named(kind, name)
     engine, by = services.client.engine, person.principal.key
@@ -239,16 +221,14 @@ def deliveries(
 
 @router.post("/webhooks/{webhook_id}/{action}")
 def change_webhook(
-    request: Request, webhook_id: str, action: str, person: Administers, services: Served
+    request: Request,
+    webhook_id: str,
+    action: Literal["pause", "resume", "rotate", "remove"],
+    person: Administers,
+    services: Served,
 ) -> Response:
     """Pause, resume, rotate or remove a webhook."""
-    actions = {
-        name: getattr(services.webhooks, name)
-        for name in ("pause", "resume", "rotate", "remove")
-    }
-    if action not in actions:
-        raise Problem(404, f"There is no action {action!r:.40}.")
-    webhook = actions[action](webhook_id)
+    webhook = getattr(services.webhooks, action)(webhook_id)
     if action == "rotate":
         return _webhooks(request, person, services, made=webhook)
     return back(request, "/webhooks")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -110,7 +110,7 @@ def _number(text: str, subject: str) -> float:
 def change(
     request: Request,
     grant_id: str,
-    action: str,
+    action: Literal["approve", "reject", "revoke"],
     person: Grants,
     services: Served,
     reason: FormText = "",
@@ -123,8 +123,6 @@ def change(
     if action == "revoke":
         granting.revoke(engine, grant_id, reason, person.principal.key)
         return back(request, f"/grants#{grant_id}")
-    if action not in {"approve", "reject"}:
-        raise Problem(404, f"There is no action {action!r:.40}.")
     if digest != record.grant.digest():
         raise Problem(412, "The grant is not the one you were shown; nothing was counted.")
     signature = proof_of({"proof": proof})

@@ -3,19 +3,220 @@
 All keys begin with the namespace, `runner` unless RUNNER_NAMESPACE changes it, so that two environments
 can share a server. A partition's keys begin with `runner:{pNN}:`. The braces are Redis Cluster's hash
 tag, so these keys share one slot. Scripts get that prefix as their one key and build the others from it (see
-docs/decisions/0003-one-key-scripts.md). `DICTIONARY` describes each key; a test checks that no other key
-appears. `Keys` has the namespace's keys and the full names of a partition's keys; the code of transactions
-names the latter without the prefix.
+docs/decisions/0003-one-key-scripts.md). A test checks that no key appears that isn't listed below. `Keys` has
+the namespace's keys and the full names of a partition's keys; the code of transactions names the latter
+without the prefix.
 
 Celery's queues are lists that belong to the broker: `runner` and `runner/<queue>`, see runner/settings.py.
+
+The keys of a partition, by their pattern below the prefix, each with its Redis type, its contents and how
+long it stays. A key that stays with its run is there until the run has ended, and is archived if an archive
+exists, then for the retention; a child's as long as its root's.
+
+graphs (hash)
+    graph name -> fingerprint of the shape published last. Stays for ever.
+g:<fingerprint> (hash)
+    a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; runs, the number of runs
+    that use it. Stays while current or used by a run, then for the retention.
+r:<run> (hash)
+    v (form, ms of creation; long enough to make the hash a table, until it asks or ends), run (status,
+    counters), of (fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel (nonce),
+    ended, ends, unreported; unless they have defaults (null, {}, nothing, for root the run itself) task,
+    state, tags, idem, on_end, trace, requester (JSON), parent_node, root, path; at the root size (bytes, with
+    all runs inside); chatter (bytes of long events since older ones were removed); n:<node>, l:<loop>
+    records; a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and
+    entry (JSON, of a function from its duration on), large: @<root> <digest>; q:<node> questions of its
+    visit; with question ids without their run's id, as in all of these: i:<question> number, asked ms,
+    expires ms, question (JSON; or z and its deflated form; or y, its digest and its deflated form without the
+    digest), d:<question> status, ms, nonce, answer (JSON); v:<question> standing of its votes,
+    v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); k:<node> document that resumes
+    it (JSON), or 1 if it only has a task t:<node>.<visit> (JSON); m:<map> record of its items; h:<reference>
+    outcome of the work of that name in another system (JSON); b:<name> spending of agents with a budget, see
+    budget:<tag>=<value>:<window>:<number>; audit number of its entries in the audit, if any. Stays with its
+    run.
+r:<run>:m (hash)
+    #<node> -> number of messages, <number>.<node> -> message (JSON). Stays with its run.
+r:<run>:e (list)
+    events, for a packed run one text (redis/packed_runs.py); the last has the number that the run counts:
+    kind, ms, visit, node, data (JSON), detail; a question of the run itself without the run's id; an asked
+    question with its number of people in place of the data in i:<question>; a receipt without the fields that
+    its question's id implies. Stays with its run; the last 10,000 or so, fewer long ones.
+r:<run>:w (stream)
+    wakes readers that wait for the run's next event. Stays until some seconds after their wait.
+r:<run>:s (stream)
+    wakes readers that wait for the run to stop executing. Stays until some seconds after their wait.
+r:<run>:c (list)
+    child runs, oldest first. Stays with its run.
+r:<run>:f (hash)
+    <map>.<visit>.<index> -> item of a map (JSON). Stays with its run.
+r:<run>:b (hash)
+    digest -> length of a large value of the run or of a run inside it, and the value (JSON, by zlib). Stays
+    with its run.
+key:o:<graph>:<key> (zset)
+    open runs of a graph's concurrency key, by the ms at which they began. Stays while they are open.
+key:q:<graph>:<key> (zset)
+    runs that wait to begin until another run of their key has ended, by the ms of their start. Stays while
+    they wait.
+key:d:<graph>:<key> (zset)
+    the run of a key that a debounce delays, by the ms of its first start. Stays until it begins.
+key:w:<graph> (zset)
+    keys for which runs wait to begin, by the ms of the start of the first. Stays while they wait.
+idem:<graph>:<key> (string)
+    idempotency key of a start -> run. Stays with its run.
+session:m:<session> (list)
+    messages of a session (JSON). Stays until forgotten: it is the user's data.
+session:s:<session> (hash)
+    name -> value of a session's state (JSON). Stays until forgotten: it is the user's data.
+moving:m:<session> (list)
+    messages of a session to move to its home. Stays until moved.
+moving:s:<session> (hash)
+    the same for its state: name -> [value]; [] deletes. Stays until moved.
+moving:n:<session> (string)
+    number of the last moved part. Stays until forgotten.
+moved:<session> (hash)
+    partition -> number of the last part that it sent. Stays until forgotten.
+budget:<tag>=<value>:<window>:<number> (hash)
+    spending of agents in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last bound,
+    +<counter> additions by people, ?<question> that made one, #<spender> nonce of the last request, and its
+    exceeded counter, @<counter> the visit that asks to raise the bound, &<counter> number of visits that wait
+    for that, &<counter> <number> each of them, !<counter> <visit> why it was refused. Stays twice the window
+    after the last request.
+timers (zset)
+    <kind>|<run, or a bound>|<node, question, key or nothing> by the ms at which it is due. Stays until done.
+schedules (hash)
+    id of a schedule -> its times and its graph (JSON). Stays until removed.
+job:<job> (hash)
+    job: the action and its runs (JSON), ended: its end (ms), =<run> the run's result. Stays seven days after
+    its last result.
+webhooks (hash)
+    id of a webhook -> its notices, its address, and the secret that signs them (JSON). Stays until removed.
+slack_messages (hash)
+    id of an open question -> the Slack message that shows it (JSON). Stays until it is decided.
+mailed_questions (hash)
+    id of an open question -> the people who were sent a link, and whose link has decided (JSON). Stays until
+    it is decided.
+webhook:d:<webhook> (hash)
+    id of a delivery -> its state and its body (JSON); #bytes of the bodies, #dropped number, #lock the sender
+    and the lock's end (ms). Stays 7 days, the last 10,000 or 50 MB; until the webhook is removed.
+webhook:q:<webhook> (zset)
+    ids of deliveries by the ms at which they are sent. Stays until sent.
+webhook:l:<webhook> (zset)
+    ids of deliveries by the ms of their notices. Stays as long as their documents.
+early (hash)
+    answers that came before their questions: # their count, their bytes and the last number; ?<question>
+    numbers of its answers, !<number> door and message (JSON). Stays until asked or RUNNER_EARLY_ANSWER has
+    passed.
+early:<door> (stream)
+    the same when they are due: number -> message (JSON). Stays until applied.
+failing (hash)
+    member of timers -> its failures in a row. Stays until it succeeds.
+open:g:<graph> (zset)
+    open questions of an outermost graph, by the ms they were asked; closed ones by minus the ms they were
+    closed. Stays closed ones until a run of the graph expires and they are older than the retention.
+open:a:<assignee> (zset)
+    the same, for each assignee of a question. Stays until closed.
+open:s:<selector> (zset)
+    the same, for each group and role that a rule makes eligible, at first or later. Stays until closed.
+open:t:<tool> (zset)
+    the same, for the tool of a call. Stays until closed.
+open:k:<risk> (zset)
+    the same, for a risk. Stays until closed.
+open:due:<list> (zset)
+    expiring questions of each of these lists, by the ms at which they expire. Stays until closed.
+open:r:<run> (zset)
+    the same for an outermost run, except questions of its own nodes that aren't items of maps. Stays until
+    closed.
+runs:t:<tag>=<value> (zset)
+    runs with a tag by the ms they were created. Stays as long as their keys.
+runs:<status>:<graph> (zset)
+    runs by the ms they were created. Stays as long as their keys.
+limit:h:<limit> (zset)
+    <run>|<node> that have a place of the limit; by the ms at which it lapses if the place is kept; for runs
+    in other partitions @<visit>.<fence before the claim>|<run>|<node>, kept by 9e15. Stays while a node has a
+    place.
+limit:q:<limit> (zset)
+    members as in limit:h that wait for a place, by the ms they asked. Stays while they wait.
+fair:w:<lane> (zset)
+    <run>.<node>.<visit>.<attempt> with rung doorbells, in the <queue>|<priority> that keys share, by the ms
+    at which the window stops counting them. Stays until a worker has them.
+fair:n:<lane>:<key> (zset)
+    doorbells (JSON) of a key that wait for its turn, by the ms at which they came. Stays while they wait.
+fair:p:<lane> (zset)
+    keys by their pass: the smallest is next. Stays while they have nodes.
+fair:s:<lane> (hash)
+    time: the pass of the last taken node; count of nodes that came; =<key> its stride. Stays for ever; a
+    key's while it has nodes.
+fair:windows (hash)
+    queue -> the most doorbells of it that are rung at a time. Stays for ever.
+limit:waiting (zset)
+    keys of limits for which nodes wait for a place, by the ms the first of them asked. Stays while they wait.
+limits (hash)
+    name of a limit -> the operators' setting, and its pauses (JSON). Stays until reset.
+rates:<limit> (zset)
+    keys of a limit with a rate by the ms at which the next execution may begin. Stays until then; at most
+    100,000 of a limit, the earliest removed first.
+retiring (list)
+    children of ended runs, whose keys must still get their expiry; children of removed runs, to remove. Stays
+    until swept.
+archive (hash)
+    place: the archive of ended runs; at: the last search for runs (ms); problem: the last failure. Stays for
+    RUNNER_ARCHIVE_HOLD after that.
+unarchived (zset)
+    ended runs, except runs inside others, by the ms at which they may be archived. Stays until archived, or
+    for RUNNER_ARCHIVE_HOLD.
+retired (zset)
+    ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys expire. Stays
+    until swept.
+packed (string)
+    the last entry of retired that was examined to pack its run: its ms, the entry. Stays for ever.
+wake (list)
+    one entry while a sweep is requested, because no doorbell template was stored. Stays until swept.
+notices (stream)
+    notices for approval services. Stays until every group has acknowledged them, about 100,000; without a
+    group about 500.
+dead (stream)
+    nodes that used up their crash budget. Stays 30 days; the last 10,000 or so.
+audit (stream)
+    entries of the audit (JSON), one step's entries together, without their place in its tree. Stays until
+    sealed, RUNNER_AUDIT_KEEP has passed and an archive has them.
+audit:head (hash)
+    the audit's tree: size, last (sealed entry), frontier; first (number of the first entry here), base
+    (frontier there), steps (sealed, here); signed (size), signed_at (ms), note (signed checkpoint), key
+    (public), anchored (size), problem; epoch. Stays for ever.
+audit:leaves (list)
+    hash of each sealed entry, from the first that is still here. Stays as long as the entries.
+grants (hash)
+    id -> grant and the votes for it (JSON); only in the first partition. Stays some weeks after it is over.
+grant:<id> (hash)
+    used (the count), sum:<argument>, key:<idempotency key> of each use. Stays some weeks after it is over.
+absences (hash)
+    principal -> the end of their absence, and who votes for them (JSON); only in the first partition. Stays
+    until they are back.
+frozen (hash)
+    all, graph:<graph> or tool:<tool> -> why it is frozen (JSON). Stays until thawed.
+passkeys (hash)
+    x of a passkey's public key -> its signature count at its last use. Stays for ever.
+metrics (hash)
+    histogram, labels and bucket (JSON) -> measurements in it; when each graph last measured something. Stays
+    for 30 days after its graph's last measurement, for ever without a graph.
+layout (string)
+    number of the layout, which this page describes. Stays for ever.
+partitions (list)
+    numbers of partitions that the store has had; the present number last. Stays for ever.
+spread (hash)
+    graph -> 1 if its runs may live in any partition; 0 if it has limits, 2 if it has them now; key:<by> if
+    the key of its concurrency names the partition. Stays for ever.
+durable (string)
+    the mark that is written to wait for a disk or a replica: the level. Stays for ever.
+doorbell:<version> (hash)
+    the task queue's message as a template; prefix of a queue's key, and its suffix by priority. Stays for
+    ever.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from runner.immutable import immutable
 from runner.records.listings import InterruptQuery, RunQuery
 from runner.records.run import Status, outermost
 from runner.store.addresses import NAMESPACE
@@ -32,466 +233,6 @@ STATUSES = (
     Status.CANCELLED,
 )
 """States of a run."""
-
-
-@immutable
-class Key:
-    """One kind of key: its pattern below the prefix, Redis type, contents and lifetime."""
-
-    pattern: str
-    type: str
-    holds: str
-    stays: str
-
-
-_ENDED = (
-    "until its run has ended, and is archived if an archive exists, then for the retention; a child's "
-    "as long as its root's"
-)
-
-DICTIONARY = (
-    Key("graphs", "hash", "graph name -> fingerprint of the shape published last", "for ever"),
-    Key(
-        "g:<fingerprint>",
-        "hash",
-        "a graph's shape: meta, n:<node>, o:<node> edges out, i:<node> edges in, l:<loop>; "
-        "runs, the number of runs that use it",
-        "while current or used by a run, then for the retention",
-    ),
-    Key(
-        "r:<run>",
-        "hash",
-        "v (form, ms of creation; long enough to make the hash a table, until it asks or ends), run (status, "
-        "counters), of (fingerprint; parent, - or = of a packed run; graph), reason, lock, again, cancel "
-        "(nonce), ended, ends, unreported; unless they have defaults (null, {}, nothing, for root the run "
-        "itself) task, state, tags, idem, on_end, trace, requester (JSON), "
-        "parent_node, root, path; at the root size (bytes, with all runs inside); "
-        "chatter (bytes of long events since older ones were removed); n:<node>, l:<loop> records; "
-        "a<scope>:<node> arrivals; o:<node>.<visit> output (JSON), x:<node>.<visit> place in the order and "
-        "entry (JSON, of a function from its duration on), large: @<root> <digest>; q:<node> questions of "
-        "its visit; with question ids without their run's id, as in all of these: i:<question> number, "
-        "asked ms, expires ms, question (JSON; or z and its deflated form; or y, its digest and its deflated "
-        "form without the digest), d:<question> status, ms, nonce, "
-        "answer (JSON); v:<question> standing of its votes, "
-        "v:<question>|<number> vote, v:<question>|<principal> a voter's part (JSON); k:<node> document "
-        "that resumes it (JSON), or 1 if it only has a task t:<node>.<visit> (JSON); m:<map> "
-        "record of its items; h:<reference> outcome of the work of that name in another system "
-        "(JSON); b:<name> spending of agents with a budget, see "
-        "budget:<tag>=<value>:<window>:<number>; audit number of its entries in the audit, if any",
-        _ENDED,
-    ),
-    Key(
-        "r:<run>:m",
-        "hash",
-        "#<node> -> number of messages, <number>.<node> -> message (JSON)",
-        _ENDED,
-    ),
-    Key(
-        "r:<run>:e",
-        "list",
-        "events, for a packed run one text (redis/packed_runs.py); the last has the number that the run "
-        "counts: kind, ms, visit, node, data (JSON), detail; a question of the run itself without the run's "
-        "id; an asked question with its number of people in place of the data in i:<question>; a receipt "
-        "without the fields that its question's id implies",
-        _ENDED + "; the last 10,000 or so, fewer long ones",
-    ),
-    Key(
-        "r:<run>:w",
-        "stream",
-        "wakes readers that wait for the run's next event",
-        "until some seconds after their wait",
-    ),
-    Key(
-        "r:<run>:s",
-        "stream",
-        "wakes readers that wait for the run to stop executing",
-        "until some seconds after their wait",
-    ),
-    Key("r:<run>:c", "list", "child runs, oldest first", _ENDED),
-    Key("r:<run>:f", "hash", "<map>.<visit>.<index> -> item of a map (JSON)", _ENDED),
-    Key(
-        "r:<run>:b",
-        "hash",
-        "digest -> length of a large value of the run or of a run inside it, and the value (JSON, by zlib)",
-        _ENDED,
-    ),
-    Key(
-        "key:o:<graph>:<key>",
-        "zset",
-        "open runs of a graph's concurrency key, by the ms at which they began",
-        "while they are open",
-    ),
-    Key(
-        "key:q:<graph>:<key>",
-        "zset",
-        "runs that wait to begin until another run of their key has ended, by the ms of their start",
-        "while they wait",
-    ),
-    Key(
-        "key:d:<graph>:<key>",
-        "zset",
-        "the run of a key that a debounce delays, by the ms of its first start",
-        "until it begins",
-    ),
-    Key(
-        "key:w:<graph>",
-        "zset",
-        "keys for which runs wait to begin, by the ms of the start of the first",
-        "while they wait",
-    ),
-    Key("idem:<graph>:<key>", "string", "idempotency key of a start -> run", _ENDED),
-    Key(
-        "session:m:<session>",
-        "list",
-        "messages of a session (JSON)",
-        "until forgotten: it is the user's data",
-    ),
-    Key(
-        "session:s:<session>",
-        "hash",
-        "name -> value of a session's state (JSON)",
-        "until forgotten: it is the user's data",
-    ),
-    Key(
-        "moving:m:<session>", "list", "messages of a session to move to its home", "until moved"
-    ),
-    Key(
-        "moving:s:<session>",
-        "hash",
-        "the same for its state: name -> [value]; [] deletes",
-        "until moved",
-    ),
-    Key(
-        "moving:n:<session>",
-        "string",
-        "number of the last moved part",
-        "until forgotten",
-    ),
-    Key(
-        "moved:<session>",
-        "hash",
-        "partition -> number of the last part that it sent",
-        "until forgotten",
-    ),
-    Key(
-        "budget:<tag>=<value>:<window>:<number>",
-        "hash",
-        "spending of agents in one window (ms) in runs with a tag: <counter> sum, ^<counter> the last "
-        "bound, +<counter> additions by people, ?<question> that made one, #<spender> nonce of the "
-        "last request, and its exceeded counter, @<counter> the visit that asks to raise the bound, "
-        "&<counter> number of visits that wait for that, &<counter> <number> each of them, "
-        "!<counter> <visit> why it was refused",
-        "twice the window after the last request",
-    ),
-    Key(
-        "timers",
-        "zset",
-        "<kind>|<run, or a bound>|<node, question, key or nothing> by the ms at which it is due",
-        "until done",
-    ),
-    Key(
-        "schedules",
-        "hash",
-        "id of a schedule -> its times and its graph (JSON)",
-        "until removed",
-    ),
-    Key(
-        "job:<job>",
-        "hash",
-        "job: the action and its runs (JSON), ended: its end (ms), =<run> the run's result",
-        "seven days after its last result",
-    ),
-    Key(
-        "webhooks",
-        "hash",
-        "id of a webhook -> its notices, its address, and the secret that signs them (JSON)",
-        "until removed",
-    ),
-    Key(
-        "slack_messages",
-        "hash",
-        "id of an open question -> the Slack message that shows it (JSON)",
-        "until it is decided",
-    ),
-    Key(
-        "mailed_questions",
-        "hash",
-        "id of an open question -> the people who were sent a link, and whose link has decided (JSON)",
-        "until it is decided",
-    ),
-    Key(
-        "webhook:d:<webhook>",
-        "hash",
-        "id of a delivery -> its state and its body (JSON); #bytes of the bodies, #dropped number, "
-        "#lock the sender and the lock's end (ms)",
-        "7 days, the last 10,000 or 50 MB; until the webhook is removed",
-    ),
-    Key(
-        "webhook:q:<webhook>",
-        "zset",
-        "ids of deliveries by the ms at which they are sent",
-        "until sent",
-    ),
-    Key(
-        "webhook:l:<webhook>",
-        "zset",
-        "ids of deliveries by the ms of their notices",
-        "as long as their documents",
-    ),
-    Key(
-        "early",
-        "hash",
-        "answers that came before their questions: # their count, their bytes and the last number; "
-        "?<question> numbers of its answers, !<number> door and message (JSON)",
-        "until asked or RUNNER_EARLY_ANSWER has passed",
-    ),
-    Key(
-        "early:<door>",
-        "stream",
-        "the same when they are due: number -> message (JSON)",
-        "until applied",
-    ),
-    Key(
-        "failing",
-        "hash",
-        "member of timers -> its failures in a row",
-        "until it succeeds",
-    ),
-    Key(
-        "open:g:<graph>",
-        "zset",
-        "open questions of an outermost graph, by the ms they were asked; closed ones by minus the ms they "
-        "were closed",
-        "closed ones until a run of the graph expires and they are older than the retention",
-    ),
-    Key(
-        "open:a:<assignee>", "zset", "the same, for each assignee of a question", "until closed"
-    ),
-    Key(
-        "open:s:<selector>",
-        "zset",
-        "the same, for each group and role that a rule makes eligible, at first or later",
-        "until closed",
-    ),
-    Key("open:t:<tool>", "zset", "the same, for the tool of a call", "until closed"),
-    Key("open:k:<risk>", "zset", "the same, for a risk", "until closed"),
-    Key(
-        "open:due:<list>",
-        "zset",
-        "expiring questions of each of these lists, by the ms at which they expire",
-        "until closed",
-    ),
-    Key(
-        "open:r:<run>",
-        "zset",
-        "the same for an outermost run, except questions of its own nodes that aren't items of maps",
-        "until closed",
-    ),
-    Key(
-        "runs:t:<tag>=<value>",
-        "zset",
-        "runs with a tag by the ms they were created",
-        "as long as their keys",
-    ),
-    Key(
-        "runs:<status>:<graph>",
-        "zset",
-        "runs by the ms they were created",
-        "as long as their keys",
-    ),
-    Key(
-        "limit:h:<limit>",
-        "zset",
-        "<run>|<node> that have a place of the limit; by the ms at which it lapses if the place is kept; for "
-        "runs in other partitions @<visit>.<fence before the claim>|<run>|<node>, kept by 9e15",
-        "while a node has a place",
-    ),
-    Key(
-        "limit:q:<limit>",
-        "zset",
-        "members as in limit:h that wait for a place, by the ms they asked",
-        "while they wait",
-    ),
-    Key(
-        "fair:w:<lane>",
-        "zset",
-        "<run>.<node>.<visit>.<attempt> with rung doorbells, in the <queue>|<priority> that keys share, "
-        "by the ms at which the window stops counting them",
-        "until a worker has them",
-    ),
-    Key(
-        "fair:n:<lane>:<key>",
-        "zset",
-        "doorbells (JSON) of a key that wait for its turn, by the ms at which they came",
-        "while they wait",
-    ),
-    Key(
-        "fair:p:<lane>",
-        "zset",
-        "keys by their pass: the smallest is next",
-        "while they have nodes",
-    ),
-    Key(
-        "fair:s:<lane>",
-        "hash",
-        "time: the pass of the last taken node; count of nodes that came; =<key> its stride",
-        "for ever; a key's while it has nodes",
-    ),
-    Key(
-        "fair:windows",
-        "hash",
-        "queue -> the most doorbells of it that are rung at a time",
-        "for ever",
-    ),
-    Key(
-        "limit:waiting",
-        "zset",
-        "keys of limits for which nodes wait for a place, by the ms the first of them asked",
-        "while they wait",
-    ),
-    Key(
-        "limits",
-        "hash",
-        "name of a limit -> the operators' setting, and its pauses (JSON)",
-        "until reset",
-    ),
-    Key(
-        "rates:<limit>",
-        "zset",
-        "keys of a limit with a rate by the ms at which the next execution may begin",
-        "until then; at most 100,000 of a limit, the earliest removed first",
-    ),
-    Key(
-        "retiring",
-        "list",
-        "children of ended runs, whose keys must still get their expiry; children of removed runs, to remove",
-        "until swept",
-    ),
-    Key(
-        "archive",
-        "hash",
-        "place: the archive of ended runs; at: the last search for runs (ms); problem: the last failure",
-        "for RUNNER_ARCHIVE_HOLD after that",
-    ),
-    Key(
-        "unarchived",
-        "zset",
-        "ended runs, except runs inside others, by the ms at which they may be archived",
-        "until archived, or for RUNNER_ARCHIVE_HOLD",
-    ),
-    Key(
-        "retired",
-        "zset",
-        "ended runs with status, graph and tags (JSON), a line each, by the ms at which their keys expire",
-        "until swept",
-    ),
-    Key(
-        "packed",
-        "string",
-        "the last entry of retired that was examined to pack its run: its ms, the entry",
-        "for ever",
-    ),
-    Key(
-        "wake",
-        "list",
-        "one entry while a sweep is requested, because no doorbell template was stored",
-        "until swept",
-    ),
-    Key(
-        "notices",
-        "stream",
-        "notices for approval services",
-        "until every group has acknowledged them, about 100,000; without a group about 500",
-    ),
-    Key(
-        "dead",
-        "stream",
-        "nodes that used up their crash budget",
-        "30 days; the last 10,000 or so",
-    ),
-    Key(
-        "audit",
-        "stream",
-        "entries of the audit (JSON), one step's entries together, without their place in its tree",
-        "until sealed, RUNNER_AUDIT_KEEP has passed and an archive has them",
-    ),
-    Key(
-        "audit:head",
-        "hash",
-        "the audit's tree: size, last (sealed entry), frontier; first (number of the first entry here), base "
-        "(frontier there), steps (sealed, here); signed (size), signed_at (ms), note (signed checkpoint), "
-        "key (public), anchored (size), problem; epoch",
-        "for ever",
-    ),
-    Key(
-        "audit:leaves",
-        "list",
-        "hash of each sealed entry, from the first that is still here",
-        "as long as the entries",
-    ),
-    Key(
-        "grants",
-        "hash",
-        "id -> grant and the votes for it (JSON); only in the first partition",
-        "some weeks after it is over",
-    ),
-    Key(
-        "grant:<id>",
-        "hash",
-        "used (the count), sum:<argument>, key:<idempotency key> of each use",
-        "some weeks after it is over",
-    ),
-    Key(
-        "absences",
-        "hash",
-        "principal -> the end of their absence, and who votes for them (JSON); only in the first partition",
-        "until they are back",
-    ),
-    Key(
-        "frozen",
-        "hash",
-        "all, graph:<graph> or tool:<tool> -> why it is frozen (JSON)",
-        "until thawed",
-    ),
-    Key(
-        "passkeys",
-        "hash",
-        "x of a passkey's public key -> its signature count at its last use",
-        "for ever",
-    ),
-    Key(
-        "metrics",
-        "hash",
-        "histogram, labels and bucket (JSON) -> measurements in it; when each graph last measured something",
-        "30 days after their graph's last; those without a graph for ever",
-    ),
-    Key("layout", "string", "number of the layout, which this page describes", "for ever"),
-    Key(
-        "partitions",
-        "list",
-        "numbers of partitions that the store has had; the present number last",
-        "for ever",
-    ),
-    Key(
-        "spread",
-        "hash",
-        "graph -> 1 if its runs may live in any partition; 0 if it has limits, 2 if it has them now; "
-        "key:<by> if the key of its concurrency names the partition",
-        "for ever",
-    ),
-    Key(
-        "durable",
-        "string",
-        "the mark that is written to wait for a disk or a replica: the level",
-        "for ever",
-    ),
-    Key(
-        "doorbell:<version>",
-        "hash",
-        "the task queue's message as a template; prefix of a queue's key, and its suffix by priority",
-        "for ever",
-    ),
-)
 
 
 # Names below the prefix, as scripts take them.
@@ -654,13 +395,3 @@ def _list_of(selector: str) -> str:
     """Name the list of open questions for a group or role, or for a person's plain name."""
     kind, _, name = selector.partition(":")
     return f"a:{name}" if kind == "user" else f"s:{selector}"
-
-
-def declared(key: str) -> Key | None:
-    """Return the dictionary's entry for a partition's key; None if it has none."""
-    _, brace, rest = key.partition("}:")
-    for entry in DICTIONARY if brace else ():
-        pattern = entry.pattern.replace("<run>", "[^:]+")
-        if re.fullmatch(re.sub(r"<\w+>", ".+", pattern), rest):
-            return entry
-    return None

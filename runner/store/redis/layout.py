@@ -25,7 +25,7 @@ from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
 
 LAYOUT = b"1"
-"""The version of `keys.DICTIONARY`: a change that other versions can't read gets another number.
+"""The version of the dictionary in keys.py: a change that other versions can't read gets another number.
 
 `lua/publish.lua` writes it, before a store has any run.
 """

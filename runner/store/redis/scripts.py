@@ -44,12 +44,6 @@ class Script:
     sha: str
 
 
-def names() -> list[str]:
-    return sorted(
-        file.name.removesuffix(".lua") for file in ROOM.iterdir() if file.name.endswith(".lua")
-    )
-
-
 @lru_cache(maxsize=256)
 def script(name: str, constants: str = "") -> Script:
     """Assemble a script: constants, its parts, each after the parts it includes, and its own text."""

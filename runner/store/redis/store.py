@@ -8,7 +8,6 @@ can then be repeated safely.
 from __future__ import annotations
 
 import functools
-import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -90,8 +89,6 @@ from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import Command, StoreSettings, Topologies
 from runner.store.redis.transaction.transaction import Transaction, Transactions
-
-log = logging.getLogger(__name__)
 
 WEEK = 7 * 86_400.0
 
