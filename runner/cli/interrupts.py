@@ -20,6 +20,7 @@ from runner.cli.arguments import (
     paged,
     read_json,
     read_pages,
+    to_ms,
     to_seconds,
 )
 from runner.cli.context import CommandContext, common_options, with_context
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
     from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
+    from runner.operations.own_questions import Part
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Interrupt, Receipt
     from runner.records.listings import InterruptQuery
@@ -91,7 +93,20 @@ filtered = add_options(
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only those for your login name, groups or roles; if closed, those you voted on or answered.",
+    help="Only those you may decide and haven't, by your login name; if closed, those you decided.",
+)
+@click.option(
+    "--voted", is_flag=True, help="Only open ones that wait for others after your vote."
+)
+@click.option("--requested", is_flag=True, help="Only open ones of runs that you asked for.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=to_ms,
+    help="Closed at this time or later: 2h or 7d ago, or RFC 3339.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=to_ms, help="Closed before this time; see --since."
 )
 @filtered
 @paged
@@ -102,6 +117,10 @@ def list_interrupts(
     status: str,
     by: str | None,
     mine: bool,
+    voted: bool,
+    requested: bool,
+    since: int | None,
+    until: int | None,
     limit: int,
     cursor: str | None,
     **filters: Any,
@@ -116,13 +135,23 @@ def list_interrupts(
     run. If there are more, stderr has the cursor of the next page.
     """
     output = context.output
-    if mine and not context.user:
-        raise click.UsageError("--mine needs a login name, and this process has none.")
-    if status == "open":
-        questions, next_cursor = _selected(context, filters, limit, cursor, mine=mine)
+    parts: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
+    chosen = [part for part, is_chosen in parts.items() if is_chosen]
+    if chosen and not context.user:
+        raise click.UsageError(f"--{chosen[0]} needs a login name, and this process has none.")
+    is_open = status == "open"
+    if len(chosen) > 1 or (by or since or until if is_open else voted or requested):
+        raise click.UsageError(
+            "Open questions take one of --mine, --voted and --requested; closed ones --mine, --by, --since "
+            "and --until."
+        )
+    if is_open:
+        questions, next_cursor = _selected(context, filters, limit, cursor, *chosen)
     else:
         by = by or (context.user if mine else None)
-        questions, next_cursor = _closed(context, filters, limit, cursor, status=status, by=by)
+        questions, next_cursor = _closed(
+            context, filters, limit, cursor, status=status, by=by, times=(since, until)
+        )
     output.present(
         {"interrupts": questions, "next": next_cursor},
         lambda: _show_list(output, questions),
@@ -136,27 +165,32 @@ def _selected(
     filters: Mapping[str, Any],
     limit: int,
     cursor: str | None = None,
-    *,
-    mine: bool = False,
+    part: Part | None = None,
 ) -> tuple[list[QuestionView], str | None]:
     """Read the open questions that pass the filters, and the cursor of the next page."""
-    from runner.approvals.directory import selectors_of
-    from runner.approvals.rules import Principal, Voter
-    from runner.approvals.votes import lent_selectors
+    from runner.approvals.directory import looked_up
+    from runner.approvals.rules import OWN_KEY, Principal, Voter
+    from runner.operations.own_questions import own_questions
     from runner.operations.questions import read_questions
 
     query = _query(context, filters)
-    if mine:
-        voter = Voter(Principal.read(context.user))
-        selectors = selectors_of(voter, context.settings.directory)
-        lent = lent_selectors(context.client.engine, voter.principal)
-        query = replace(query, selectors=[*selectors, *lent])
-    page = read_pages(
-        lambda number, after: context.store.open_interrupts(query, number, after or ""),
+    if part is None:
+        page = read_pages(
+            lambda number, after: context.store.open_interrupts(query, number, after or ""),
+            limit,
+            cursor,
+        )
+        return read_questions(context.store, page), page.next
+    own = Voter(Principal.read(context.user), level=OWN_KEY)
+    voter = looked_up(own, context.settings.directory)
+    views = read_pages(
+        lambda number, after: own_questions(
+            context.client.engine, voter, part, query, number, cursor=after or ""
+        ),
         limit,
         cursor,
     )
-    return read_questions(context.store, page), page.next
+    return list(views), views.next
 
 
 def _query(context: CommandContext, filters: Mapping[str, Any]) -> InterruptQuery:
@@ -179,20 +213,19 @@ def _closed(
     *,
     status: str,
     by: str | None,
+    times: tuple[int | None, int | None],
 ) -> tuple[list[QuestionView], str | None]:
     """Read closed questions that pass the filters, each with its votes, and the cursor of the next page."""
-    from runner.approvals.rules import Principal
     from runner.operations.decided import closed_questions
     from runner.operations.questions import read_question
+    from runner.records.listings import EVER
 
-    query = _query(context, filters)
-    principal, ended_as = (
-        Principal.read(by) if by else None,
-        "" if status == "closed" else status,
-    )
+    since, until = times
+    query = replace(_query(context, filters), decided=(since or 0, until or EVER))
+    ended_as = "" if status == "closed" else status
     page = read_pages(
         lambda number, after: closed_questions(
-            context.store, query, number, after or "", by=principal, status=ended_as
+            context.store, query, number, after or "", by=by or "", status=ended_as
         ),
         limit,
         cursor,

@@ -368,7 +368,7 @@ def test_a_version_that_answers_instead_says_so(redis_url):
 
     done = send(site, path, variant=effect, digest=question.digest).text
 
-    assert "2 of 2: for an answer instead: the action is not approved" in done
+    assert "<b>Answered.</b> The action is not approved." in done
     assert "answered by ben, ana, 2 of 2: the action is not approved" in done
     assert decided(site, question) == ["respond", CHANGED]
     assert "answered instead" in site.http.get("/inbox?tab=done", headers=HTML).text

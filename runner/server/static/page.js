@@ -313,6 +313,7 @@
     target.focus();
     if (target.matches("button")) say(`Enter: ${target.textContent.trim()}`);
   }
+  const follow = (rel) => document.querySelector(`#way [rel=${rel}]`)?.click();
   const pick = () => document.activeElement.closest("tr[data-row]")?.querySelector("input[type=checkbox]")?.click();
   document.addEventListener("keydown", (event) => {
     const inField = event.target.closest("input, textarea, select, [contenteditable]");
@@ -322,7 +323,8 @@
     const acts = {
       j: () => move(1), k: () => move(-1), x: pick,
       a: () => go("a"), e: () => go("e"), r: () => go("r"), c: () => go("c"),
-      gi: () => location.assign(`${root}/inbox`), gr: () => location.assign(`${root}/runs`), gh: () => location.assign(`${root}/`),
+      n: () => follow("next"), p: () => follow("previous"),
+      gi: () => location.assign(document.querySelector(".crumbs a[href*='/inbox?']")?.href ?? `${root}/inbox`), gr: () => location.assign(`${root}/runs`), gh: () => location.assign(`${root}/`),
       "/": () => {
         const search = document.getElementById("search");
         if (search?.closest("details")) search.closest("details").open = true;
