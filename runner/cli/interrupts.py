@@ -6,7 +6,6 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -134,6 +133,8 @@ def list_interrupts(
     "approved by ben, eva, 2 of 2". Closed ones are listed for the retention time, and with --run all of the
     run. If there are more, stderr has the cursor of the next page.
     """
+    from runner.records.listings import EVER
+
     output = context.output
     parts: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
     chosen = [part for part, is_chosen in parts.items() if is_chosen]
@@ -149,9 +150,8 @@ def list_interrupts(
         questions, next_cursor = _selected(context, filters, limit, cursor, *chosen)
     else:
         by = by or (context.user if mine else None)
-        questions, next_cursor = _closed(
-            context, filters, limit, cursor, status=status, by=by, times=(since, until)
-        )
+        filters["decided"] = (since or 0, until or EVER)
+        questions, next_cursor = _closed(context, filters, limit, cursor, status=status, by=by)
     output.present(
         {"interrupts": questions, "next": next_cursor},
         lambda: _show_list(output, questions),
@@ -213,15 +213,12 @@ def _closed(
     *,
     status: str,
     by: str | None,
-    times: tuple[int | None, int | None],
 ) -> tuple[list[QuestionView], str | None]:
     """Read closed questions that pass the filters, each with its votes, and the cursor of the next page."""
     from runner.operations.decided import closed_questions
     from runner.operations.questions import read_question
-    from runner.records.listings import EVER
 
-    since, until = times
-    query = replace(_query(context, filters), decided=(since or 0, until or EVER))
+    query = _query(context, filters)
     ended_as = "" if status == "closed" else status
     page = read_pages(
         lambda number, after: closed_questions(

@@ -136,7 +136,7 @@ def closed_questions(
     """
     query = replace(query, closed=True)
 
-    def keep(questions: Iterable[Interrupt]) -> list[Interrupt]:
+    def select(questions: Iterable[Interrupt]) -> list[Interrupt]:
         return [
             question
             for question in questions
@@ -144,14 +144,14 @@ def closed_questions(
         ]
 
     if query.run:
-        family = keep(_of_family(store, query, cursor))
+        family = select(_of_family(store, query, cursor))
         return cut(family, query.position, limit)
-    return kept(partial(store.open_interrupts, query), keep, query, limit, cursor)
+    return filter_pages(partial(store.open_interrupts, query), select, query, limit, cursor)
 
 
-def kept(
+def filter_pages(
     read: Callable[[int, str], Page[Interrupt]],
-    keep: Callable[[Iterable[Interrupt]], list[Found]],
+    select: Callable[[Iterable[Interrupt]], list[Found]],
     query: InterruptQuery,
     limit: int,
     cursor: str,
@@ -161,7 +161,7 @@ def kept(
     following: str | None = cursor
     for _ in range(LOOKS):
         page = read(max(limit, BATCH), following or "")
-        fitting += keep(page)
+        fitting += select(page)
         following = page.next
         if following is None or len(fitting) >= limit:
             break

@@ -14,10 +14,11 @@ from runner.approvals.rules import Rule, Voter, VoterFacts, barred, plain_name, 
 from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import lent_selectors
 from runner.execution.engine import Engine
-from runner.operations.decided import BATCH, kept
+from runner.operations.decided import BATCH, filter_pages
 from runner.operations.questions import QuestionView, read_question, read_questions
 from runner.records.interrupts import Interrupt
 from runner.records.listings import InterruptQuery, Page
+from runner.store.interface import Store
 
 Part = Literal["mine", "voted", "requested"]
 """A person's part in open questions: they may vote and have not, they voted, or they started the run."""
@@ -34,10 +35,10 @@ def own_questions(
 ) -> Page[QuestionView]:
     """List the open questions that match a query and in which a voter has a part."""
     if part != "requested":
-        query = _of(engine, voter, query)
-    return kept(
+        query = _narrow(engine, voter, query)
+    return filter_pages(
         partial(engine.store.open_interrupts, query),
-        partial(_own, engine, voter, part),
+        partial(_select, engine, voter, part),
         query,
         limit,
         cursor,
@@ -46,40 +47,44 @@ def own_questions(
 
 def count_waiting(engine: Engine, voter: Voter, query: InterruptQuery) -> int:
     """Count the open questions that wait for a voter: exactly up to `BATCH`, above that at most."""
-    query = _of(engine, voter, query)
+    query = _narrow(engine, voter, query)
     page = engine.store.open_interrupts(query, BATCH)
-    fitting = len(_own(engine, voter, "mine", page))
+    fitting = len(_select(engine, voter, "mine", page))
     if page.next is None:
         return fitting
     return engine.store.count_questions([query])[0] - len(page) + fitting
 
 
-def _of(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQuery:
+def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQuery:
     names = directory.selectors_of(voter, "")
     lent_names = lent_selectors(engine, voter.principal)
     return replace(query, selectors=[*names, *lent_names])
 
 
-def _own(
+def _select(
     engine: Engine, voter: Voter, part: Part, questions: Iterable[Interrupt]
 ) -> list[QuestionView]:
+    views = read_questions(engine.store, questions)
+    return [view for view in views if _has_part(engine, voter, part, view)]
+
+
+def _has_part(engine: Engine, voter: Voter, part: Part, question: QuestionView) -> bool:
     store, key = engine.store, voter.principal.key
-    questions = list(questions)
-    fitting = []
-    for question, view in zip(questions, read_questions(store, questions), strict=True):
-        if part == "requested":
-            requester = {} if question.rule else store.requester(question.run_id) or {}
-            names = (requester.get("principal"), *requester.get("on_behalf_of", ()))
-            is_own = key in {question.requester, *question.on_behalf_of, *names}
-        else:
-            has_votes = view.have or view.against or view.stage
-            votes = read_question(store, question).votes if has_votes else ()
-            has_voted = any(vote.by == key and not vote.is_void for vote in votes)
-            is_own = has_voted if part == "voted" else not has_voted
-            is_own = is_own and (has_voted or not why_barred(engine, voter, view))
-        if is_own:
-            fitting.append(view)
-    return fitting
+    if part == "requested":
+        requester = {} if question.rule else store.requester(question.run_id) or {}
+        names = (requester.get("principal"), *requester.get("on_behalf_of", ()))
+        return key in {question.requester, *question.on_behalf_of, *names}
+    voted = has_voted(store, question, key)
+    return voted if part == "voted" else not (voted or why_barred(engine, voter, question))
+
+
+def has_voted(store: Store, question: QuestionView, key: str) -> bool:
+    """Return whether a principal has a vote on an open question that no edit made void."""
+    if not (question.have or question.against or question.stage):
+        return False
+    (stored,) = store.interrupts([question.id])
+    votes = read_question(store, stored).votes if stored else ()
+    return any(vote.by == key and not vote.is_void for vote in votes)
 
 
 def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:

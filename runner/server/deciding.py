@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -21,13 +21,13 @@ from runner.approvals.proofs import VerificationKey
 from runner.approvals.rules import OWN_KEY, Voter
 from runner.approvals.votes import apply_operation, begin_absence
 from runner.client import Run
-from runner.errors import DirectoryError
+from runner.errors import DirectoryError, RunnerError, StoreError
 from runner.operations import own_questions
 from runner.operations.answers import apply_decisions
 from runner.operations.questions import QuestionView
 from runner.operations.recovery import cancellation
 from runner.records.codec import JSON
-from runner.records.interrupts import Decision, Receipt
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.listings import InterruptQuery, Page
 from runner.records.messages import body_of, operation_body, start_body
 from runner.server.access import Person
@@ -43,6 +43,22 @@ def decide(
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
         0
     ]
+
+
+def decide_each(
+    services: Services, person: Person, decisions: Iterable[Decision]
+) -> list[Receipt]:
+    """Count decisions of a person, each for itself: one that can't be counted stops no other."""
+    receipts = []
+    for decision in decisions:
+        try:
+            receipts.append(decide(services, person, decision))
+        except StoreError:
+            raise
+        except RunnerError as error:
+            name = decision.interrupt_id
+            receipts.append(Receipt(ReceiptStatus.REJECTED, name, detail=str(error)))
+    return receipts
 
 
 def grant(

@@ -15,6 +15,7 @@ from runner.server.access import Person
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
+from tests.server.test_finance_day import look
 from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
 
@@ -145,7 +146,7 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
 
 
 def test_a_decision_leads_to_the_next_question_of_its_list(desk):
-    """The receipt says it in words, with how many are left; the filter is kept, and nothing else of the address."""
+    """The receipt says it in words, with the number left; the filter is kept, and nothing else."""
     questions = [asked(desk, {"amount": amount}) for amount in range(1, 4)]
     other = asked(desk, {"assignees": ["ana"]}, graph="names")
     page = desk.http.get("/inbox?tab=mine&graph=refunds&evil=//evil.example", headers=HTML).text
@@ -208,9 +209,69 @@ def test_roles_of_one_graph_show_no_question_of_another(desk):
     assert second.id in desk.http.get(f"/q/{question.id}?tab=all&graph=refunds").text
 
 
+def cells(text):
+    """The texts of a table's rows, by column."""
+    rows = re.findall(r"<tr data-row.*?</tr>", text, re.DOTALL)
+    return [re.findall(r'<td data-label="(?!votes)[^>]*>([^<]*)<', row) for row in rows]
+
+
+def test_equal_questions_are_a_table_with_sums(desk):
+    """Arguments that differ are columns, equal ones stand above; a row says why it can't be decided here."""
+    calls = (
+        (10.1, "EUR", "DE89"),
+        (20.2, "EUR", "DE89"),
+        (5, "USD", "DE90"),
+        (1, "EUR", "DE89"),
+    )
+    questions = [
+        asked(
+            desk,
+            {"need": 2, "amount": amount, "currency": currency, "iban": iban, "to": "Acme"},
+        )
+        for amount, currency, iban in calls
+    ]
+    own = asked(desk, {"need": 2, "to": "Acme"}, requester="ana")
+    vote(desk, questions[3])
+    ids = [one.id for one in (*questions, own)]
+    query = "&".join(f"q={name}" for name in ids)
+    text = desk.http.get(f"/inbox/together?{query}&graph=refunds&tab=all", headers=HTML).text
+
+    assert cells(text)[:3] == [
+        ["10.1", "EUR", "DE89"],
+        ["20.2", "EUR", "DE89"],
+        ["5", "USD", "DE90"],
+    ]
+    assert text.count("Acme") == 1
+    assert "<b>3</b> can be decided here: <b>30.30 EUR, 5.00 USD</b> in all" in text
+    assert re.findall(r'name="pick" value="([^"]+)"', text) == ids[:3]
+    assert ("not here: you have voted" in text, "not here: who asked for this" in text) == (
+        True,
+        True,
+    )
+
+    form = {
+        "q": ids,
+        "digest": [one.digest for one in (*questions, own)],
+        "decision": "approve",
+    }
+    path = "/inbox/together?tab=all&graph=refunds"
+    none = send(desk, path, **form)
+    assert (none.status_code, "Select at least one" in none.text) == (422, True)
+    as_person(desk, "ben")
+    vote(desk, questions[0])
+    vote(desk, questions[1], "reject", comment="No.")
+    as_person(desk, "ana")
+    sent = send(desk, path, pick=[*ids[:2], own.id], **form).text
+    (result,) = re.findall(r'id="result" data-failed="2"><p>(.*?)</div>', sent, re.DOTALL)
+    assert "<b>1 approved</b>, <b>2 not</b>: " in result
+    assert 'href="/inbox?tab=all&amp;graph=refunds">Back to the inbox' in result
+    votes = [len(desk.client.engine.store.votes(name)) for name in ids]
+    assert votes == [2, 1, 0, 1, 0]
+
+
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_two_clicks_decide_each_question_of_a_list(desk, browser):
+def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
     """Approve and Next; n goes on and p back; the inbox is as it was left, without what was decided."""
     questions = [asked(desk, {"amount": number}) for number in range(REFUNDS)]
     asked(desk, {"assignees": ["ana"]}, graph="names")
@@ -221,9 +282,11 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser):
         page = browser.new_page(base_url=served.url)
         page.goto("/inbox?tab=mine&graph=refunds")
         page.click("tbody th a")
+        seen = look(page, tmp_path, "question")
         for left in reversed(range(1, REFUNDS - 1)):
             page.click("button:text-is('Approve')")
             page.wait_for_selector("[data-result=accepted]")
+            seen += look(page, tmp_path, "receipt") if left == 1 else []
             page.click("[data-result] .button:has-text('Next')")
             page.wait_for_selector(f"#way:has-text('{left} left')")
         page.keyboard.press("n")
@@ -235,3 +298,58 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser):
         page.wait_for_url("**/inbox?tab=mine&graph=refunds*")
         assert page.locator("tbody tr").count() == 2
         page.close()
+    assert not seen
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
+    """The bar counts and sums the selected ones and covers no row; it works without a script."""
+    for number in range(30):
+        asked(desk, {"amount": 100 + number + 0.5, "iban": "DE90" if number == 7 else "DE89"})
+    desk.app.state.auth = lambda request: Person(
+        Principal("ana"), frozenset({"approver", "reader"}), frozenset({"finance"})
+    )
+    with Served(desk.app, free_port()) as served:
+        page = browser.new_page(base_url=served.url)
+        page.goto("/inbox?tab=mine&graph=refunds")
+        seen = look(page, tmp_path, "inbox")
+        page.click("#pick-all")
+        bar = page.locator(".sticky")
+        assert "Decide 30 together · 3,450.00 EUR" in bar.inner_text()
+        page.locator("tbody th a").nth(29).focus()
+        last = page.locator("tbody tr").nth(29).bounding_box()
+        assert last["y"] + last["height"] <= bar.bounding_box()["y"] + 1
+        page.click("text=Decide 30 together")
+        page.wait_for_selector("table.together")
+        seen += look(page, tmp_path, "together")
+        assert page.evaluate("document.documentElement.scrollHeight") < 2500
+        assert page.locator("td:text-is('DE90')").count() == 1
+        page.uncheck("tr:has-text('DE90') input[name=pick]")
+        assert (
+            page.locator("button:has-text('Approve')").inner_text()
+            == "Approve 29 · 3,342.50 EUR"
+        )
+        page.click("text=Approve 29")
+        page.wait_for_selector("#result:has-text('29 approved')")
+        seen += look(page, tmp_path, "result")
+        page.click("#result >> text=Back to the inbox")
+        page.wait_for_url("**/inbox?tab=mine&graph=refunds")
+        assert page.locator("tbody tr").count() == 1
+        page.close()
+        plain = browser.new_context(base_url=served.url, java_script_enabled=False).new_page()
+        plain.goto("/inbox?tab=mine&graph=refunds")
+        plain.check("input[name=q]")
+        plain.click("text=Decide the selected together")
+        plain.click("text=Approve the selected")
+        assert "1 approved" in plain.inner_text("#result")
+        plain.context.close()
+    assert not seen
+
+
+def test_an_unknown_filter_is_refused(desk):
+    """A misspelt one would list everything."""
+    reply = desk.http.get("/v1/questions", params={"grpah": "refunds"})
+    assert (reply.status_code, "grpah" in reply.json()["detail"]) == (422, True)
+    assert desk.http.get("/v1/runs", params={"stauts": "failed"}).status_code == 422
+    assert desk.http.get("/v1/questions", params={"graph": "refunds"}).status_code == 200

@@ -10,7 +10,6 @@ from fastapi import Body, Header, Query, Response
 from pydantic import Field, StrictBool
 
 from runner.approvals.rules import Voter
-from runner.errors import RunnerError, StoreError
 from runner.operations.decided import closed_questions
 from runner.operations.own_questions import Part
 from runner.operations.questions import (
@@ -34,7 +33,7 @@ from runner.server.api.documents import (
     Moment,
     RequestBody,
 )
-from runner.server.deciding import act, decide, own_page
+from runner.server.deciding import act, decide, decide_each, own_page
 from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
@@ -382,18 +381,11 @@ def withdraw_vote(
 def vote_all(body: Votes, person: DecidesAll, services: Served) -> Page[Receipt]:
     """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
-    items = []
-    for question_id, digest in body.digests.items():
-        try:
-            decision = Decision(
-                question_id, None, None, None, digest, body.decision, comment=body.comment
-            )
-            items.append(decide(services, person, decision))
-        except StoreError:
-            raise
-        except RunnerError as error:
-            items.append(Receipt(ReceiptStatus.REJECTED, question_id, detail=str(error)))
-    return Page(items)
+    decisions = (
+        Decision(question_id, None, None, None, digest, body.decision, comment=body.comment)
+        for question_id, digest in body.digests.items()
+    )
+    return Page(decide_each(services, person, decisions))
 
 
 class Reassignment(RequestBody):

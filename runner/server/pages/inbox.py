@@ -122,18 +122,15 @@ def inbox(
     questions = replace(questions, tab=tab)
     query = questions.query(person)
     now = round(time.time() * 1000)
-    if tab == "done":
-        page_read = questions.read(services, person)
-        groups, following = [[one] for one in page_read], page_read.next
-    else:
-        groups, following = _folded(services, person, questions, folds=fold != "no")
+    folds = fold != "no" and tab != "done"
+    groups, following = _folded(services, person, questions, folds=folds)
     rows = [
         replace(row_of(services, group[0], person, now), number=len(group)) for group in groups
     ]
     decided: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
     if tab == "all" and query.text and not questions.cursor:
-        closed = replace(questions, tab="done").read(services, person, FEW)
+        closed = replace(questions, tab="done").load(services, person, FEW)
         decided = [row_of(services, one, person, now) for one in closed]
         runs = services.client.runs(graph=query.graph, text=query.text, limit=FEW).items
     together = [row for row in rows if row.together] if person.may("decide") else []
@@ -150,7 +147,6 @@ def inbox(
         tabs=TABS,
         counts={"mine": mine, "all": services.store.count_questions([every])[0]},
         filtered=any(filters.values()),
-        narrowed=any(filters[name] for name in FILTERS if name != "text"),
         bounded=query.searches or tab in {"voted", "requested"},
         filters=filters_of(request),
         views=saved_views(request),
@@ -170,7 +166,7 @@ def _folded(
     following: str | None = questions.cursor
     read = 0
     while following is not None:
-        batch = replace(questions, cursor=following).read(services, person)
+        batch = replace(questions, cursor=following).load(services, person)
         following, read = batch.next, read + len(batch)
         for question in batch:
             same = map_of(question.node_id) if folds else ""

@@ -116,7 +116,7 @@ class QuestionList:
             ),
         )
 
-    def read(
+    def load(
         self,
         services: Services,
         person: Person,
@@ -176,7 +176,7 @@ def place_of(
     graph = outermost(questions.filters["graph"])
     if request.state.person.graphs and graph != services.graph_of(question.id):
         return None
-    page, address = questions.read(services, person), questions.address
+    page, address = questions.load(services, person), questions.address
     position = questions.query(person).position
     here = position(question)
     before = [one for one in page if position(one) < here]
@@ -184,7 +184,7 @@ def place_of(
     left = f"{len(before) + len(after)}{' or more' if page.next else ''}"
     if page.next and not after:
         questions = replace(questions, cursor=page.next)
-        after = [*questions.read(services, person)]
+        after = [*questions.load(services, person)]
     others = [*after, *before]
     return Place(
         address,

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse
 
-from runner.errors import RunnerError, StoreError, UsageError
-from runner.operations.questions import QuestionView, check_alike, open_alike, read_questions
+from runner.errors import UsageError
+from runner.operations.own_questions import has_voted
+from runner.operations.questions import (
+    QuestionView,
+    changes,
+    check_alike,
+    open_alike,
+    read_questions,
+)
 from runner.records.interrupts import Decision, Receipt, tool_of
 from runner.records.listings import InterruptQuery, Page
 from runner.server.access import DecidesAll, Person
 from runner.server.answers import seen_by
-from runner.server.deciding import decide
+from runner.server.deciding import decide_each, why_barred
 from runner.server.forms import Typed
+from runner.server.pages.amounts import sums_of
 from runner.server.pages.passkeys import takes_own_key
 from runner.server.pages.question import shown_at_of
 from runner.server.pages.question_list import QuestionList
@@ -44,11 +53,13 @@ def together(
     if like:
         questions = QuestionList.of(request.query_params)
 
-        def read(query: InterruptQuery, limit: int, cursor: str) -> Page[QuestionView]:
-            return replace(questions, cursor=cursor).read(services, person, limit, query)
+        def read_page(query: InterruptQuery, limit: int, cursor: str) -> Page[QuestionView]:
+            return replace(questions, cursor=cursor).load(services, person, limit, query)
 
         query = questions.query(person)
-        ids = [one.id for one in open_alike(services.store, like, query, MOST_TOGETHER, read)]
+        ids = [
+            one.id for one in open_alike(services.store, like, query, MOST_TOGETHER, read_page)
+        ]
     return _together(request, services, person, ids)
 
 
@@ -60,33 +71,52 @@ def decide_together(
     q: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
     digest: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
     shown: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
+    pick: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
     *,
     decision: FormText,
     comment: Typed = "",
     typed: Typed = "",
 ) -> HTMLResponse:
-    """Decide questions together; each has its own receipt."""
+    """Decide the picked ones of the questions that were shown; each has its own receipt."""
     if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
         raise Problem(
             422, "Approve or reject, with the digest of each question; nothing was done."
         )
-    questions = _alike(services, q)
-    phrase = _word(questions)
+    picked = [name for name in q if name in (pick or ())]
+    phrase = _word(_alike(services, q))
     problem = ""
-    if decision == "reject" and not comment.strip():
+    if not picked:
+        problem = "Select at least one question."
+    elif decision == "reject" and not comment.strip():
         problem = "Say in the comment why you reject them."
     elif decision == "approve" and phrase and typed != phrase:
         problem = f"Type {phrase} exactly."
-    if problem:
-        return _together(request, services, person, q, problem=problem, comment=comment)
-    receipts = []
-    for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False):
-        shown_at = shown_at_of(request, person, token, about)
-        vote = Decision(
-            name, None, None, None, about, decision, comment=comment, shown_at=shown_at
+    votes = [
+        Decision(
+            name,
+            None,
+            None,
+            None,
+            about,
+            decision,
+            comment=comment,
+            shown_at=shown_at_of(request, person, token, about),
         )
-        receipts.append(_receipt(services, person, vote))
-    return _together(request, services, person, q, receipts=receipts)
+        for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
+        if name in picked and not problem
+    ]
+    receipts = decide_each(services, person, votes)
+    return _together(
+        request,
+        services,
+        person,
+        q,
+        receipts,
+        problem=problem,
+        comment=comment,
+        picked=picked,
+        decision=decision,
+    )
 
 
 def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
@@ -113,13 +143,15 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 
 
-def _receipt(services: Services, person: Person, decision: Decision) -> Receipt | RunnerError:
-    try:
-        return decide(services, person, decision)
-    except StoreError:
-        raise
-    except RunnerError as error:
-        return error
+def _obstacle(services: Services, person: Person, question: QuestionView) -> str:
+    """Return why a question can't be decided together with others; "" if it can."""
+    if not question.is_open:
+        return f"it is {question.status}"
+    if takes_own_key(question):
+        return "it takes a signature with a key of your own: open it"
+    if has_voted(services.store, question, person.principal.key):
+        return "you have voted"
+    return why_barred(services, person, question)
 
 
 def _together(
@@ -127,28 +159,42 @@ def _together(
     services: Services,
     person: Person,
     ids: Sequence[str],
+    receipts: Sequence[Receipt] = (),
     *,
-    receipts: Sequence[Receipt | RunnerError] = (),
     problem: str = "",
     comment: str = "",
+    picked: Sequence[str] | None = None,
+    decision: str = "",
 ) -> HTMLResponse:
-    ids = list(dict.fromkeys(ids))
-    questions = _alike(services, ids)
+    views = _alike(services, list(dict.fromkeys(ids)))
+    questions = [seen_by(person, question) for question in views]
+    calls = [(question.action or {}).get("args") or {} for question in questions]
+    differing = {change.name for call in calls for change in changes(calls[0], call)}
+    obstacles = {
+        question.id: obstacle
+        for question in views
+        if (obstacle := _obstacle(services, person, question))
+    }
     return page(
         request,
         "together.html",
         person,
         422 if problem else 200,
-        questions=[seen_by(person, question) for question in questions],
-        receipts=dict(zip(ids, receipts, strict=True)) if receipts else {},
+        questions=questions,
+        columns=[name for name in dict.fromkeys(chain(*calls)) if name in differing],
+        same={name: value for name, value in calls[0].items() if name not in differing},
+        obstacles=obstacles,
+        sums=sums_of(question for question in questions if question.id not in obstacles),
+        receipts={receipt.interrupt_id: receipt for receipt in receipts},
         word=_word(questions),
-        alone=any(map(takes_own_key, questions)),
         problem=problem,
-        comment=comment,
+        address=QuestionList.of(request.query_params).address,
         shown={
             question.id: request.app.state.form_tokens.issue(person, about=question.digest)
             for question in questions
             if person.may("read")
         },
-        open=[question.id for question in questions if question.is_open],
+        comment=comment,
+        picked=ids if picked is None else picked,
+        decision=decision,
     )
