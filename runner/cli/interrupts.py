@@ -136,18 +136,18 @@ def list_interrupts(
     from runner.records.listings import EVER
 
     output = context.output
-    parts: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
-    chosen = [part for part, is_chosen in parts.items() if is_chosen]
-    if chosen and not context.user:
-        raise click.UsageError(f"--{chosen[0]} needs a login name, and this process has none.")
+    choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
+    kinds = [kind for kind, is_chosen in choices.items() if is_chosen]
+    if kinds and not context.user:
+        raise click.UsageError(f"--{kinds[0]} needs a login name, and this process has none.")
     is_open = status == "open"
-    if len(chosen) > 1 or (by or since or until if is_open else voted or requested):
+    if len(kinds) > 1 or (by or since or until if is_open else voted or requested):
         raise click.UsageError(
             "Open questions take one of --mine, --voted and --requested; closed ones --mine, --by, --since "
             "and --until."
         )
     if is_open:
-        questions, next_cursor = _selected(context, filters, limit, cursor, *chosen)
+        questions, next_cursor = _selected(context, filters, limit, cursor, *kinds)
     else:
         by = by or (context.user if mine else None)
         filters["decided"] = (since or 0, until or EVER)
@@ -165,7 +165,7 @@ def _selected(
     filters: Mapping[str, Any],
     limit: int,
     cursor: str | None = None,
-    part: Part | None = None,
+    kind: Part | None = None,
 ) -> tuple[list[QuestionView], str | None]:
     """Read the open questions that pass the filters, and the cursor of the next page."""
     from runner.approvals.directory import looked_up
@@ -174,18 +174,19 @@ def _selected(
     from runner.operations.questions import read_questions
 
     query = _query(context, filters)
-    if part is None:
+    if kind is None:
         page = read_pages(
             lambda number, after: context.store.open_interrupts(query, number, after or ""),
             limit,
             cursor,
         )
         return read_questions(context.store, page), page.next
-    own = Voter(Principal.read(context.user), level=OWN_KEY)
-    voter = looked_up(own, context.settings.directory)
+    voter = looked_up(
+        Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
+    )
     views = read_pages(
         lambda number, after: own_questions(
-            context.client.engine, voter, part, query, number, cursor=after or ""
+            context.client.engine, voter, kind, query, number, cursor=after or ""
         ),
         limit,
         cursor,

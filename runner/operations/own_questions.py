@@ -27,18 +27,18 @@ Part = Literal["mine", "voted", "requested"]
 def own_questions(
     engine: Engine,
     voter: Voter,
-    part: Part,
+    kind: Part,
     query: InterruptQuery,
     limit: int,
     *,
     cursor: str = "",
 ) -> Page[QuestionView]:
     """List the open questions that match a query and in which a voter has a part."""
-    if part != "requested":
+    if kind != "requested":
         query = _narrow(engine, voter, query)
     return filter_pages(
         partial(engine.store.open_interrupts, query),
-        partial(_select, engine, voter, part),
+        partial(_select, engine, voter, kind),
         query,
         limit,
         cursor,
@@ -62,20 +62,22 @@ def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQue
 
 
 def _select(
-    engine: Engine, voter: Voter, part: Part, questions: Iterable[Interrupt]
+    engine: Engine, voter: Voter, kind: Part, questions: Iterable[Interrupt]
 ) -> list[QuestionView]:
     views = read_questions(engine.store, questions)
-    return [view for view in views if _has_part(engine, voter, part, view)]
+    return [view for view in views if _has_part(engine, voter, kind, view)]
 
 
-def _has_part(engine: Engine, voter: Voter, part: Part, question: QuestionView) -> bool:
+def _has_part(engine: Engine, voter: Voter, kind: Part, question: QuestionView) -> bool:
     store, key = engine.store, voter.principal.key
-    if part == "requested":
+    if kind == "requested":
         requester = {} if question.rule else store.requester(question.run_id) or {}
         names = (requester.get("principal"), *requester.get("on_behalf_of", ()))
         return key in {question.requester, *question.on_behalf_of, *names}
-    voted = has_voted(store, question, key)
-    return voted if part == "voted" else not (voted or why_barred(engine, voter, question))
+    has_vote = has_voted(store, question, key)
+    return (
+        has_vote if kind == "voted" else not (has_vote or why_barred(engine, voter, question))
+    )
 
 
 def has_voted(store: Store, question: QuestionView, key: str) -> bool:

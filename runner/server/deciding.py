@@ -185,16 +185,16 @@ def voter_of(services: Services, person: Person) -> Voter:
 def own_page(
     services: Services,
     person: Person,
-    part: own_questions.Part,
+    kind: own_questions.Part,
     query: InterruptQuery,
     limit: int,
     cursor: str = "",
 ) -> Page[QuestionView]:
     """List the open questions in which a person has a part; none waits for those who may not decide."""
-    if part == "mine" and not person.may("decide"):
+    if kind == "mine" and not person.may("decide"):
         return Page(())
     engine, voter = services.client.engine, voter_of(services, person)
-    return own_questions.own_questions(engine, voter, part, query, limit, cursor=cursor)
+    return own_questions.own_questions(engine, voter, kind, query, limit, cursor=cursor)
 
 
 def count_mine(services: Services, person: Person, query: InterruptQuery) -> int:

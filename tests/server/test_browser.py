@@ -797,6 +797,7 @@ def test_a_view_is_saved_and_found_again(desk, tab):
     tab.goto("/inbox")
     tab.keyboard.press("/")
     assert tab.evaluate("document.activeElement.name") == "text"
+    tab.click("summary:has-text('Filter')")
     tab.select_option("[name=risk]", "high")
     tab.click("button:has-text('Filter')")
     tab.wait_for_url("**risk=high**")

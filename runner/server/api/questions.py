@@ -166,11 +166,11 @@ def list_questions(
             round(until.timestamp() * 1000) if until else EVER,
         ),
     )
-    parts: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
-    chosen = [part for part, is_chosen in parts.items() if is_chosen]
-    is_open, place = status == "open", cursor or ""
+    choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
+    kinds = [kind for kind, is_chosen in choices.items() if is_chosen]
+    is_open, start = status == "open", cursor or ""
     if (
-        len(chosen) > 1
+        len(kinds) > 1
         or (is_open and (by or since or until))
         or (not is_open and (voted or requested))
     ):
@@ -178,14 +178,14 @@ def list_questions(
             422,
             "Open questions take one of mine, voted, requested; decided ones mine, by, since, until.",
         )
-    if is_open and chosen:
-        return own_page(services, person, chosen[0], query, limit, place)
+    if is_open and kinds:
+        return own_page(services, person, kinds[0], query, limit, start)
     if is_open:
-        page = services.store.open_interrupts(query, limit, place)
+        page = services.store.open_interrupts(query, limit, start)
     else:
         key = person.principal.key if mine else by
         ended_as = "" if status == "decided" else status
-        page = closed_questions(services.store, query, limit, place, by=key, status=ended_as)
+        page = closed_questions(services.store, query, limit, start, by=key, status=ended_as)
     return Page(read_questions(services.store, page), page.next)
 
 

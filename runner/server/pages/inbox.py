@@ -127,11 +127,11 @@ def inbox(
     rows = [
         replace(row_of(services, group[0], person, now), number=len(group)) for group in groups
     ]
-    decided: list[InboxRow] = []
+    closed_rows: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
     if tab == "all" and query.text and not questions.cursor:
         closed = replace(questions, tab="done").load(services, person, FEW)
-        decided = [row_of(services, one, person, now) for one in closed]
+        closed_rows = [row_of(services, item, person, now) for item in closed]
         runs = services.client.runs(graph=query.graph, text=query.text, limit=FEW).items
     together = [row for row in rows if row.together] if person.may("decide") else []
     return page(
@@ -139,7 +139,7 @@ def inbox(
         "inbox.html",
         person,
         rows=rows,
-        decided=decided,
+        decided=closed_rows,
         runs=runs,
         now=now,
         next=following,

@@ -129,10 +129,9 @@ class QuestionList:
             by = self.filters["by"]
             key = person.principal.key if by == "me" else by
             closed = closed_questions(store, query, limit, self.cursor, by=key)
-            return Page([read_question(store, one) for one in closed], closed.next)
+            return Page([read_question(store, item) for item in closed], closed.next)
         if self.tab in {"mine", "voted", "requested"}:
-            part = self.tab
-            return own_page(services, person, part, query, limit, self.cursor)  # type: ignore[arg-type] # one of the three
+            return own_page(services, person, self.tab, query, limit, self.cursor)  # type: ignore[arg-type] # one of the three
         page = store.open_interrupts(query, limit, self.cursor)
         return Page(read_questions(store, page), page.next)
 
@@ -179,19 +178,19 @@ def place_of(
     page, address = questions.load(services, person), questions.address
     position = questions.query(person).position
     here = position(question)
-    before = [one for one in page if position(one) < here]
-    after = [one for one in page if position(one) > here]
-    left = f"{len(before) + len(after)}{' or more' if page.next else ''}"
-    if page.next and not after:
+    predecessors = [item for item in page if position(item) < here]
+    successors = [item for item in page if position(item) > here]
+    left = f"{len(predecessors) + len(successors)}{' or more' if page.next else ''}"
+    if page.next and not successors:
         questions = replace(questions, cursor=page.next)
-        after = [*questions.load(services, person)]
-    others = [*after, *before]
+        successors = [*questions.load(services, person)]
+    neighbours = [*successors, *predecessors]
     return Place(
         address,
         left,
-        seen_by(person, others[0]) if others else None,
+        seen_by(person, neighbours[0]) if neighbours else None,
         questions.address,
-        seen_by(person, before[-1]) if before else None,
+        seen_by(person, predecessors[-1]) if predecessors else None,
     )
 
 

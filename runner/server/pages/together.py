@@ -58,7 +58,8 @@ def together(
 
         query = questions.query(person)
         ids = [
-            one.id for one in open_alike(services.store, like, query, MOST_TOGETHER, read_page)
+            item.id
+            for item in open_alike(services.store, like, query, MOST_TOGETHER, read_page)
         ]
     return _together(request, services, person, ids)
 
@@ -82,10 +83,10 @@ def decide_together(
         raise Problem(
             422, "Approve or reject, with the digest of each question; nothing was done."
         )
-    picked = [name for name in q if name in (pick or ())]
+    selection = [name for name in q if name in (pick or ())]
     phrase = _word(_alike(services, q))
     problem = ""
-    if not picked:
+    if not selection:
         problem = "Select at least one question."
     elif decision == "reject" and not comment.strip():
         problem = "Say in the comment why you reject them."
@@ -103,7 +104,7 @@ def decide_together(
             shown_at=shown_at_of(request, person, token, about),
         )
         for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
-        if name in picked and not problem
+        if name in selection and not problem
     ]
     receipts = decide_each(services, person, votes)
     return _together(
@@ -114,7 +115,7 @@ def decide_together(
         receipts,
         problem=problem,
         comment=comment,
-        picked=picked,
+        selection=selection,
         decision=decision,
     )
 
@@ -163,7 +164,7 @@ def _together(
     *,
     problem: str = "",
     comment: str = "",
-    picked: Sequence[str] | None = None,
+    selection: Sequence[str] | None = None,
     decision: str = "",
 ) -> HTMLResponse:
     views = _alike(services, list(dict.fromkeys(ids)))
@@ -195,6 +196,6 @@ def _together(
             if person.may("read")
         },
         comment=comment,
-        picked=ids if picked is None else picked,
+        selection=ids if selection is None else selection,
         decision=decision,
     )
