@@ -90,7 +90,9 @@ class SafeChannel(redis.Channel):
         if self.connection.polling_interval is None:
             self.brpop_timeout = READ
         self.async_pool.disconnect()
-        self._q_for_pri: Any = cache(super()._q_for_pri)  # kombu makes the names again for each read
+        self._q_for_pri: Any = cache(
+            super()._q_for_pri
+        )  # kombu makes the names again for each read
 
     def _get_pool(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         """Share the connections of all channels that write to the same place."""

@@ -18,6 +18,7 @@ from runner.cli.arguments import (
     paged,
     read_json,
     read_pages,
+    to_ms,
     to_seconds,
 )
 from runner.cli.context import CommandContext, common_options, with_context
@@ -31,8 +32,10 @@ if TYPE_CHECKING:
 
     from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
+    from runner.operations.own_questions import Part
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Interrupt, Receipt
+    from runner.records.listings import InterruptQuery
 
 
 @click.group()
@@ -58,7 +61,20 @@ def interrupts() -> None:
 @click.option(
     "--mine",
     is_flag=True,
-    help="Only those for your login name, groups or roles; if closed, those you voted on or answered.",
+    help="Only those you may decide and haven't, by your login name; if closed, those you decided.",
+)
+@click.option(
+    "--voted", is_flag=True, help="Only open ones that wait for others after your vote."
+)
+@click.option("--requested", is_flag=True, help="Only open ones of runs that you asked for.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=to_ms,
+    help="Closed at this time or later: 2h or 7d ago, or RFC 3339.",
+)
+@click.option(
+    "--until", metavar="TIME", callback=to_ms, help="Closed before this time; see --since."
 )
 @click.option(
     "--run",
@@ -89,6 +105,10 @@ def list_interrupts(
     status: str,
     by: str | None,
     mine: bool,
+    voted: bool,
+    requested: bool,
+    since: int | None,
+    until: int | None,
     limit: int,
     cursor: str | None,
     run_id: str | None,
@@ -104,56 +124,92 @@ def list_interrupts(
     "approved by ben, eva, 2 of 2". Closed ones are listed for the retention time, and with --run all of the
     run. If there are more, stderr has the cursor of the next page.
     """
-    from runner.approvals.rules import Principal
-    from runner.operations.decided import closed_questions
-    from runner.operations.questions import read_question, read_questions
-    from runner.records.listings import InterruptQuery
+    from runner.records.listings import EVER, InterruptQuery
 
-    output, store = context.output, context.store
-    if mine and not context.user:
-        raise click.UsageError("--mine needs a login name, and this process has none.")
+    output = context.output
+    choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
+    parts = [part for part, is_chosen in choices.items() if is_chosen]
+    if parts and not context.user:
+        raise click.UsageError(f"--{parts[0]} needs a login name, and this process has none.")
+    is_open = status == "open"
+    if len(parts) > 1 or (by or since or until if is_open else voted or requested):
+        raise click.UsageError(
+            "Open questions take one of --mine, --voted and --requested; closed ones --mine, --by, --since "
+            "and --until."
+        )
     if run_id is not None:
         context.client.run(run_id)  # raises if there is no such run
-    until = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
-    query = InterruptQuery(run=run_id, until=until, **filters)
-    if status == "open":
-        if mine:
-            query = replace(query, selectors=_own_selectors(context))
-        page = read_pages(
-            lambda number, after: store.open_interrupts(query, number, after or ""),
-            limit,
-            cursor,
-        )
-        questions = read_questions(store, page)
+    before = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
+    query = InterruptQuery(run=run_id, until=before, **filters)
+    if is_open:
+        questions, following = _open(context, query, limit, cursor, *parts)
     else:
-        by = by or (context.user if mine else None)
-        ended: dict[str, Any] = {
-            "by": Principal.read(by) if by else None,
-            "status": "" if status == "closed" else status,
-        }
-        page = read_pages(
-            lambda number, after: closed_questions(store, query, number, after or "", **ended),
-            limit,
-            cursor,
-        )
-        questions = [read_question(store, question) for question in page]
+        by = by or (context.user if mine else "") or ""
+        query = replace(query, decided=(since or 0, until or EVER))
+        questions, following = _closed(context, query, limit, cursor, status=status, by=by)
     output.present(
-        {"interrupts": questions, "next": page.next},
+        {"interrupts": questions, "next": following},
         lambda: _show_list(output, questions),
         map(_row, questions),
     )
-    output.next_page(page.next)
+    output.next_page(following)
 
 
-def _own_selectors(context: CommandContext) -> list[str]:
-    """Return the selectors of rules that mean the user, also those of people who are away."""
-    from runner.approvals.directory import selectors_of
-    from runner.approvals.rules import Principal, Voter
-    from runner.approvals.votes import lent_selectors
+def _open(
+    context: CommandContext,
+    query: InterruptQuery,
+    limit: int,
+    cursor: str | None,
+    part: Part | None = None,
+) -> tuple[list[QuestionView], str | None]:
+    """Read open questions, all or those in which the user has a part, and the cursor of the next page."""
+    from runner.approvals.directory import looked_up
+    from runner.approvals.rules import OWN_KEY, Principal, Voter
+    from runner.operations.own_questions import own_questions
+    from runner.operations.questions import read_questions
 
-    voter = Voter(Principal.read(context.user))
-    lent = lent_selectors(context.client.engine, voter.principal)
-    return [*selectors_of(voter, context.settings.directory), *lent]
+    if part is None:
+        page = read_pages(
+            lambda number, after: context.store.open_interrupts(query, number, after or ""),
+            limit,
+            cursor,
+        )
+        return read_questions(context.store, page), page.next
+    voter = looked_up(
+        Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
+    )
+    views = read_pages(
+        lambda number, after: own_questions(
+            context.client.engine, voter, part, query, number, cursor=after or ""
+        ),
+        limit,
+        cursor,
+    )
+    return list(views), views.next
+
+
+def _closed(
+    context: CommandContext,
+    query: InterruptQuery,
+    limit: int,
+    cursor: str | None,
+    *,
+    status: str,
+    by: str,
+) -> tuple[list[QuestionView], str | None]:
+    """Read closed questions, each with its votes, and the cursor of the next page."""
+    from runner.operations.decided import closed_questions
+    from runner.operations.questions import read_question
+
+    ended_as = "" if status == "closed" else status
+    page = read_pages(
+        lambda number, after: closed_questions(
+            context.store, query, number, after or "", by=by, status=ended_as
+        ),
+        limit,
+        cursor,
+    )
+    return [read_question(context.store, question) for question in page], page.next
 
 
 def _votes(question: QuestionView) -> str:

@@ -238,6 +238,7 @@ class MailDoor:
             fields=marked(fields, problems),
             problems=problems,
             receipt=receipt,
+            decided=self._services.client.interrupt(link.question),
             is_counted=is_good,
         )
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from runner.approvals.rule_text import instead
-from runner.approvals.rules import Principal, plain_name
-from runner.errors import UsageError
+from runner.approvals.rules import plain_name
 from runner.immutable import immutable
 from runner.operations.exports import Title
-from runner.operations.questions import QuestionView
+from runner.operations.questions import Found, QuestionView
 from runner.records.interrupts import Interrupt, InterruptStatus, title_of
 from runner.records.listings import InterruptQuery, Page, cut, position_in
 from runner.records.payloads import Payload
@@ -26,7 +26,7 @@ VERBS = {
 }
 
 BATCH, LOOKS = 50, 10
-"""The fewest closed questions that are read at a time, and the most reads for one page."""
+"""The fewest questions that are read at a time, and the most reads for one page."""
 
 
 @immutable
@@ -126,29 +126,42 @@ def closed_questions(
     limit: int,
     cursor: str = "",
     *,
-    by: Principal | None = None,
+    by: str = "",
     status: str = "",
 ) -> Page[Interrupt]:
     """List questions that were decided, expired or withdrawn, the newest first.
 
     It covers the time of retention; with `query.run` it lists all of that run. `by` is a person who
-    voted or answered.
+    voted or answered: the key, plain name or display name of a principal.
     """
     query = replace(query, closed=True)
-    fitting: list[Interrupt] = []
+
+    def select(questions: Iterable[Interrupt]) -> list[Interrupt]:
+        return [
+            question
+            for question in questions
+            if status in {"", str(question.status)} and (not by or _is_by(store, question, by))
+        ]
+
+    if query.run:
+        family = select(_of_family(store, query, cursor))
+        return cut(family, query.position, limit)
+    return filter_pages(partial(store.open_interrupts, query), select, query, limit, cursor)
+
+
+def filter_pages(
+    read: Callable[[int, str], Page[Interrupt]],
+    select: Callable[[Iterable[Interrupt]], list[Found]],
+    query: InterruptQuery,
+    limit: int,
+    cursor: str,
+) -> Page[Found]:
+    """Read pages of a listing until enough questions are kept, or `LOOKS` pages were read."""
+    fitting: list[Found] = []
     following: str | None = cursor
     for _ in range(LOOKS):
-        page = (
-            Page(_of_family(store, query, cursor))
-            if query.run
-            else store.open_interrupts(query, max(limit, BATCH), following or "")
-        )
-        fitting += [
-            question
-            for question in page
-            if status in {"", str(question.status)}
-            and (by is None or _is_by(store, question, by.key))
-        ]
+        page = read(max(limit, BATCH), following or "")
+        fitting += select(page)
         following = page.next
         if following is None or len(fitting) >= limit:
             break
@@ -173,19 +186,12 @@ def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interru
     return sorted(questions, key=query.position)
 
 
-def _is_by(store: Store, question: Interrupt, key: str) -> bool:
-    """Return whether a principal has answered a question, voted on it, or withdrawn it."""
-    if question.rule is None or key == _withdrawer(question):
-        return key in {_answerer(question), _withdrawer(question)}
-    return any(vote["by"] == key for vote in store.votes(question.id))
+def _is_by(store: Store, question: Interrupt, by: str) -> bool:
+    """Return whether a person has answered a question, voted on it, or withdrawn it."""
+    votes = store.votes(question.id) if question.rule else ()
+    keys = [question.responder or "", _withdrawer(question), *(vote["by"] for vote in votes)]
+    return plain_name(by) in map(plain_name, keys) or by in (vote.get("name") for vote in votes)
 
 
 def _withdrawer(question: Interrupt) -> str:
     return str((question.withdrawal or {}).get("by", ""))
-
-
-def _answerer(question: Interrupt) -> str:
-    try:
-        return Principal.read(question.responder or "").key
-    except UsageError:
-        return ""

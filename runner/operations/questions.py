@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
@@ -19,10 +19,12 @@ from runner.operations.exports import Question, all_events, plain, question_view
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, preimages, title_of, tool_of
-from runner.records.listings import InterruptQuery
+from runner.records.listings import InterruptQuery, Page
 from runner.records.payloads import Payload
 from runner.records.run import EventKind
 from runner.store.interface import Store
+
+Found = TypeVar("Found", bound=Interrupt)
 
 
 @immutable
@@ -252,18 +254,25 @@ def likeness(question: Interrupt, graph: str) -> dict[str, JSON]:
 
 
 def open_alike(
-    store: Store, interrupt_id: str, query: InterruptQuery, limit: int
-) -> list[Interrupt]:
-    """List open questions that match a query and may be decided together with one, including that one."""
+    store: Store,
+    interrupt_id: str,
+    query: InterruptQuery,
+    limit: int,
+    read: Callable[[InterruptQuery, int, str], Page[Found]],
+) -> list[Found]:
+    """List open questions that match a query and may be decided together with one, including that one.
+
+    `read` reads a page of the query, at a cursor.
+    """
     model = store.interrupts([interrupt_id])[0]
     if model is None:
         raise UsageError(f"no question {interrupt_id!r} was asked.")
     expected = likeness(model, _graph(store, model.run_id))
     query = replace(query, graph=str(expected["graph"]), name=model.name)
-    alike: list[Interrupt] = []
+    alike: list[Found] = []
     cursor: str | None = ""
     while cursor is not None and len(alike) < limit:
-        page = store.open_interrupts(query, limit, cursor)
+        page = read(query, limit, cursor)
         graphs = {name: _graph(store, name) for name in {one.run_id for one in page}}
         alike += [one for one in page if likeness(one, graphs[one.run_id]) == expected]
         cursor = page.next

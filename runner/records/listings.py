@@ -118,6 +118,10 @@ class RunQuery:
         )
 
 
+EVER = 10**15
+"""A time in ms that is later than any other."""
+
+
 @immutable
 class InterruptQuery:
     """A filter of questions, open or with `closed` closed, which must match all of its fields.
@@ -127,7 +131,8 @@ class InterruptQuery:
     names one of these groups and roles, or `user:` and its assignee is among them. `tool` is the
     tool of its call. `tag` is a tag of its outermost run; `text` occurs in its content. With
     `urgent`, questions that expire come first, by expiry, then the others by the time they were
-    asked. Closed questions come newest first, by the time they were closed.
+    asked. Closed questions come newest first, by the time they were closed: from the first of the
+    times `decided` on, before the second.
     """
 
     graph: str | None = None
@@ -143,6 +148,7 @@ class InterruptQuery:
     text: str | None = None
     urgent: bool = False
     closed: bool = False
+    decided: tuple[int, int] = (0, EVER)
 
     @property
     def position(self) -> Callable[[Interrupt], tuple[int, str]]:
@@ -160,6 +166,7 @@ class InterruptQuery:
         """Return whether a question matches, given its run's graph and root and the root's tags."""
         return (
             question.is_open is not self.closed
+            and self.decided[0] <= question.answered_at < self.decided[1]
             and self.graph in (None, graph, outermost(graph))
             and self.run in (None, question.run_id, root)
             and self.name in (None, question.name)
@@ -200,16 +207,12 @@ def _words(question: Interrupt) -> str:
     return "\n".join([*fields, *texts]).casefold()
 
 
-LATER = 10**15
-"""Ms added to the position of a question without an expiry: it comes after all that expire."""
-
-
 def asked_position(question: Interrupt) -> tuple[int, str]:
     return question.asked_at, question.id
 
 
 def urgent_position(question: Interrupt) -> tuple[int, str]:
-    return question.ends_at or LATER + question.asked_at, question.id
+    return question.ends_at or EVER + question.asked_at, question.id
 
 
 def closed_position(question: Interrupt) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any, cast
 
 from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -161,9 +162,23 @@ def _tagged_id(route: APIRoute) -> str:
 
 
 async def _checked_request(request: Request) -> None:
-    if request.method not in SAFE and permission_of(request.scope["route"]) is not SIGNED:
+    route = request.scope["route"]
+    if route.path.startswith("/v1/") and request.query_params:
+        names = {"graph", *_parameters(route.dependant)}
+        if unknown := sorted({*request.query_params} - names):
+            if permission := permission_of(route):
+                await permission(request)
+            raise Problem(422, f"There is no parameter {unknown[0]!r:.80} here.")
+    if request.method not in SAFE and permission_of(route) is not SIGNED:
         await check_form(request, await caller(request))
         await check_json(request)
+
+
+def _parameters(dependant: Dependant) -> Iterator[str]:
+    """Yield the names of the query parameters of a route."""
+    yield from (field.alias for field in dependant.query_params)
+    for dependency in dependant.dependencies:
+        yield from _parameters(dependency)
 
 
 def permission_of(route: APIRoute) -> Allow | None:

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from runner.approvals import directory, granting
 from runner.approvals.absences import Absence, absence_body
-from runner.approvals.ballots import escalated
 from runner.approvals.decision_keys import SigningKey
 from runner.approvals.grants import GrantRecord
 from runner.approvals.proofs import VerificationKey
-from runner.approvals.rules import OWN_KEY, Rule, Voter, VoterFacts, barred, plain_name, unsure
-from runner.approvals.visit_judge import answerers
-from runner.approvals.votes import apply_operation, begin_absence, lent_selectors
+from runner.approvals.rules import OWN_KEY, Voter
+from runner.approvals.votes import apply_operation, begin_absence
 from runner.client import Run
-from runner.errors import DirectoryError
+from runner.errors import DirectoryError, RunnerError, StoreError
+from runner.operations import own_questions
 from runner.operations.answers import apply_decisions
 from runner.operations.questions import QuestionView
 from runner.operations.recovery import cancellation
 from runner.records.codec import JSONObject
-from runner.records.interrupts import Decision, Receipt
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus
+from runner.records.listings import InterruptQuery, Page
 from runner.records.messages import body_of, operation_body, start_body
 from runner.server.access import Person
 from runner.server.services import Services
@@ -43,6 +43,22 @@ def decide(
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
         0
     ]
+
+
+def decide_each(
+    services: Services, person: Person, decisions: Iterable[Decision]
+) -> list[Receipt]:
+    """Count decisions of a person, each for itself: one that can't be counted stops no other."""
+    receipts = []
+    for decision in decisions:
+        try:
+            receipts.append(decide(services, person, decision))
+        except StoreError:
+            raise
+        except RunnerError as error:
+            name = decision.interrupt_id
+            receipts.append(Receipt(ReceiptStatus.REJECTED, name, detail=str(error)))
+    return receipts
 
 
 def grant(
@@ -155,10 +171,38 @@ def _sign(services: Services, person: Person, body: JSONObject) -> JSONObject:
     return SigningKey.read(services.settings.signing_key).sign(body, login=login)
 
 
-def selectors_of(services: Services, person: Person) -> list[str]:
-    """List the selectors of a person: by login and directory, and of the people they stand in for."""
-    selectors = directory.selectors_of(person.voter(time.time()), services.settings.directory)
-    return [*selectors, *lent_selectors(services.client.engine, person.principal)]
+def voter_of(services: Services, person: Person) -> Voter:
+    """Return a person as rules see them, with the groups and roles of the directory.
+
+    The level is the highest: pages report a login that is not sure enough by themselves.
+    """
+    voter = replace(person.voter(time.time()), level=OWN_KEY)
+    with suppress(DirectoryError):
+        voter = directory.looked_up(voter, services.settings.directory)
+    return voter
+
+
+def own_page(
+    services: Services,
+    person: Person,
+    kind: own_questions.Part,
+    query: InterruptQuery,
+    limit: int,
+    cursor: str = "",
+) -> Page[QuestionView]:
+    """List the open questions in which a person has a part; none waits for those who may not decide."""
+    if kind == "mine" and not person.may("decide"):
+        return Page(())
+    engine, voter = services.client.engine, voter_of(services, person)
+    return own_questions.own_questions(engine, voter, kind, query, limit, cursor=cursor)
+
+
+def count_mine(services: Services, person: Person, query: InterruptQuery) -> int:
+    """Count the open questions that wait for a person: see `count_waiting`."""
+    if not person.may("decide"):
+        return 0
+    voter = voter_of(services, person)
+    return own_questions.count_waiting(services.client.engine, voter, query)
 
 
 def why_barred(
@@ -171,30 +215,10 @@ def why_barred(
 
     `own_keys` are their keys, if the question requires one; the keys name their groups.
     """
-    key, names = person.principal.key, question.assignees
-    if question.rule is None:
-        stand_ins = {plain_name(absence.to) for absence in question.away}
-        may = not names or plain_name(key) in {*names, *stand_ins}
-        return "" if may else f"only {', '.join(names)} may"
-    rule = Rule.thawed(question.rule)
-    voter = replace(person.voter(time.time()), level=OWN_KEY)
-    if own_keys is None:
-        with suppress(DirectoryError):
-            voter = directory.looked_up(voter, services.settings.directory)
-    elif own_keys:
+    if own_keys:
         voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)
+    elif own_keys is None:
+        voter = voter_of(services, person)
     else:
         return "it needs your passkey, and you have none that is valid here"
-    facts = VoterFacts(
-        (question.requester, *question.on_behalf_of),
-        answerers(services.store, rule, question),
-        escalated(question, round(time.time() * 1000)),
-        question.stage
-        if key in {*question.delegated, *(absence.to for absence in question.away)}
-        else None,
-        gave=key in question.delegated.values(),
-        plain_issuer=services.client.engine.plain_issuer,
-    )
-    why = barred(rule, voter, facts, question.stage)
-    # The page reports a login that is too old beside the form, with a link to log in again.
-    return "" if why == unsure(rule, voter, question.stage) else why
+    return own_questions.why_barred(services.client.engine, voter, question)

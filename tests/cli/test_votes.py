@@ -75,7 +75,11 @@ def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
 
     everything = {people.question.id, plain.id, named.id}
     assert listed("zoe") == everything
-    assert listed("ana", "--mine") == {people.question.id}
+    assert (listed("ana", "--mine"), listed("ana", "--voted")) == (set(), {people.question.id})
+    assert (listed("ben", "--mine"), listed("ben", "--voted")) == ({people.question.id}, set())
+    assert listed("ben", "--requested") == set()
+    assert runner("interrupts", "list", "--mine", "--voted").exit_code == 2
+    assert runner("interrupts", "list", "--by", "ana").exit_code == 2
     assert listed("zoe", "--mine") == {named.id}
     people.vote("ben")
     closed = ("--mine", "--status", "closed")

@@ -750,13 +750,13 @@ def test_several_are_decided_with_the_keyboard(desk, tab):
         tab.keyboard.press(key)
     assert tab.locator("[name=q]:checked").count() == 2
 
-    tab.focus("text=Decide the selected together")
+    tab.focus("text=Decide 2 together · 240.00")
     tab.keyboard.press("Enter")
     tab.wait_for_url("**/together?*")
-    assert tab.locator(".one .call").count() == 2
+    assert tab.locator("tr[data-row]").count() == 2
     tab.focus("[name=typed]")
     tab.keyboard.type("refund")
-    tab.focus("text=Approve all 2")
+    tab.focus("text=Approve 2 · 240.00")
     tab.keyboard.press("Enter")
     tab.wait_for_selector("[data-result=counted]")
 
@@ -797,6 +797,7 @@ def test_a_view_is_saved_and_found_again(desk, tab):
     tab.goto("/inbox")
     tab.keyboard.press("/")
     assert tab.evaluate("document.activeElement.name") == "text"
+    tab.click("summary:has-text('Filter')")
     tab.select_option("[name=risk]", "high")
     tab.click("button:has-text('Filter')")
     tab.wait_for_url("**risk=high**")

@@ -15,7 +15,7 @@ from runner.cli.program import runner
 from runner.operations.exports import read_export
 from runner.operations.views import archived_run, read_run
 from runner.records.json_form import document
-from runner.server.pages import inbox
+from runner.server.pages import inbox, question_list
 from runner.store.archive import interface
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
@@ -157,6 +157,7 @@ def test_who_withdrew_a_question_is_said(paid, door):
 
 def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkeypatch):
     """Neither notices nor the audit are needed; *By me* has only what one voted on or answered."""
+    monkeypatch.setattr(question_list, "ROWS", 2)
     monkeypatch.setattr(inbox, "ROWS", 2)
     plain = paid.start("approval").interrupts()[0]
     paid.client.respond(plain.id, {"ok": True}, responder="ben")

@@ -260,7 +260,8 @@ def by_batch(desk, name, decision, response, digest):
 
 def by_together(desk, name, decision, response, digest):
     desk.log_in(name)
-    fields = {"q": desk.question.id, "digest": digest or "", "decision": decision}
+    asked = desk.question.id
+    fields = {"q": asked, "pick": asked, "digest": digest or "", "decision": decision}
     fields |= {} if response is None else {"arguments": json.dumps(response)}
     answer = send(desk.site, "/inbox/together", **fields)
     voted = f"human:|{name}" in desk.votes()
@@ -470,7 +471,7 @@ def test_a_caller_never_names_who_decides(redis_url, tmp_path, monkeypatch, leve
         assert desk.votes() == []
         form = {"decision": "approve", "digest": digest, "confirmed": "yes", **names}
         send(desk.site, f"/q/{asked}", **form)
-        send(desk.site, "/inbox/together", q=asked, **form)
+        send(desk.site, "/inbox/together", q=asked, pick=asked, **form)
         assert set(desk.votes()) == voters
     assert desk.work() == []
 

@@ -368,7 +368,7 @@ def test_a_version_that_answers_instead_says_so(redis_url):
 
     done = send(site, path, variant=effect, digest=question.digest).text
 
-    assert "2 of 2: for an answer instead: the action is not approved" in done
+    assert "<b>Answered.</b> The action is not approved." in done
     assert "answered by ben, ana, 2 of 2: the action is not approved" in done
     assert decided(site, question) == ["respond", CHANGED]
     assert "answered instead" in site.http.get("/inbox?tab=done", headers=HTML).text
@@ -1385,7 +1385,7 @@ def test_workers_that_stop_are_counted_alike(site):
 
 
 def test_one_question_alone_is_decided_without_a_number(site):
-    """Selected alone it is called what it asks for; of two, the buttons say how many."""
+    """Selected alone it is called what it asks for; of two, the heading says how many."""
     questions = [site.start("refund", requester="cora").interrupts()[0] for _ in range(2)]
     site.as_role("approver", groups=["finance"])
     alone, both = (
@@ -1395,9 +1395,7 @@ def test_one_question_alone_is_decided_without_a_number(site):
         for chosen in (questions[:1], questions)
     )
 
-    assert ">Approve</button>" in alone
-    assert " all 1" not in alone
-    assert ">Approve all 2</button>" in both
+    assert ("<h1>refund" in alone, "<h1>2 " in both) == (True, True)
 
 
 def test_a_webhook_is_made_with_a_form(site):

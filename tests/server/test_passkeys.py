@@ -297,7 +297,8 @@ def test_questions_that_are_signed_are_decided_one_by_one(bank, device):
     ids = [bank.ask().id for _ in range(2)]
     text = bank.http.get("/inbox/together", params={"q": ids}).text
     assert all(f'href="/q/{name}"' in text for name in ids)
-    assert 'name="decision"' not in text
+    assert ('name="decision"' in text, 'name="pick"' in text) == (False, False)
+    assert text.count("it takes a signature with a key of your own") == 2
     assert 'name="decision"' in bank.http.get(f"/q/{ids[0]}").text
 
 

@@ -10,8 +10,8 @@ from fastapi import Body, Header, Query, Response
 from pydantic import Field, StrictBool
 
 from runner.approvals.rules import Voter
-from runner.errors import RunnerError, StoreError
 from runner.operations.decided import closed_questions
+from runner.operations.own_questions import Part
 from runner.operations.questions import (
     QuestionView,
     check_alike,
@@ -22,7 +22,7 @@ from runner.operations.questions import (
 )
 from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
-from runner.records.listings import InterruptQuery, Page
+from runner.records.listings import EVER, InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, DecidesAll, Lists, Operates, Person, Seen
 from runner.server.answers import record_router
@@ -30,9 +30,10 @@ from runner.server.api.documents import (
     PAGE,
     Cursor,
     Limit,
+    Moment,
     RequestBody,
 )
-from runner.server.deciding import act, decide, selectors_of
+from runner.server.deciding import act, decide, decide_each, own_page
 from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
@@ -115,9 +116,18 @@ def list_questions(
     mine: Annotated[
         bool,
         Query(
-            description="Open questions that wait for the caller, or decided ones that they decided."
+            description="Open ones that the caller may decide and hasn't; decided ones that they decided."
         ),
     ] = False,
+    voted: Annotated[
+        bool, Query(description="Open ones that wait for others after the caller's vote.")
+    ] = False,
+    requested: Annotated[
+        bool, Query(description="Open ones of runs that the caller asked for.")
+    ] = False,
+    by: Annotated[str, Query(description="Decided ones: a principal or name.")] = "",
+    since: Moment = None,
+    until: Moment = None,
     tool: Annotated[str | None, Query(description="Only about calls of this tool.")] = None,
     risk: OptionalQueryText = None,
     due_within: Annotated[
@@ -130,7 +140,10 @@ def list_questions(
     limit: Limit = PAGE,
     cursor: Cursor = None,
 ) -> Page[QuestionView]:
-    """List the questions that match all filters, including questions of graphs inside a graph or run."""
+    """List the questions that match all filters, including questions of graphs inside a graph or run.
+
+    `since` and `until` bound the time of a decision.
+    """
     if (tool or text) and not person.may("read"):
         raise Problem(
             403, "You may not read payloads, so you can't search them by tool or text."
@@ -143,21 +156,36 @@ def list_questions(
         name,
         assignee,
         None if older_than is None else now - round(older_than * 1000),
-        selectors_of(services, person) if mine and status == "open" else None,
-        tool,
-        risk,
-        None if due_within is None else now + round(due_within * 1000),
-        (label, value) if tag else None,
-        text,
+        tool=tool,
+        risk=risk,
+        due=None if due_within is None else now + round(due_within * 1000),
+        tag=(label, value) if tag else None,
+        text=text,
+        decided=(
+            round(since.timestamp() * 1000) if since else 0,
+            round(until.timestamp() * 1000) if until else EVER,
+        ),
     )
-    if status != "open":
-        by = person.principal if mine else None
-        ended_as = "" if status == "decided" else status
-        page = closed_questions(
-            services.store, query, limit, cursor or "", by=by, status=ended_as
+    choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
+    kinds = [kind for kind, is_chosen in choices.items() if is_chosen]
+    is_open, start = status == "open", cursor or ""
+    if (
+        len(kinds) > 1
+        or (is_open and (by or since or until))
+        or (not is_open and (voted or requested))
+    ):
+        raise Problem(
+            422,
+            "Open questions take one of mine, voted, requested; decided ones mine, by, since, until.",
         )
+    if is_open and kinds:
+        return own_page(services, person, kinds[0], query, limit, start)
+    if is_open:
+        page = services.store.open_interrupts(query, limit, start)
     else:
-        page = services.store.open_interrupts(query, limit, cursor or "")
+        key = person.principal.key if mine else by
+        ended_as = "" if status == "decided" else status
+        page = closed_questions(services.store, query, limit, start, by=key, status=ended_as)
     return Page(read_questions(services.store, page), page.next)
 
 
@@ -353,18 +381,11 @@ def withdraw_vote(
 def vote_all(body: Votes, person: DecidesAll, services: Served) -> Page[Receipt]:
     """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
-    items = []
-    for question_id, digest in body.digests.items():
-        try:
-            decision = Decision(
-                question_id, None, None, None, digest, body.decision, comment=body.comment
-            )
-            items.append(decide(services, person, decision))
-        except StoreError:
-            raise
-        except RunnerError as error:
-            items.append(Receipt(ReceiptStatus.REJECTED, question_id, detail=str(error)))
-    return Page(items)
+    decisions = (
+        Decision(question_id, None, None, None, digest, body.decision, comment=body.comment)
+        for question_id, digest in body.digests.items()
+    )
+    return Page(decide_each(services, person, decisions))
 
 
 class Reassignment(RequestBody):

@@ -13,11 +13,13 @@ from runner.server.pages import (
     run_actions,
     runs,
     system,
+    together,
 )
 
 ROUTERS = (
     home.router,
     inbox.router,
+    together.router,
     question.router,
     grants.router,
     absences.router,

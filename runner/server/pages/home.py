@@ -14,7 +14,7 @@ from runner.operations.exports import question_of
 from runner.records.listings import InterruptQuery
 from runner.records.metrics import QUEUE_WAIT, Metric
 from runner.server.access import OPEN, Seen
-from runner.server.deciding import selectors_of
+from runner.server.deciding import count_mine
 from runner.server.pages.rendering import STATIC, page
 from runner.server.problems import Problem
 from runner.server.services import Served
@@ -34,9 +34,6 @@ def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
     oldest, frozen = services.client.interrupts(limit=1), services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = services.store.open_interrupts(day, MOST_ENDING)
-    (mine,) = services.store.count_questions(
-        [InterruptQuery(selectors=selectors_of(services, person))]
-    )
     waits = _sum(metrics, f"{QUEUE_WAIT}_count")
     return page(
         request,
@@ -48,7 +45,7 @@ def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
             if metric.name == "runner_runs"
         },
         open=int(_sum(metrics, "runner_questions_open")),
-        mine=mine,
+        mine=count_mine(services, person, InterruptQuery(urgent=True)),
         oldest=question_of(oldest[0]) if oldest else None,
         ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",
         workers=int(_sum(metrics, "runner_workers")),

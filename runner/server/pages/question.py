@@ -73,6 +73,7 @@ from runner.server.pages.passkeys import (
     signature_step,
     takes_own_key,
 )
+from runner.server.pages.question_list import list_suffix, place_of
 from runner.server.pages.rendering import back, page
 from runner.server.pages.run_graph import Wiring, shape_of
 from runner.server.parameters import FormText
@@ -165,7 +166,7 @@ def reassign(
         question_id, to=to, reason=reason, instead_of=instead_of or None, by=person.principal
     )
     if receipt.status is ReceiptStatus.ACCEPTED:
-        return back(request, f"/q/{quote(question_id)}")
+        return back(request, f"/q/{quote(question_id)}{list_suffix(request)}")
     return _page(request, services, person, question_id, Shown(receipt, status=409))
 
 
@@ -198,12 +199,12 @@ def act(
     question = services.client.interrupt(question_id)
     if signature is None and (keys := _own_keys(request, services, person, question)):
         body = operation_body(question_id, action, person.principal, **arguments)
-        path = f"/q/{quote(question_id)}/{action}"
+        path = f"/q/{quote(question_id)}/{action}{list_suffix(request)}"
         step = signature_step(keys, body, form, path, action.replace("_", " "))
         return _page(request, services, person, question_id, Shown(signature=step))
     receipt = operation(services, person, question_id, action, signature, **arguments)
     if receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.WITHDRAWN_VOTE}:
-        return back(request, f"/q/{quote(question_id)}")
+        return back(request, f"/q/{quote(question_id)}{list_suffix(request)}")
     return _page(request, services, person, question_id, Shown(receipt, status=409))
 
 
@@ -269,7 +270,9 @@ def _decided(
     proof = proof_of(form)
     if proof is None and (keys := _own_keys(request, services, person, question)):
         body = body_of(decision, person.principal.key)
-        return replace(shown, signature=_signature_step(keys, body, form, question, response))
+        step_shown = _signature_step(keys, body, form, question, response)
+        path = f"/q/{quote(question.id)}{list_suffix(request)}"
+        return replace(shown, signature=replace(step_shown, path=path))
     receipt = decide(services, person, decision, proof)
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
@@ -409,6 +412,8 @@ def _page(
         edited=shown.edited,
         variant=shown.variant,
         problem=shown.problem,
+        place=place_of(request, services, person, question),
+        suffix=list_suffix(request),
         closed="" if question.is_open else decision_of(question).sentence,
         history=history,
         comments=[line for line in history if line.kind == "commented"],

@@ -23,6 +23,7 @@ from runner.records.shown_text import shown
 from runner.server.access import Person
 from runner.server.browser import TOKEN
 from runner.server.forms import json_text
+from runner.server.pages.amounts import amount_of
 from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
@@ -192,6 +193,7 @@ TEMPLATES.filters |= {
     "in_words": in_words,
     "who": who,
     "instead": instead,
+    "amount_of": amount_of,
 }
 TEMPLATES.globals |= {
     "sign": lambda state: STATES.get(str(state), "·"),

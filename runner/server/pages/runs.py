@@ -84,6 +84,7 @@ def list_runs(
     status: QueryText = "",
     graph: QueryText = "",
     tag: QueryText = "",
+    text: QueryText = "",
     cursor: QueryText = "",
 ) -> HTMLResponse:
     """List runs, newest first."""
@@ -94,6 +95,7 @@ def list_runs(
         status or None,
         graph=graph or None,
         tags={name: value} if name else {},
+        text=text,
         limit=ROWS,
         cursor=cursor or None,
     )

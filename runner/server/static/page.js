@@ -34,6 +34,7 @@
   }
   function localize(root) {
     const today = new Date().toDateString();
+    for (const item of all(root, "time[title]")) item.title = new Date(item.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "long" });
     for (const item of all(root, "time[data-clock]")) {
       const at = new Date(item.dateTime);
       item.textContent = item.dataset.clock === "0" || at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
@@ -47,7 +48,7 @@
     if (!row || row.dataset.ended) return;
     row.dataset.ended = word;
     const box = row.querySelector("input[type=checkbox]");
-    if (box) { box.checked = false; box.disabled = true; }
+    if (box) { box.checked = false; box.disabled = true; tally(box.form); }
     row.querySelector("th").append(Object.assign(document.createElement("span"), { className: "hint", textContent: ` ${word} meanwhile` }));
   }
   function renew(list, fresh) {
@@ -60,6 +61,8 @@
       if (own.dataset.ended || own.contains(document.activeElement) || own.querySelector(":checked")) continue;
       if (!own.isEqualNode(row)) own.replaceWith(document.adoptNode(row.cloneNode(true)));
     }
+    // A list that is read to its end shows all of its rows: the others have left it, as by the reader's own vote.
+    if (!other.querySelector("[rel=next]")) for (const { id } of list.querySelectorAll("tr[id^=q-]")) if (!fresh.getElementById(id)) end(id.slice(2), "left this list");
     const link = Object.assign(document.createElement("a"), { href: list.dataset.more, textContent: `${fewer} new` });
     const news = document.getElementById("news");
     if (news.textContent !== (fewer ? `${fewer} new` : "")) news.replaceChildren(...(fewer ? [link] : []));
@@ -202,10 +205,21 @@
     const first = ["marked", "node[data-state=waiting]", "node"].map((kind) => graph.querySelector(`.${kind}`)).find(Boolean);
     if (first) centre(first, "auto");
   }
+  // The buttons of selected questions say how many they are, with the sums of their amounts by currency.
+  function tally(form) {
+    const picked = all(form, "[data-pick]:checked"), sums = new Map();
+    for (const { dataset } of picked) if (dataset.amount) sums.set(dataset.currency, (sums.get(dataset.currency) ?? 0) + Number(dataset.amount));
+    const money = (sum) => sum.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
+    for (const item of all(form, "[data-tally]")) item.textContent = picked.length || "the selected";
+    for (const item of all(form, "[data-sum]")) item.textContent = [...sums].map(([currency, sum]) => ` · ${money(sum)} ${currency}`.trimEnd()).join("");
+  }
+  const tallyAll = () => all(document, "form:has([data-pick])").forEach(tally);
+  addEventListener("pageshow", tallyAll);
   const pickAll = document.getElementById("pick-all");
   if (pickAll) pickAll.hidden = false;
   document.addEventListener("change", (event) => {
-    if (event.target.id === "pick-all") for (const box of all(document, "input[name=q]:enabled")) box.checked = event.target.checked;
+    if (event.target.id === "pick-all") for (const box of all(document, "[data-pick]:enabled")) box.checked = event.target.checked;
+    if (event.target.form) tally(event.target.form);
     if (event.target.id === "follow") { memory.set("runner-follow", event.target.checked ? "on" : "off"); shown(); }
   });
   document.addEventListener("click", (event) => {
@@ -222,6 +236,11 @@
     if (event.target.matches(".graph a:focus-visible")) centre(event.target, "auto");
   });
   localize(document);
+  // A tap on a time shows it in full, with the reader's zone, and the next one as it was.
+  document.addEventListener("click", (event) => {
+    const item = event.target.closest("time[title]");
+    if (item && !item.closest("a, summary")) [item.textContent, item.title] = [item.title, item.textContent];
+  });
   all(document, ".graph").forEach(begin);
   const here = document.querySelector(".bar nav [aria-current]");
   if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 16;
@@ -313,6 +332,7 @@
     target.focus();
     if (target.matches("button")) say(`Enter: ${target.textContent.trim()}`);
   }
+  const follow = (rel) => document.querySelector(`#way [rel=${rel}]`)?.click();
   const pick = () => document.activeElement.closest("tr[data-row]")?.querySelector("input[type=checkbox]")?.click();
   document.addEventListener("keydown", (event) => {
     const inField = event.target.closest("input, textarea, select, [contenteditable]");
@@ -322,7 +342,8 @@
     const acts = {
       j: () => move(1), k: () => move(-1), x: pick,
       a: () => go("a"), e: () => go("e"), r: () => go("r"), c: () => go("c"),
-      gi: () => location.assign(`${root}/inbox`), gr: () => location.assign(`${root}/runs`), gh: () => location.assign(`${root}/`),
+      n: () => follow("next"), p: () => follow("previous"),
+      gi: () => location.assign(document.querySelector(".crumbs a[href*='/inbox?']")?.href ?? `${root}/inbox`), gr: () => location.assign(`${root}/runs`), gh: () => location.assign(`${root}/`),
       "/": () => {
         const search = document.getElementById("search");
         if (search?.closest("details")) search.closest("details").open = true;

@@ -15,7 +15,7 @@ from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records.interrupts import Interrupt
 from runner.records.listings import (
-    LATER,
+    EVER,
     InterruptQuery,
     Page,
     RunQuery,
@@ -119,7 +119,7 @@ class Listings:
         with self._redis.translated():
             if query.closed:
                 # A graph's list has them by their negated times, so its first entries are the newest.
-                newest = Span(None, 0, newest=False)
+                newest = Span(1 - query.decided[1], 1 - query.decided[0], newest=False)
                 indexes, *_ = self._keys.questions(query, "", graphs)
                 part = Part(indexes, newest, partial(self._matching, query))
                 return self._page([part], cursor, limit, query.position)
@@ -156,7 +156,7 @@ class Listings:
             ]
             if query.due is None:
                 read = partial(self._matching, query, expires=False)
-                parts.append(Part(self._shortest(sets, span), span, read, LATER, own))
+                parts.append(Part(self._shortest(sets, span), span, read, EVER, own))
             return self._page(parts, cursor, limit, query.position)
 
     def _readable(self, ids: Sequence[str]) -> list[Interrupt | None]:

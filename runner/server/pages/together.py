@@ -1,0 +1,201 @@
+"""Questions that are alike, decided together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Query, Request
+from fastapi.responses import HTMLResponse
+
+from runner.errors import UsageError
+from runner.operations.own_questions import has_voted
+from runner.operations.questions import (
+    QuestionView,
+    changes,
+    check_alike,
+    open_alike,
+    read_questions,
+)
+from runner.records.interrupts import Decision, Receipt, tool_of
+from runner.records.listings import InterruptQuery, Page
+from runner.server.access import DecidesAll, Person
+from runner.server.answers import seen_by
+from runner.server.deciding import decide_each, why_barred
+from runner.server.forms import Typed
+from runner.server.pages.amounts import sums_of
+from runner.server.pages.passkeys import takes_own_key
+from runner.server.pages.question import shown_at_of
+from runner.server.pages.question_list import QuestionList
+from runner.server.pages.rendering import page
+from runner.server.parameters import FormText, QueryText
+from runner.server.problems import Problem
+from runner.server.services import Served, Services
+
+router = APIRouter(include_in_schema=False)
+
+MOST_TOGETHER = 300
+"""Maximum questions that are decided together: each has three fields in one form."""
+
+
+@router.get("/inbox/together")
+def together(
+    request: Request,
+    person: DecidesAll,
+    services: Served,
+    q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
+    like: QueryText = "",
+) -> HTMLResponse:
+    """Show questions that are alike in full, with one form for all: those picked, or all that match."""
+    ids = q or []
+    if like:
+        questions = QuestionList.of(request.query_params)
+
+        def read_page(query: InterruptQuery, limit: int, cursor: str) -> Page[QuestionView]:
+            return replace(questions, cursor=cursor).load(services, person, limit, query)
+
+        query = questions.query(person)
+        ids = [
+            item.id
+            for item in open_alike(services.store, like, query, MOST_TOGETHER, read_page)
+        ]
+    return _together(request, services, person, ids)
+
+
+@router.post("/inbox/together")
+def decide_together(
+    request: Request,
+    person: DecidesAll,
+    services: Served,
+    q: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
+    digest: Annotated[list[str], Form(max_length=MOST_TOGETHER)],
+    shown: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
+    pick: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
+    *,
+    decision: FormText,
+    comment: Typed = "",
+    typed: Typed = "",
+) -> HTMLResponse:
+    """Decide the picked ones of the questions that were shown; each has its own receipt."""
+    if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
+        raise Problem(
+            422, "Approve or reject, with the digest of each question; nothing was done."
+        )
+    selection = [name for name in q if name in (pick or ())]
+    phrase = _word(_alike(services, q))
+    problem = ""
+    if not selection:
+        problem = "Select at least one question."
+    elif decision == "reject" and not comment.strip():
+        problem = "Say in the comment why you reject them."
+    elif decision == "approve" and phrase and typed != phrase:
+        problem = f"Type {phrase} exactly."
+    votes = [
+        Decision(
+            name,
+            None,
+            None,
+            None,
+            about,
+            decision,
+            comment=comment,
+            shown_at=shown_at_of(request, person, token, about),
+        )
+        for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
+        if name in selection and not problem
+    ]
+    receipts = decide_each(services, person, votes)
+    return _together(
+        request,
+        services,
+        person,
+        q,
+        receipts,
+        problem=problem,
+        comment=comment,
+        selection=selection,
+        decision=decision,
+    )
+
+
+def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
+    """Read questions that may be decided together.
+
+    Raises:
+        UsageError: they differ in more than their runs and their arguments, or have no rule.
+    """
+    stored_questions = [
+        question for question in services.store.interrupts(ids) if question is not None
+    ]
+    check_alike(
+        services.store, ids, {question.id: question.digest for question in stored_questions}
+    )
+    for question in stored_questions:
+        if question.rule is None:
+            raise UsageError(f"{question.name} takes its own answer: open it alone.")
+    return read_questions(services.store, stored_questions)
+
+
+def _word(questions: Sequence[QuestionView]) -> str:
+    """Return the word to type to approve questions; "" if their risk is not high."""
+    question = questions[0]
+    return (tool_of(question.action) or question.name) if question.risk == "high" else ""
+
+
+def _obstacle(services: Services, person: Person, question: QuestionView) -> str:
+    """Return why a question can't be decided together with others; "" if it can."""
+    if not question.is_open:
+        return f"it is {question.status}"
+    if takes_own_key(question):
+        return "it takes a signature with a key of your own: open it"
+    if has_voted(services.store, question, person.principal.key):
+        return "you have voted"
+    return why_barred(services, person, question)
+
+
+def _together(
+    request: Request,
+    services: Services,
+    person: Person,
+    ids: Sequence[str],
+    receipts: Sequence[Receipt] = (),
+    *,
+    problem: str = "",
+    comment: str = "",
+    selection: Sequence[str] | None = None,
+    decision: str = "",
+) -> HTMLResponse:
+    views = _alike(services, list(dict.fromkeys(ids)))
+    questions = [seen_by(person, question) for question in views]
+    calls = [(question.action or {}).get("args") or {} for question in questions]
+    differing = {change.name for call in calls for change in changes(calls[0], call)}
+    obstacles = {
+        question.id: obstacle
+        for question in views
+        if (obstacle := _obstacle(services, person, question))
+    }
+    return page(
+        request,
+        "together.html",
+        person,
+        422 if problem else 200,
+        questions=questions,
+        columns=[name for name in dict.fromkeys(chain(*calls)) if name in differing],
+        same={name: value for name, value in calls[0].items() if name not in differing},
+        obstacles=obstacles,
+        sums=sums_of(question for question in questions if question.id not in obstacles),
+        receipts={receipt.interrupt_id: receipt for receipt in receipts},
+        word=_word(questions),
+        problem=problem,
+        address=QuestionList.of(request.query_params).address,
+        shown={
+            question.id: request.app.state.form_tokens.issue(person, about=question.digest)
+            for question in questions
+            if person.may("read")
+        },
+        comment=comment,
+        selection=ids if selection is None else selection,
+        decision=decision,
+    )
