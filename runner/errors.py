@@ -2,7 +2,7 @@
 
     RunnerError
     ├── UsageError            the caller's: refused at once, never retried
-    │   ├── DefinitionError   the graph or agent is not valid: raised when it is built
+    │   ├── DefinitionError   the graph or agent is not valid: raised when it is built; also a ValueError
     │   ├── DataMismatch      a value does not match the type that a function declares
     │   ├── UnstorableError   a value can't be stored: raised where it was made
     │   ├── MissingExtra      a package of an extra is not installed; also an ImportError
@@ -64,7 +64,7 @@ class GrantRefused(UsageError):
         self.field = field
 
 
-class DefinitionError(UsageError):
+class DefinitionError(UsageError, ValueError):
     """The graph or agent is not valid; nothing was built."""
 
 

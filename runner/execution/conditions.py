@@ -20,7 +20,7 @@ from runner.execution.results import NodeResult, node_result
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.outcomes import Succeeded
-from runner.records.run import Status, VisitEntry
+from runner.records.run import Status, VisitEntry, existing
 from runner.store.interface import Fetched, Store
 
 
@@ -33,10 +33,14 @@ class Results(Mapping[str, NodeResult]):
         result: NodeResult,
         nodes: Sequence[str],
         fetch: Callable[[Sequence[str]], list[Fetched]],
+        order: Callable[[], Sequence[str]],
     ) -> None:
-        """Start with the result of `source`, the node that has just completed, without asking the store."""
+        """Start with the result of `source`, the node that has just completed, without asking the store.
+
+        `order` reads the nodes of all completed visits, with that of `source`.
+        """
         self._known: dict[str, NodeResult] = {source: result}
-        self._own, self._nodes, self._fetch = source, nodes, fetch
+        self._own, self._nodes, self._fetch, self._order = source, nodes, fetch, order
 
     def __getitem__(self, node: str) -> NodeResult:
         """Return a node's result, reading it from the store the first time."""
@@ -62,6 +66,11 @@ class Results(Mapping[str, NodeResult]):
                 missing, self._fetch(missing), strict=True
             ):
                 self._known[node] = node_result(record, output, entry)
+
+    def order(self) -> list[str]:
+        """Read the order of completed visits: every result counts as read, as each may change it."""
+        self.load(self._nodes)
+        return [node for node in self._order() if node in self._nodes]
 
     def reads(self) -> list[tuple[str, int, str]]:
         """Return the results that were read, except the source's: (node, visit, status), or (node, 0, "")."""
@@ -92,6 +101,16 @@ class GraphState:
         return {
             node for node, result in self.results.items() if result.status is Status.COMPLETED
         }
+
+    @property
+    def execution_order(self) -> list[str]:
+        """The ids of the nodes by completed visit, as in the run's result; this reads the whole run."""
+        return self.results.order()
+
+    @property
+    def execution_count(self) -> int:
+        """The number of completed visits, whose nodes are in `execution_order`."""
+        return len(self.execution_order)
 
     @property
     def failed_nodes(self) -> set[str]:
@@ -161,5 +180,6 @@ def state_after(
         source_result,
         [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
         lambda nodes: store.fetch(run_id, nodes),
+        lambda: [*existing(store.read(run_id), run_id).order, node],
     )
     return GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)

@@ -240,6 +240,7 @@ def _condition_state(
         node_result(*fetched(node, completed_record)),
         [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
         lambda names: [fetched(name, record_of(name)) for name in names],
+        lambda: list(map(planner.names.new_id, snapshot.order)),
     )
     state: dict[str, Any] = codec.unpack(snapshot.invocation_state) or {}
     return GraphState(codec.unpack(snapshot.task), node, visit, results, state)

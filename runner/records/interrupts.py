@@ -159,6 +159,10 @@ class Interrupt:
         """Return whether the time to answer has passed, even if no sweep has closed it yet."""
         return self.expires_in is not None and now >= self.ends_at
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the id, the name, the reason and the response."""
+        return {name: getattr(self, name) for name in ("id", "name", "reason", "response")}
+
 
 class Judge(CallSource, Protocol):
     """Judge of one visit's decisions that were made by a rule; `tenant` is part of every action."""

@@ -182,7 +182,7 @@ CASES = [
     ),
     Case(
         "an edge before the waiting node is another",
-        graph("a b", "b c", ("a c", lambda state: state.results["a"].output != "a")),
+        graph("a b", "b c", ("a c", lambda state: state.execution_order != ["a"])),
         ("c",),
         "needs_migration",
         outcomes=("c>c continues",),

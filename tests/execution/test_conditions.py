@@ -4,6 +4,7 @@ import pytest
 
 from runner import Status
 from runner.errors import ConflictError, StoreError
+from runner.hooks import BeforeGraphEvent, HookRegistry
 from runner.store.interface import Reply
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import SettleVisit
@@ -101,6 +102,23 @@ def test_a_condition_sees_who_completed_and_who_failed():
     assert found == [({"good", "a"}, {"bad"})]
 
 
+def test_a_condition_sees_the_order_of_visits():
+    """`execution_order` has the completed visits so far, each round and the source's included."""
+    found = []
+
+    def twice(state):
+        found.append((state.execution_order, state.execution_count))
+        return state.execution_count < 4
+
+    graph = wired({"a": ident, "b": ident}, "a b", ("b a", twice))
+    hooks = HookRegistry()
+    hooks.add_callback(BeforeGraphEvent, lambda event: None)
+    result = graph.set_entry_point("a").set_hook_providers([hooks]).build()("task")
+
+    assert found == [(["a", "b"], 2), (["a", "b", "a", "b"], 4)]
+    assert result.execution_order == found[1][0]
+
+
 class Meddled(MemoryStore):
     """A store in which something else happens just before a node is settled, a number of times."""
 
@@ -122,13 +140,16 @@ def meddled(graph, *meddle):
     return bench
 
 
-def test_two_sources_that_finish_together_do_not_miss_each_other():
+@pytest.mark.parametrize(
+    "done", [lambda state: state.completed_nodes, lambda state: set(state.execution_order)]
+)
+def test_two_sources_that_finish_together_do_not_miss_each_other(done):
     """A result that changed between a condition's look and the settle makes it look again; the node rests."""
     starts, looks = [], []
 
     def both(state):
         looks.append(state.node_id)
-        return {"a", "x"} <= state.completed_nodes
+        return {"a", "x"} <= done(state)
 
     nodes = {"a": lambda ctx: starts.append(1), "x": ident, "b": ident}
     graph = wired(nodes, ("a b", both), ("x b", both), b={"join": "any"}).build()
