@@ -51,22 +51,18 @@ class HeardDispatcher(EventDispatcher):
             self._known_until = 0.0  # a monitor that gets this event also gets the next task's
             if type == "worker-offline" and stopping():
                 self.flush()
-        elif not self._has_listeners():
+        elif not self.enabled or (self.groups and "task" not in self.groups):
             return
-        super().send(type, *args, **fields)
-
-    def _has_listeners(self) -> bool:
-        if not self.enabled or (self.groups and "task" not in self.groups):
-            return False
-        if time.monotonic() > self._known_until:
+        elif time.monotonic() > self._known_until:
             self._known_until = time.monotonic() + KNOWN_FOR
             try:
-                self._is_heard = self._ask()
+                self._is_heard = self._has_listeners()
             except (OSError, RedisError):
                 self._is_heard = True  # Celery keeps events until the broker is back
-        return self._is_heard
+        if self._is_heard or not type.startswith("task-"):
+            super().send(type, *args, **fields)
 
-    def _ask(self) -> bool:
+    def _has_listeners(self) -> bool:
         with self.mutex:
             channel = self.producer and self.producer.channel
             if channel is None:
