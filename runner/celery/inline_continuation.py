@@ -29,6 +29,7 @@ from urllib.parse import quote, unquote
 from billiard.pool import ACK, READY, TASK
 from billiard.sharedctypes import RawArray, RawValue
 from celery import bootsteps, signals
+from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED, fast_trace_task, trace_task_ret
 from celery.concurrency import asynpool, solo, thread
 from celery.concurrency.base import apply_target
@@ -55,11 +56,14 @@ BUDGET = "runner_stay"
 CLAIMED = "runner_claimed"
 """The header of a node that continues inline: the nonce and fence of its claim."""
 
+KNOWN = {*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"}
+"""The headers that Celery knows. It looks for others in each task, slowly, unless they are given."""
+
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
 
 BEGUN = 77
-"""The kind of a child's message that it has ended its task and begun the next; billiard's are below 10."""
+"""The kind of a child's message that it has begun its next task; billiard and Celery use small numbers."""
 
 SHARE_OF_LIMIT = 0.5
 """The share of a time limit after which a child begins no task: a late signal would hit the next one."""
@@ -393,7 +397,8 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
         if is_able and body is None:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
-            message.headers = {**message.headers, BUDGET: budget}
+            others = {name: message.headers[name] for name in message.headers.keys() - KNOWN}
+            message.headers = {"headers": others, **message.headers, BUDGET: budget}
         return handle(message, body, *callbacks)
 
     return handle_doorbell
