@@ -58,7 +58,6 @@ class Spread:
             "RUNNER_REDIS_URL": named,
             "RUNNER_BROKER_URL": settings.broker_url,
             "RUNNER_GRAPHS": "bench.graphs",
-            "RUNNER_EVENTS": "0",
             "BENCH_GRAPHS": GRAPH,
         }
         self.worker = worker(

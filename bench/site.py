@@ -58,7 +58,6 @@ class Site:
         ours = {
             "RUNNER_REDIS_URL": self.urls[OURS],
             "RUNNER_GRAPHS": "bench.graphs",
-            "RUNNER_EVENTS": "0",
             "BENCH_GRAPHS": ",".join(graphs),
         }
         self.client = Client(store=RedisStore(self.urls[OURS]))

@@ -165,8 +165,8 @@ class Settings(BaseSettings):
     """Destinations of signed checkpoints: log, file:PATH, https://HOST/PATH."""
     audit_keep: LongTime = 183 * DAY
     """Seconds that sealed entries of the audit stay in the store before they go to an archive."""
-    events: bool = True
-    """Send Celery's task events, which Flower shows."""
+    events: bool | None = None
+    """Send Celery's task events, which Flower shows; unset, while a monitor listens."""
     on_end: Names = []
     """The Celery tasks that a start message may name in on_end."""
     server_secret: str = ""

@@ -20,7 +20,14 @@ from kombu.serialization import prepare_accept_content
 from kombu.utils.objects import cached_property
 
 from runner.celery.amqp import AmqpConsumer, Relay
-from runner.celery.config import SETTINGS, celery_config, is_redis, is_sqs, settings_of
+from runner.celery.config import (
+    SETTINGS,
+    celery_config,
+    is_redis,
+    is_sqs,
+    scheme,
+    settings_of,
+)
 from runner.celery.engines import collect_less, load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.inline_continuation import continue_in_children
@@ -32,6 +39,7 @@ from runner.celery.kombu_fixes import (
 )
 from runner.celery.logs import format_logs, log_nodes_at_debug
 from runner.celery.measuring import measure_nodes
+from runner.celery.monitors import HeardDispatcher
 from runner.celery.queues import add_queues, priorities_of
 from runner.celery.startup import Startup
 from runner.celery.stream_consumer import EarlyAnswerConsumer, StreamConsumer
@@ -114,6 +122,9 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         if is_redis(conf.broker_url):
             forget_old_connections()
             use_safe_channel(app, priorities_of(app, registry))
+            # Elsewhere no reply counts all who listen: not RabbitMQ's, nor that of a cluster's server.
+            if settings.events is None and scheme(conf.broker_url) != "rediscluster":
+                app.events.dispatcher_cls = HeardDispatcher
         if is_sqs(conf.broker_url):
             from runner.celery.sqs import check_queues  # noqa: PLC0415 - an extra has its packages
 

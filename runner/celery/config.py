@@ -114,7 +114,7 @@ def celery_config(settings: Settings) -> dict[str, Any]:
         "worker_proc_alive_timeout": CHILD_STARTS_WITHIN,
         # One message for each free slot: the others stay in the queue for other workers.
         "worker_prefetch_multiplier": 1,
-        "worker_send_task_events": settings.events,
+        "worker_send_task_events": settings.events is not False,
         "worker_soft_shutdown_timeout": min(SOFT_SHUTDOWN, settings.shutdown_grace),
         SETTINGS: settings.model_dump_json(),
         **_exchanges(settings.namespace),
@@ -139,18 +139,18 @@ def _exchanges(namespace: str) -> dict[str, Any]:
 
 
 def is_redis(broker_url: str | Sequence[str]) -> bool:
-    return _scheme(broker_url) in REDIS
+    return scheme(broker_url) in REDIS
 
 
 def is_amqp(broker_url: str | Sequence[str]) -> bool:
-    return _scheme(broker_url) in {"amqp", "amqps", "pyamqp"}
+    return scheme(broker_url) in {"amqp", "amqps", "pyamqp"}
 
 
 def is_sqs(broker_url: str | Sequence[str]) -> bool:
-    return _scheme(broker_url) == "sqs"
+    return scheme(broker_url) == "sqs"
 
 
-def _scheme(broker_url: str | Sequence[str]) -> str:
+def scheme(broker_url: str | Sequence[str]) -> str:
     """Return the URL scheme of a broker; of several, between which kombu fails over, the first one's."""
     url = broker_url if isinstance(broker_url, str) else broker_url[0]
     return url.partition("://")[0].partition("+")[0]

@@ -1,19 +1,17 @@
 """Inline continuation: a node claimed by a settle runs next on the slot that becomes free.
 
-It is a Celery task in its own right. Only its message is made here, from the previous task's, and
-goes where Celery's consumer passes each message that it fetches: to the strategy of its task. So
-limits, revocations, events and the pool treat it like any other. The delivery of the doorbell that
-began the sequence is passed on from task to task, and the last one acknowledges it: one delivery
-for each slot in use, so the worker fetches nothing for a slot that isn't free.
+It is a Celery task in its own right: Celery's tracer runs it under its own id, and the request of the
+previous task becomes its request, so events, `inspect`, `revoke` and logs know it as any other. The
+pool's job and the delivery of the doorbell that began the sequence stay the same, and the last task
+acknowledges: one delivery for each slot in use, so the worker fetches nothing for a slot that isn't
+free.
 
-On every pool the value of a Celery task reaches the worker's main process, so a task uses its value
-to report which visit its settle has claimed. A claim that does not start is returned to the queue;
-if the worker dies, the lease runs out.
+On every pool the value of a Celery task reaches its request, so a task uses its value to report which
+visit its settle has claimed. A thread's slot and a solo worker run it at once. A claim that does not
+start is returned to the queue; if the worker dies, the lease runs out.
 
-A child of a prefork pool does not wait for the main process: it begins the task itself and says so
-in that value. The main process enters the task as accepted by the child, so Celery's time limits,
-events, `inspect`, `revoke --terminate` and its handling of lost children work as for any other
-task. While `Permission` denies it, the main process decides, as on other pools.
+A child of a prefork pool begins the task itself and says so to the main process, which then sets
+Celery's time limits anew. While `Permission` denies it, the main process gives the task to the pool.
 """
 
 from __future__ import annotations
@@ -23,23 +21,24 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from copy import copy
 from functools import cache, partial, wraps
 from itertools import takewhile
 from typing import Any
 from urllib.parse import quote, unquote
-from weakref import ref
 
-from billiard.pool import ACK, READY, TASK, ApplyResult
+from billiard.pool import ACK, READY, TASK
 from billiard.sharedctypes import RawArray, RawValue
-from celery import bootsteps
-from celery.concurrency import asynpool
+from celery import bootsteps, signals
+from celery.app.task import Context
+from celery.app.trace import LOG_RECEIVED, fast_trace_task, trace_task_ret
+from celery.concurrency import asynpool, solo, thread
+from celery.concurrency.base import apply_target
 from celery.worker import state
 from celery.worker.request import Request
 
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.kombu_fixes import with_time_limits
+from runner.celery.logs import log_received
 from runner.celery.shutdown import stop_softly, stopping
 from runner.store.interface import Claim, Token
 
@@ -57,17 +56,14 @@ BUDGET = "runner_stay"
 CLAIMED = "runner_claimed"
 """The header of a node that continues inline: the nonce and fence of its claim."""
 
-CONSUMER = "runner_consumer"
-"""The message attribute that holds the consumer that received it."""
+KNOWN = {*vars(Context), "lang", "task", "argsrepr", "kwargsrepr", "compression"}
+"""The headers that Celery knows. It looks for others in each task, slowly, unless they are given."""
 
 MARK = "runner.next"
 """The beginning of a task's value that names the next visit on its slot."""
 
-BEGUN = f"{MARK}.begun"
-"""The same mark if the child that ran the task has already begun the next one."""
-
-JOB = "runner_job"
-"""The message attribute that holds the pool's job for the previous task, whose child runs this one."""
+BEGUN = 77
+"""The kind of a child's message that it has begun its next task; billiard and Celery use small numbers."""
 
 SHARE_OF_LIMIT = 0.5
 """The share of a time limit after which a child begins no task: a late signal would hit the next one."""
@@ -157,6 +153,32 @@ def _task_id(claim: Claim) -> str:
     return f"{token.run_id}.{token.node}.{token.visit}.{claim.record.attempt}"
 
 
+_Claim = tuple[str, int, str]
+"""A claim's nonce and fence, and the task that rang its doorbell, "" if that was the previous one."""
+
+
+def _claim_in(value: str) -> tuple[str, _Claim]:
+    """Return the task id that a task's value names, and the claim."""
+    _, nonce, fence, rung_by, task_id = value.split(" ", 4)
+    return task_id, (nonce, int(fence), "" if rung_by == "-" else unquote(rung_by))
+
+
+def _headers(previous: dict[str, Any], task_id: str, claim: _Claim) -> dict[str, Any]:
+    """Return the headers that differ between the next visit's doorbell and the previous one."""
+    nonce, fence, rung_by = claim
+    _, previous_node, *_ = visit_of(previous["id"])
+    _, node, visit, attempt = visit_of(task_id)
+    remaining, *others = previous[BUDGET]
+    return {
+        "id": task_id,
+        "parent_id": rung_by or previous["id"],
+        "shadow": f"{previous['shadow'].removesuffix(previous_node)}{node}",
+        "argsrepr": f"visit={visit} attempt={attempt}",
+        BUDGET: (remaining - 1, *others),
+        CLAIMED: (nonce, fence),
+    }
+
+
 # In a child of a prefork pool.
 
 
@@ -180,7 +202,7 @@ class ContinuingChild(asynpool.Worker):
         super().__init__(*args, **options)
         self._job: Any = None
         self._next: Any = None
-        self._began, self._count = 0.0, 0
+        self._began, self._count, self._begun = 0.0, 0, 0
 
     def __reduce__(self) -> Any:
         """Pass the shared memory to a child that is a fresh interpreter."""
@@ -210,27 +232,33 @@ class ContinuingChild(asynpool.Worker):
         def put(message: Any) -> None:
             kind, details = message
             if kind == ACK and self._next:
-                self._next = None  # the previous task's value has said it
-                return
-            send((READY, self._continued(*details)) if kind == READY else message)
+                self._next = None  # the main process knows it already
+            elif kind == READY and (begun := self._begin_next(*details)):
+                self._begun += 1
+                send((BEGUN, begun))
+            else:
+                send(message)
 
         self.wait_for_job, self.outq.put = wait_for_job, put
 
-    def _continued(self, job: int, i: Any, result: Any, fd: int) -> tuple[Any, ...]:
-        """Return a task's result; if the child may go on, say so in it and set the next job."""
+    def _ensure_messages_consumed(self, completed: int) -> Any:
+        """Wait at the end until the main process has counted each READY that was sent."""
+        return super()._ensure_messages_consumed(completed - self._begun)
+
+    def _begin_next(self, job: int, i: Any, result: Any, _: int) -> tuple[Any, ...] | None:
+        """Set the next job if a task has claimed one and the child may go on; return the message about it."""
         self._next = None
         *_, function, arguments, options = self._job
         match result:
             case (True, (0, str(value), runtime)) if value.startswith(MARK):
                 name, _, headers, *body = arguments
                 if self._is_free(headers):
-                    _, _, text = value.partition(" ")
-                    task_id, claim = _claim_in(text)
+                    task_id, claim = _claim_in(value)
                     headers = {**headers, **_headers(headers, task_id, claim)}
                     following = (name, task_id, headers, *body)
                     self._next = (TASK, (job, i, function, following, options))
-                    result = (True, (0, f"{BEGUN} {text}", runtime))
-        return job, i, result, fd
+                    return job, task_id, claim, runtime
+        return None
 
     def _is_free(self, headers: dict[str, Any]) -> bool:
         limits = [limit for limit in headers.get("timelimit") or () if limit]
@@ -255,34 +283,6 @@ def continue_in_children() -> None:
 
 
 # In the worker's main process.
-
-
-class SlotThreads(ThreadPoolExecutor):
-    """Threads of slots: a task's thread also runs the task that continues it, so no other thread is woken."""
-
-    _own = threading.local()
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
-        """Run a call on a free thread; a call from a task's callback runs on that task's thread."""
-        following = getattr(self._own, "following", None)
-        if following is None or following or self._shutdown:
-            return super().submit(self._run, fn, *args, **options)
-        future: Future[Any] = Future()
-        following.append((future, partial(fn, *args, **options)))
-        return future
-
-    def _run(self, fn: Callable[..., Any], /, *args: Any, **options: Any) -> Any:
-        following = self._own.following = list[tuple[Future[Any], Callable[[], Any]]]()
-        try:
-            return fn(*args, **options)
-        finally:
-            while following:
-                future, call = following.pop()
-                try:
-                    future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - as the executor does
-                    future.set_exception(error)
-            del self._own.following
 
 
 class Permission:
@@ -366,17 +366,18 @@ def _runs_tasks(pool: Any) -> bool:
     return bool(state.active_requests)
 
 
-_unused_claims: deque[Token] = deque()
+_unused_claims: deque[tuple[str, _Claim]] = deque()
 
-_unstarted_claims: dict[str, Token] = {}
+_unstarted_claims: dict[str, _Claim] = {}
 """Claims whose tasks the pool has not started, by task id: a closing pool ignores new tasks."""
 
 
 def take_unused(*, pool_ended: bool = False) -> list[Token]:
     """Return the claims that no task will start, each once; after the pool's end, all of them."""
     if pool_ended:
-        _unused_claims.extend(_unstarted_claims.values())
-    return [_unused_claims.popleft() for _ in range(len(_unused_claims))]
+        _unused_claims.extend(_unstarted_claims.items())
+    unused = (_unused_claims.popleft() for _ in range(len(_unused_claims)))
+    return [Token(*visit_of(task_id)[:3], fence) for task_id, (_, fence, _) in unused]
 
 
 def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Callable[..., Any]:
@@ -386,39 +387,40 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     # Elsewhere the pool's results arrive in a thread that must not wait for a slot.
     is_able = consumer.hub is not None and task.acks_late
 
-    if is_able and isinstance(getattr(consumer.pool, "_pool", None), asynpool.AsynPool):
+    ContinuingRequest.consumer = consumer
+    children = getattr(consumer.pool, "_pool", None)
+    if is_able and isinstance(children, asynpool.AsynPool):
         _permission.watch(consumer)
-    if type(getattr(consumer.pool, "executor", None)) is ThreadPoolExecutor:
-        consumer.pool.executor = SlotThreads(consumer.pool.limit)
+        handlers = children._result_handler.state_handlers  # noqa: SLF001 - as below
+        handlers[BEGUN] = partial(_note_begun, children)
 
     def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
-        if is_able and body is None and BUDGET not in message.headers:
+        if is_able and body is None:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
-            message.headers = {**message.headers, BUDGET: budget}
-        setattr(message, CONSUMER, consumer)
+            others = {name: message.headers[name] for name in message.headers.keys() - KNOWN}
+            message.headers = {"headers": others, **message.headers, BUDGET: budget}
         return handle(message, body, *callbacks)
 
     return handle_doorbell
 
 
 class ContinuingRequest(Request):
-    """A request that passes its slot and its delivery on to the next visit."""
+    """A request that keeps its slot and its delivery, and becomes the request of the next visit."""
+
+    consumer: Any = None
+    id: str
+    _request_dict: dict[str, Any]
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Wrap the methods that Celery defines in its own subclass of the request's class."""
+        """Wrap the method that Celery defines in its own subclass of the request's class."""
         super().__init_subclass__(**options)
         if "on_success" in vars(cls):
             cls.on_success = _then_continue(cls.on_success)
-            cls.execute_using_pool = _unless_begun(cls.execute_using_pool)
 
     def __init__(self, *args: Any, **options: Any) -> None:
         """Keep the body decoded, so that the task doesn't decode it again."""
         super().__init__(*args, **options)
         self._body, self._content_type = self._payload, None
-
-    def revoked(self) -> bool:
-        """Return whether the task must not start; a task begun by a child has started."""
-        return not _job_of(self) and super().revoked()
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the pool has started the task."""
@@ -427,82 +429,82 @@ class ContinuingRequest(Request):
 
     def acknowledge(self) -> None:
         """Acknowledge the delivery; an unstarted claim, such as a revoked task's, becomes unused."""
-        if not self.acknowledged and (token := _unstarted_claims.pop(self.id, None)):
-            _unused_claims.append(token)
+        if not self.acknowledged and (claim := _unstarted_claims.pop(self.id, None)):
+            _unused_claims.append((self.id, claim))
         super().acknowledge()
 
+    def become(self, task_id: str, claim: _Claim, runtime: float) -> None:
+        """End this task as a success, and receive the next one in its place."""
+        self.send_event("task-succeeded", result="None", runtime=runtime)
+        state.requests.pop(self.id, None)
+        headers = _headers(self._request_dict, task_id, claim)
+        self._request_dict = {**self._request_dict, **headers}
+        self.id, self.name = task_id, headers["shadow"]
+        self._parent_id, self._argsrepr = headers["parent_id"], headers["argsrepr"]
+        self.time_start = self.worker_pid = self._terminate_on_ack = None
+        self.__dict__.pop("_context", None)
+        self._eventer = self.consumer.event_dispatcher
+        _unstarted_claims[task_id] = claim
+        state.task_reserved(self)
+        fields = {"name": self.name, "args": self._argsrepr, "kwargs": self._kwargsrepr}
+        log_received(LOG_RECEIVED, {**fields, "id": task_id, "eta": None})
+        signals.task_received.send(sender=self.consumer, request=self)
+        parents = {"root_id": self._root_id, "parent_id": self._parent_id}
+        self.send_event("task-received", **fields, **parents, retries=0, eta=None, expires=None)
 
-def _job_of(request: ContinuingRequest) -> ApplyResult | None:
-    return getattr(request.message, JOB, None)
+    def run(self) -> Any:
+        """Run the task on this thread, as a pool does, and return its result."""
+        trace = fast_trace_task if self._app.use_fast_trace_task else trace_task_ret
+        task, results = (self._type, self.id, self._request_dict), list[Any]()
+        body = (self._body, self._content_type, self._content_encoding)
+        apply_target(trace, (*task, *body), {}, results.append, self.on_accepted)
+        return results[0]
 
 
 def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(on_success)
     def then_continue(self: ContinuingRequest, result: Any, **options: Any) -> None:
-        is_failed, value, runtime = result
-        if is_failed or not str(value).startswith(MARK):
-            on_success(self, result, **options)
-            return
-        mark, _, text = value.partition(" ")
-        task_id, claim = _claim_in(text)
-        consumer, is_begun = getattr(self.message, CONSUMER), mark == BEGUN
-        delivery = (_ignore, _ignore) if self.acknowledged else (self.on_ack, self.on_reject)
-        starts_next = is_begun or (
-            not self.acknowledged and _takes_tasks(consumer, self.delivery_info["routing_key"])
-        )
-        self.acknowledged |= starts_next  # the next one does it, or the last of the sequence
-        try:
-            on_success(self, (is_failed, "None", runtime), **options)
-        finally:
-            if starts_next:
-                job = self._apply_result() if is_begun else None
-                _start_next(self, task_id, claim, delivery, job)
-            elif not is_begun:
-                _unused_claims.append(_token(task_id, claim))
+        while True:
+            is_failed, value, runtime = result
+            if is_failed or not str(value).startswith(MARK):
+                break
+            task_id, claim = _claim_in(value)
+            consumer, queue = self.consumer, self.delivery_info["routing_key"]
+            if self.acknowledged or not _takes_tasks(consumer, queue):
+                _unused_claims.append((task_id, claim))
+                result = (is_failed, "None", runtime)
+                break
+            try:
+                self.become(task_id, claim, runtime)
+                if not isinstance(consumer.pool, (solo.TaskPool, thread.TaskPool)):
+                    consumer.on_task_request(self)
+                    return
+                if (state.revoked or state.revoked_stamps) and self.revoked():
+                    return
+            except Exception:
+                log.exception(
+                    "node.not_started: %s goes to the queue instead; please report this.",
+                    task_id,
+                )
+                state.task_ready(self)
+                self.acknowledge()
+                return
+            result = self.run()
+        on_success(self, result, **options)
 
     return then_continue
 
 
-def _unless_begun(execute_using_pool: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(execute_using_pool)
-    def execute(self: ContinuingRequest, pool: Any, **options: Any) -> Any:
-        previous = _job_of(self)
-        if previous is None:
-            return execute_using_pool(self, pool, **options)
-        delattr(self.message, JOB)
-        job = _take_over(self, previous, pool._pool)  # noqa: SLF001 - Celery's pool has no public way
-        self._apply_result = ref(job)
-        return job
-
-    return execute
-
-
-def _take_over(request: ContinuingRequest, previous: ApplyResult, pool: Any) -> ApplyResult:
-    """Enter a task that already runs in a child as the pool enters a task that it gives to a child.
-
-    The child reports its end under the number of the previous job.
-    """
-    hard, soft = request.time_limits
-    job = ApplyResult(
-        {},
-        request.on_success,
-        request.on_accepted,
-        request.on_timeout,
-        request.on_failure,
-        soft or pool.soft_timeout,
-        hard or pool.timeout,
-        pool.lost_worker_timeout,
-        on_timeout_set=pool.on_timeout_set,
-        on_timeout_cancel=pool.on_timeout_cancel,
-        correlation_id=request.id,
-    )
-    job._job, job._cache, child = previous._job, pool._cache, previous._write_to  # noqa: SLF001
-    job._write_to = job._scheduled_for = child  # noqa: SLF001
-    pool._cache[job._job] = job  # noqa: SLF001
-    pool._busy_workers.add(child.inqW_fd)  # noqa: SLF001
-    accept = pool._result_handler.state_handlers[ACK]  # noqa: SLF001
-    accept(job._job, None, time.monotonic(), previous._worker_pid, None)  # noqa: SLF001
-    return job
+def _note_begun(pool: Any, job: int, task_id: str, claim: _Claim, runtime: float) -> None:
+    """Note that a child has begun the next task of its job, whose time limits begin again."""
+    result = pool._cache.get(job)  # noqa: SLF001 - as above
+    if result is None:
+        return
+    request, pid = result._callback.__self__, result._worker_pid  # noqa: SLF001
+    result.safe_apply_callback(request.become, task_id, claim, runtime)
+    result.correlation_id = task_id
+    pool.on_timeout_cancel(result)
+    result._ack(None, time.monotonic(), pid, None)  # noqa: SLF001
 
 
 def _takes_tasks(consumer: Any, queue: str = "") -> bool:
@@ -512,81 +514,3 @@ def _takes_tasks(consumer: Any, queue: str = "") -> bool:
     if queue and not consumer.task_consumer.consuming_from(queue):
         return False
     return consumer.disable_rate_limits or consumer.task_buckets[NODE_TASK] is None
-
-
-_Delivery = tuple[Callable[..., Any], Callable[..., Any]]
-"""Functions that acknowledge and reject a delivery."""
-
-
-def _ignore(*_: object) -> None:
-    """Acknowledge nothing: the delivery is already acknowledged, as when a node is to be terminated."""
-
-
-def _start_next(
-    previous: ContinuingRequest,
-    task_id: str,
-    claim: _Claim,
-    delivery: _Delivery,
-    job: ApplyResult | None,
-) -> None:
-    """Pass Celery the message of the next visit, with the delivery of the previous task.
-
-    `job` is the previous task's job if its child has begun the next one.
-    """
-    consumer, message = getattr(previous.message, CONSUMER), copy(previous.message)
-    message.headers = {**message.headers, **_headers(message.headers, task_id, claim)}
-    token, buckets = _token(task_id, claim), consumer.task_buckets
-    bucket = buckets[NODE_TASK]
-    if job is None:
-        _unstarted_claims[task_id] = token
-    else:
-        setattr(message, JOB, job)
-        # The task runs already, so it waits for no rate limit, nor for the slot if another task
-        # took it since.
-        consumer.controller.semaphore.value = max(1, consumer.controller.semaphore.value)
-        buckets[NODE_TASK] = None
-    try:
-        # Without callbacks: the autoscaler takes the child for a free one until its job is entered.
-        consumer.strategies[NODE_TASK](message, None, *delivery, ())
-    except Exception:
-        log.exception(
-            "node.not_started: %s goes to the queue instead; please report this.", task_id
-        )
-        if _unstarted_claims.pop(task_id, None):
-            _unused_claims.append(token)
-        delivery[0](log, previous.connection_errors)
-    finally:
-        buckets[NODE_TASK] = bucket
-
-
-# In both.
-
-_Claim = tuple[str, int, str]
-"""A claim's nonce and fence, and the task that rang its doorbell, "" if that was the previous one."""
-
-
-def _claim_in(text: str) -> tuple[str, _Claim]:
-    """Return the task id that a value names after its mark, and the claim."""
-    nonce, fence, rung_by, task_id = text.split(" ", 3)
-    return task_id, (nonce, int(fence), "" if rung_by == "-" else unquote(rung_by))
-
-
-def _headers(previous: dict[str, Any], task_id: str, claim: _Claim) -> dict[str, Any]:
-    """Return the headers that differ between the next visit's doorbell and the previous one."""
-    nonce, fence, rung_by = claim
-    _, previous_node, *_ = visit_of(previous["id"])
-    _, node, visit, attempt = visit_of(task_id)
-    remaining, *others = previous[BUDGET]
-    return {
-        "id": task_id,
-        "parent_id": rung_by or previous["id"],
-        "shadow": f"{previous['shadow'].removesuffix(previous_node)}{node}",
-        "argsrepr": f"visit={visit} attempt={attempt}",
-        BUDGET: (remaining - 1, *others),
-        CLAIMED: (nonce, fence),
-    }
-
-
-def _token(task_id: str, claim: _Claim) -> Token:
-    run_id, node, visit, _ = visit_of(task_id)
-    return Token(run_id, node, visit, claim[1])

@@ -12,7 +12,8 @@ import logging
 from functools import wraps
 from typing import Any
 
-from celery import current_task, signals
+from celery import signals
+from celery._state import get_current_task
 from celery.app import trace
 
 from runner.celery.doorbells import NODE_TASK
@@ -35,7 +36,7 @@ def log_nodes_at_debug() -> None:
     @wraps(write)
     def info(fmt: str, context: dict[str, Any]) -> None:
         # The context names the graph and node, as in Flower; only the task itself shows its kind.
-        if current_task.name == NODE_TASK:
+        if get_current_task().name == NODE_TASK:
             trace.logger.debug(fmt, context, extra={"data": context})
         else:
             write(fmt, context)

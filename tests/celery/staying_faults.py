@@ -23,7 +23,7 @@ def __getattr__(name):
     if name != "dies":
         heartbeat.forbid_continuing = _forbid_beginning
     if name == "dies":
-        inline_continuation._start_next = _die
+        inline_continuation.ContinuingRequest.become = _die
     elif name == "forgets":
         heartbeat.take_unused = lambda **_: []
     elif name == "starts_late":

@@ -7,7 +7,7 @@ import threading
 from itertools import pairwise
 
 import redis
-from celery import current_task
+from celery import current_task, signals
 
 from runner import graph
 from runner.celery.inline_continuation import CLAIMED
@@ -15,6 +15,38 @@ from tests.celery.graphs import build, store
 from tests.waiting import wait_until
 
 LENGTH = 20
+
+
+def say(kind, task_id):
+    """Say that a signal came for a node's task."""
+    if task_id.count(".") > 2:
+        with store() as client:
+            client.rpush(f"signals:{kind}", task_id)
+
+
+@signals.task_received.connect
+def received(request, **_):
+    say("received", request.id)
+
+
+@signals.task_prerun.connect
+def begins(task_id, **_):
+    say("prerun", task_id)
+
+
+@signals.task_success.connect
+def succeeded(sender, **_):
+    say("success", sender.request.id)
+
+
+@signals.task_failure.connect
+def failed(task_id, **_):
+    say("failure", task_id)
+
+
+@signals.task_postrun.connect
+def ended(task_id, **_):
+    say("postrun", task_id)
 
 
 def note(ctx):
@@ -42,6 +74,12 @@ def gated(ctx):
 
         wait_until(is_open, "it is open")
     return came
+
+
+def explode(ctx):
+    """As `note`, then fail."""
+    note(ctx)
+    raise ValueError(current_task.request.id)
 
 
 def sleep(ctx):
@@ -75,3 +113,8 @@ def gates():
 @graph("sleeper")
 def sleeper():
     return build("ab", a=gated, b=sleep)
+
+
+@graph("failing")
+def failing():
+    return build("ab", "bc", a=gated, b=note, c=explode)

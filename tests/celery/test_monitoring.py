@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 
 import pytest
@@ -12,6 +13,7 @@ from celery.events.state import State
 from runner import Status
 from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
+from runner.celery.monitors import KNOWN_FOR, NO_EVENTS
 from runner.settings import Settings, as_broker
 from runner.store.interface import Doorbell
 from tests.waiting import wait_until
@@ -31,6 +33,83 @@ def following(site, kind=State):
         receiver.should_stop = True
         thread.join(60)
     app.close()
+
+
+@contextmanager
+def published(site):
+    """List what a site's workers publish, without listening to it: the topic and message of each event."""
+    topic, commands = f"PUBLISH /{site.number}.celeryev/", []
+    with site.redis.monitor() as server:
+
+        def watch():
+            for command in server.listen():
+                if command["command"].startswith("PUBLISH end"):
+                    return
+                if command["command"].startswith(topic):
+                    commands.append(command["command"].removeprefix(topic).split(" ", 1))
+
+        thread = threading.Thread(target=watch, daemon=True)
+        thread.start()
+        yield commands
+        site.redis.publish("end", "")
+        thread.join(60)
+
+
+def heartbeat(commands):
+    """Wait until the worker has published its next event, which comes later than collected ones."""
+    before = len([topic for topic, _ in commands if topic == "worker.heartbeat"])
+    wait_until(
+        lambda: [topic for topic, _ in commands].count("worker.heartbeat") > before,
+        "a heartbeat comes",
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "is_sent"),
+    [({}, False), ({"RUNNER_EVENTS": "true"}, True), ({"RUNNER_EVENTS": "false"}, False)],
+)
+def test_events_that_nobody_hears_are_not_sent(empty_site, settings, is_sent):
+    """Without a monitor a worker publishes only its own events by default; a setting changes that."""
+    empty_site.ready(1, **settings)
+    with published(empty_site) as commands:
+        run = empty_site.client.start("chain", "go")
+        assert run.wait(60).status is Status.COMPLETED
+        heartbeat(commands)
+    sent = [body for topic, body in commands if topic.startswith("task.") and body != NO_EVENTS]
+
+    assert bool(sent) is is_sent
+
+
+@pytest.mark.slow
+def test_a_monitor_that_starts_later_gets_every_event(empty_site):
+    """Even one of tasks only, which wakes no worker, hears everything a second after it has come."""
+    empty_site.ready(1)
+    assert empty_site.client.start("chain", "go").wait(60).status is Status.COMPLETED
+    app = Celery("monitor", broker=as_broker(empty_site.url), set_as_current=False)
+    seen, before = [], empty_site.redis.pubsub_numpat()
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(
+            connection,
+            handlers={"*": lambda event: seen.append((event["type"], event["uuid"]))},
+            routing_key="task.#",
+        )
+        thread = threading.Thread(
+            target=receiver.capture, kwargs={"wakeup": False}, daemon=True
+        )
+        thread.start()
+        wait_until(lambda: empty_site.redis.pubsub_numpat() > before, "it has subscribed")
+        begins = time.monotonic() + KNOWN_FOR
+        wait_until(lambda: time.monotonic() > begins, "the worker's answer has lapsed")
+        run = empty_site.client.start("chain", "go")
+        tasks = [f"{run.id}.{node}.1.1" for node in "abc"]
+        wait_until(lambda: ("task-succeeded", tasks[-1]) in seen, "the last event comes")
+        receiver.should_stop = True
+        thread.join(60)
+    app.close()
+
+    kinds = ("task-received", "task-started", "task-succeeded")
+    assert seen == [(kind, task) for task in tasks for kind in kinds]
 
 
 @pytest.fixture(scope="module")

@@ -197,6 +197,85 @@ def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
     assert {line.rpartition(": ")[2] for line in lines if "succeeded in" in line} <= {"None"}
 
 
+def signalled(site, run):
+    """The nodes of a run for which each of Celery's signals came, in order."""
+    kinds = ("received", "prerun", "success", "failure", "postrun")
+    lists = {kind: site.redis.lrange(f"signals:{kind}", 0, -1) for kind in kinds}
+    return {
+        kind: [task.decode().split(".")[1] for task in tasks if run.id in task.decode()]
+        for kind, tasks in lists.items()
+    }
+
+
+def test_celery_s_signals_come_for_each_node(place):
+    """A tracer or a logger that hangs on them sees each node's task begin and end, with its own id."""
+    run = place.client.start("line", "go")
+    open_gate(place, run, "n0")
+    assert run.wait(60).status is Status.COMPLETED
+    names = [f"n{number}" for number in range(LENGTH)]
+    everything = dict.fromkeys(("received", "prerun", "success", "postrun"), names)
+    wait_until(
+        lambda: signalled(place, run) == {**everything, "failure": []},
+        "each signal has come once for each node, in order",
+    )
+
+
+def test_a_node_that_fails_in_a_row_fails_as_any_task(place):
+    """Its task has the error, in the log, for monitors and for receivers of signals."""
+    with following(place) as state:
+        run = place.client.start("failing", "go")
+        open_gate(place, run, "a")
+        result = run.wait(60)
+        task_id = f"{run.id}.c.1.1"
+        wait_until(
+            lambda: task_id in state.tasks and state.tasks[task_id].state == "FAILURE",
+            "a monitor knows",
+        )
+        shown = {node: state.tasks[f"{run.id}.{node}.1.1"].state for node in "ab"}
+    assert (result.status, shown) == (Status.FAILED, {"a": "SUCCESS", "b": "SUCCESS"})
+    assert task_id in str(result.results["c"].error)
+    assert tasks(place, run)[-1] == ["c", "stayed"]
+    assert f"failing/c[{task_id}] raised" in place.workers[-1].output()
+    wait_until(lambda: signalled(place, run)["postrun"] == list("abc"), "the last signal came")
+    assert signalled(place, run)["failure"] == ["c"]
+
+
+def test_a_node_that_stays_is_active_under_its_own_id(place):
+    """Celery's `inspect` shows the task that runs, since when, and no longer the one before it."""
+    if on_solo(place):
+        pytest.skip("its only thread answers when the node has ended")
+    run = place.client.start("gates", "go")
+
+    def active():
+        (shown,) = place.control.inspect(limit=1, timeout=MARGIN).active().values()
+        return [each for each in shown if run.id in each["id"]]
+
+    shown = []
+    for node in "ab":
+        begun(place, run, node)
+        shown += active()
+        open_gate(place, run, node)
+    assert run.wait(60).status is Status.COMPLETED
+    assert [each["id"] for each in shown] == [f"{run.id}.{node}.1.1" for node in "ab"]
+    assert [each["name"] for each in shown] == ["gates/a", "gates/b"]
+    assert shown[0]["time_start"] < shown[1]["time_start"]
+    wait_until(lambda: not active(), "nothing runs any more")
+
+
+def test_a_rate_limit_ends_rows(place):
+    """Set while a node runs, it holds for the next one, which comes from the queue; nothing is lost."""
+    if on_solo(place):
+        pytest.skip("its only thread hears of it when the node has ended")
+    run = busy(place)
+    place.control.rate_limit("runner.node", "50/s", reply=True, timeout=MARGIN, limit=1)
+    open_gate(place, run, "b")
+    assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
+    place.control.rate_limit("runner.node", 0, reply=True, timeout=MARGIN, limit=1)
+
+    assert tasks(place, run) == [["a", "fetched"], ["b", "stayed"], ["c", "fetched"]]
+    assert len(starts(place, run, "c")) == 1
+
+
 def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
     """Each begins where one ends; for monitors it is a task that the one before the fan has rung, as ever."""
     with following(place, Recording) as state:

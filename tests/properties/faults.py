@@ -295,8 +295,8 @@ FAULTS = (
     # -- Celery --------------------------------------------------------------------------------------
     Mutation(
         "celery/inline_continuation.py",
-        "        self.acknowledged |= starts_next  # the next one does it, or the last of the sequence\n",
-        "",
+        "        state.task_reserved(self)\n",
+        "        state.task_reserved(self)\n        self.acknowledge()\n",
         "a delivery is acknowledged while the row that it began goes on",
         test="tests/celery/test_stay.py::test_a_row_has_eight_nodes",
     ),
@@ -323,7 +323,7 @@ FAULTS = (
     ),
     Mutation(
         "celery/inline_continuation.py",
-        "_unused_claims.extend(_unstarted_claims.values())",
+        "_unused_claims.extend(_unstarted_claims.items())",
         "pass",
         "a claim that a closing pool ignores is not returned",
         test="tests/celery/test_stay.py::test_a_node_that_a_closing_pool_ignores_is_returned",

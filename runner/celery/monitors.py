@@ -1,0 +1,86 @@
+"""Celery's task events, which a worker on Redis publishes only while a monitor such as Flower listens.
+
+Redis drops an event that nobody has subscribed to, but making and publishing it costs as much as
+running a short node. PUBLISH returns its number of subscribers, so an empty message tells whether
+there are any.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from celery.events import EventDispatcher
+from kombu.asynchronous import get_event_loop
+from kombu.utils.json import dumps
+from redis.exceptions import RedisError
+
+from runner.celery.shutdown import stopping
+
+KNOWN_FOR = 1.0
+"""Seconds after which the next event of a task asks again whether a monitor listens."""
+
+COLLECTED_FOR = 0.1
+"""Seconds after which events of tasks are published, many in one message."""
+
+NO_EVENTS = dumps(
+    {
+        "body": "[]",
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+        "headers": {},
+        "properties": {"delivery_tag": "", "delivery_info": {}},
+    }
+)
+"""A message without events, which a monitor ignores."""
+
+
+class HeardDispatcher(EventDispatcher):
+    """Publishes events of workers as Celery does, and those of tasks while a monitor listens."""
+
+    def __init__(self, *args: Any, on_send_buffered: Any = None, **options: Any) -> None:
+        """Collect events only where Celery does, which needs an event loop."""
+        collect = on_send_buffered and self._flush_later
+        super().__init__(*args, on_send_buffered=collect, **options)
+        self._flush_soon, self._is_due = on_send_buffered, False
+        self._is_heard, self._known_until = False, 0.0
+
+    def send(self, type: str, *args: Any, **fields: Any) -> None:  # noqa: A002 - Celery's name
+        """Send an event, unless it is a task's and nobody listens."""
+        if not type.startswith("task-"):
+            self._known_until = 0.0  # a monitor that gets this event also gets the next task's
+            if type == "worker-offline" and stopping():
+                self.flush()
+        elif not self.enabled or (self.groups and "task" not in self.groups):
+            return
+        elif time.monotonic() > self._known_until:
+            self._known_until = time.monotonic() + KNOWN_FOR
+            try:
+                self._is_heard = self._has_listeners()
+            except (OSError, RedisError):
+                self._is_heard = True  # Celery keeps events until the broker is back
+        if self._is_heard or not type.startswith("task-"):
+            super().send(type, *args, **fields)
+
+    def _has_listeners(self) -> bool:
+        with self.mutex:
+            channel = self.producer and self.producer.channel
+            if channel is None:
+                return False
+            topic = channel._get_publish_topic(self.exchange.name, "task.multi")  # noqa: SLF001 - no public way
+            with channel.conn_or_acquire() as client:
+                return bool(client.publish(topic, NO_EVENTS))
+
+    def _flush_later(self) -> None:
+        if stopping():
+            self._flush_soon()  # the event loop may end sooner
+        elif not self._is_due:
+            self._is_due = True
+            get_event_loop().call_soon(self._set_timer)
+
+    def _set_timer(self) -> None:
+        get_event_loop().call_later(COLLECTED_FOR, self._flush_collected)
+
+    def _flush_collected(self) -> None:
+        self._is_due = False
+        self.flush()
