@@ -105,12 +105,9 @@ def kind_of(value: object) -> str:
 
 def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
     """Pack a value; append to `special` every value whose plain form differs."""
-    kind = type(value)
-    if (kind is str and value.isascii()) or (
-        kind is int and -MAX_INTEGER <= value <= MAX_INTEGER
-    ):
-        return value  # most values: the fast path
-    if value is None or isinstance(value, bool):
+    if (type(value) is str and value.isascii()) or value is None or isinstance(value, bool):
+        return value  # most values are ASCII texts: the fast path
+    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
         return value
     if depth > MAX_DEPTH:
         raise UnstorableError(

@@ -431,8 +431,10 @@ class RunInTransaction:
             self.write_set.add_size(self.record.root, sum(map(len, items)))
 
     def put_rows(self, node: str, visit: int, start: int, rows: Sequence[bytes]) -> None:
-        pairs = ((f"{node}.{visit}.{index}", row) for index, row in enumerate(rows, start))
-        self.write_set.command("HSET", f"{self.key}:f", *itertools.chain(*pairs))
+        pairs: list[str | bytes] = []
+        for index, row in enumerate(rows, start):
+            pairs += (f"{node}.{visit}.{index}", row)
+        self.write_set.command("HSET", f"{self.key}:f", *pairs)
 
     def check_size(self, growth: int, most: int) -> None:
         """Refuse bytes for which there is no room; a stopping run accepts all bytes of its nodes.
