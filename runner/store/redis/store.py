@@ -340,7 +340,7 @@ class RedisStore:
 
     def measure(self, increments: measurements.Increments) -> None:
         """Add to the histograms that `runner metrics` shows."""
-        parts = (part for pair in increments.items() for part in pair)
+        parts = (str(part) for pair in increments.items() for part in pair)
         self._call("measure", measurements.KEPT * 1000, *parts)
 
     def waited(self, run_id: str, node: str) -> float | None:
