@@ -61,8 +61,6 @@
       if (own.dataset.ended || own.contains(document.activeElement) || own.querySelector(":checked")) continue;
       if (!own.isEqualNode(row)) own.replaceWith(document.adoptNode(row.cloneNode(true)));
     }
-    // A list that is read to its end shows all of its rows: the others have left it, as by the reader's own vote.
-    if (!other.querySelector("[rel=next]")) for (const { id } of list.querySelectorAll("tr[id^=q-]")) if (!fresh.getElementById(id)) end(id.slice(2), "left this list");
     const link = Object.assign(document.createElement("a"), { href: list.dataset.more, textContent: `${fewer} new` });
     const news = document.getElementById("news");
     if (news.textContent !== (fewer ? `${fewer} new` : "")) news.replaceChildren(...(fewer ? [link] : []));
