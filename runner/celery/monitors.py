@@ -13,7 +13,6 @@ from typing import Any
 from celery.events import EventDispatcher
 from kombu.asynchronous import get_event_loop
 from kombu.utils.json import dumps
-from redis.exceptions import RedisError
 
 from runner.celery.shutdown import stopping
 
@@ -57,7 +56,7 @@ class HeardDispatcher(EventDispatcher):
             self._known_until = time.monotonic() + KNOWN_FOR
             try:
                 self._is_heard = self._has_listeners()
-            except (OSError, RedisError):
+            except (*self.connection.connection_errors, *self.connection.channel_errors):
                 self._is_heard = True  # Celery keeps events until the broker is back
         if self._is_heard or not type.startswith("task-"):
             super().send(type, *args, **fields)
