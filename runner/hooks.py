@@ -8,9 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, Unpack, runtime_checkable
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
+
+from typing_extensions import TypeVar
 
 from runner import async_loop
 from runner.errors import DefinitionError, InterruptRaised, UsageError
@@ -66,17 +79,21 @@ class HookEvent:
 
 
 _Kind = TypeVar("_Kind", bound=HookEvent)
+_Agent = TypeVar("_Agent", default=Any)
 
 
 @dataclass(kw_only=True)
-class AgentEvent(HookEvent):
-    """An event of an agent; `agent` shows its name, state and messages."""
+class AgentEvent(HookEvent, Generic[_Agent]):
+    """An event of an agent; `agent` shows its name, state and messages.
+
+    `AfterToolCallEvent[MyAgent]` means the same as `AfterToolCallEvent`.
+    """
 
     agent: Any = None
 
 
 @dataclass(kw_only=True)
-class BeforeInvocationEvent(AgentEvent):
+class BeforeInvocationEvent(AgentEvent[_Agent]):
     """An agent begins or continues; `messages` is the new input, empty if it continues."""
 
     writable = frozenset({"messages", "cancel"})
@@ -85,7 +102,7 @@ class BeforeInvocationEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class AfterInvocationEvent(AgentEvent):
+class AfterInvocationEvent(AgentEvent[_Agent]):
     """An agent ends or stops to wait; set `resume` to an input or answers to continue at once."""
 
     writable = frozenset({"resume"})
@@ -95,14 +112,14 @@ class AfterInvocationEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class MessageAddedEvent(AgentEvent):
+class MessageAddedEvent(AgentEvent[_Agent]):
     """A message was added to the conversation."""
 
     message: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
-class BeforeModelCallEvent(AgentEvent):
+class BeforeModelCallEvent(AgentEvent[_Agent]):
     """The model is about to be called; `cancel` ends the invocation with that text instead."""
 
     writable = frozenset({"cancel"})
@@ -118,7 +135,7 @@ class ModelStopResponse:
 
 
 @dataclass(kw_only=True)
-class AfterModelCallEvent(AgentEvent):
+class AfterModelCallEvent(AgentEvent[_Agent]):
     """The model replied or raised; `retry` throws the reply away and calls it again."""
 
     writable = frozenset({"retry"})
@@ -129,7 +146,7 @@ class AfterModelCallEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class BeforeToolsEvent(AgentEvent):
+class BeforeToolsEvent(AgentEvent[_Agent]):
     """A batch of tool calls is about to run; `message` holds those calls, `cancel` refuses them all."""
 
     writable = frozenset({"cancel"})
@@ -138,7 +155,7 @@ class BeforeToolsEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class AfterToolsEvent(AgentEvent):
+class AfterToolsEvent(AgentEvent[_Agent]):
     """A batch ended; `message` holds the final results, `end_turn` ends the invocation with a text."""
 
     writable = frozenset({"end_turn"})
@@ -148,7 +165,7 @@ class AfterToolsEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class BeforeToolCallEvent(AgentEvent):
+class BeforeToolCallEvent(AgentEvent[_Agent]):
     """One tool call is about to run; it may be changed, given to another tool or cancelled."""
 
     writable = frozenset({"cancel_tool", "selected_tool", "tool_use"})
@@ -158,7 +175,7 @@ class BeforeToolCallEvent(AgentEvent):
 
 
 @dataclass(kw_only=True)
-class AfterToolCallEvent(AgentEvent):
+class AfterToolCallEvent(AgentEvent[_Agent]):
     """One tool call succeeded, raised `exception`, was cancelled (`cancel_message`) or had no tool.
 
     `result` may be replaced. `retry` runs the call once more; a cancelled call is run only with
@@ -228,34 +245,58 @@ class HookProvider(Protocol):
 class HookRegistry:
     """Callbacks by event: low `order` first, then as registered; After events reverse equal orders."""
 
-    def __init__(self, providers: Sequence[HookProvider] = ()) -> None:
-        self._entries: list[tuple[int, type[HookEvent], Callback]] = []
-        for provider in providers:
-            self.add_hook(provider)
+    def __init__(self, hooks: Sequence[HookProvider | Callback] = ()) -> None:
+        self._entries: list[tuple[int, tuple[type[HookEvent], ...], Callback]] = []
+        for hook in hooks:
+            self.add_hook(hook)
 
     def add_callback(
-        self, event_type: type[_Kind], callback: Callable[[_Kind], Any], *, order: int = 0
+        self,
+        event_type: type[_Kind] | Sequence[type[_Kind]] | Callable[[_Kind], Any] | None,
+        callback: Callable[[_Kind], Any] | None = None,
+        *,
+        order: int = 0,
     ) -> None:
-        """Call `callback(event)`, sync or async, at each event of this type or a subtype of it.
+        """Call `callback(event)`, sync or async, at each event of a type or a subtype of it.
+
+        A list gives several types. Without a type, as in `add_callback(callback)`, the annotation
+        of the callback's parameter is the type, or a union of types.
 
         Raises:
-            DefinitionError: the type isn't an event, or the callback can't be called.
+            DefinitionError: a type isn't an event, or the callback can't be called.
         """
-        if not (isinstance(event_type, type) and issubclass(event_type, HookEvent)):
-            raise DefinitionError(f"{event_type!r} is not an event type of runner.hooks.")
+        if callback is None and not isinstance(event_type, (type, Sequence)):
+            event_type, callback = None, event_type
         if not callable(callback):
-            raise DefinitionError(f"the callback for {event_type.__name__} can't be called.")
-        self._entries.append((order, event_type, callback))
+            raise DefinitionError(f"the callback {callback!r} can't be called.")
+        given = _annotated(callback) if event_type is None else event_type
+        listed = given if isinstance(given, Sequence) else (given,)
+        kinds = tuple(get_origin(kind) or kind for kind in listed)
+        for kind in kinds or (None,):
+            if not (isinstance(kind, type) and issubclass(kind, HookEvent)):
+                raise DefinitionError(
+                    f"{kind!r} is not an event type of runner.hooks: annotate the parameter of {callback!r} "
+                    "with one, or give it as the event type."
+                )
+        self._entries.append((order, kinds, callback))
 
-    def add_hook(self, provider: HookProvider) -> None:
-        """Add the callbacks of a provider.
+    def add_hook(self, hook: HookProvider | Callback) -> None:
+        """Add the callbacks of a provider, or a callback whose annotation names its event.
 
         Raises:
-            DefinitionError: it has no `register_hooks`.
+            DefinitionError: it has no `register_hooks`, and isn't such a callback.
         """
-        if not isinstance(provider, HookProvider):
-            raise DefinitionError(f"{provider!r} has no register_hooks(registry, **kwargs).")
-        provider.register_hooks(self)
+        if isinstance(hook, HookProvider):
+            hook.register_hooks(self)
+        elif callable(hook):
+            self.add_callback(hook)
+        else:
+            raise DefinitionError(f"{hook!r} has no register_hooks(registry, **kwargs).")
+
+    def register_hooks(self, registry: HookRegistry, **kwargs: Any) -> None:
+        """Add the callbacks of this registry to another one."""
+        del kwargs
+        registry._entries.extend(self._entries)
 
     def callbacks_for(self, event_type: type[HookEvent]) -> list[Callback]:
         """List the callbacks in the order they run."""
@@ -265,6 +306,18 @@ class HookRegistry:
         if event_type.reverse:
             entries.reverse()
         return [callback for _, _, callback in sorted(entries, key=lambda entry: entry[0])]
+
+
+def _annotated(callback: Callback) -> tuple[Any, ...]:
+    """Return the types in the annotation of a callback's parameter."""
+    try:
+        parameters = inspect.signature(callback, eval_str=True).parameters
+        hint = next(iter(parameters.values())).annotation
+    except Exception:  # noqa: BLE001 - an annotation may be any code
+        hint = inspect.Parameter.empty
+    if hint is inspect.Parameter.empty:
+        return ()
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
 async def fire(

@@ -12,6 +12,7 @@ from concurrent import futures
 from concurrent.futures import Future
 from contextlib import aclosing, closing, suppress
 from dataclasses import replace
+from functools import cached_property
 from itertools import takewhile
 from typing import Any
 
@@ -21,7 +22,9 @@ from runner.definition.registry import Registry
 from runner.errors import NotFoundError, ResponseError, RunnerError, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
+from runner.execution.nodes import with_events
 from runner.execution.results import GraphResult, graph_result
+from runner.hooks import Callback, HookEvent, HookRegistry
 from runner.operations.answers import apply_decisions
 from runner.records import codec
 from runner.records.interrupts import Decision, ReceiptStatus, answers_from, is_answers
@@ -110,7 +113,7 @@ class Graph:
 
     def __init__(self, definition: Definition, store: Store | None = None) -> None:
         """Make a graph from its definition; use GraphBuilder.build() instead."""
-        self.definition = definition
+        self._definition = definition
         self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
         self._engine: Engine | None = None
@@ -118,9 +121,39 @@ class Graph:
         self._lock = threading.Lock()
 
     @property
+    def definition(self) -> Definition:
+        """The graph as it was declared, with hidden nodes for the events of the graph."""
+        return with_events(self._definition) if "hooks" in vars(self) else self._definition
+
+    @definition.setter
+    def definition(self, definition: Definition) -> None:
+        self._definition = definition
+
+    @property
     def id(self) -> str:
         """The graph's name."""
-        return self.definition.id
+        return self._definition.id
+
+    @cached_property
+    def hooks(self) -> HookRegistry:
+        """Callbacks for runs that start from now on, called after those of the hook providers."""
+        hooks = HookRegistry()
+        self._definition = replace(self._definition, hooks=(*self._definition.hooks, hooks))
+        return hooks
+
+    def add_hook(
+        self,
+        callback: Callback,
+        event_type: type[HookEvent] | Sequence[type[HookEvent]] | None = None,
+        *,
+        order: int = 0,
+    ) -> None:
+        """Call `callback(event)` at events of a type, as `HookRegistry.add_callback` does.
+
+        Raises:
+            DefinitionError: a type isn't an event, or the callback can't be called.
+        """
+        self.hooks.add_callback(event_type, callback, order=order)
 
     def draw(self, form: str = "text") -> str:
         """Draw the graph as "text", "svg" or "mermaid".

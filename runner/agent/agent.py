@@ -35,9 +35,10 @@ from runner.agent.machine.state import AgentState, PassStage, open_questions, wa
 from runner.agent.models.port import Model
 from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool, abandon_calls
+from runner.agent.tool_caller import ToolCaller
 from runner.agent.tools import tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
-from runner.hooks import HookProvider, HookRegistry
+from runner.hooks import Callback, HookEvent, HookProvider, HookRegistry
 from runner.records import codec, failures
 from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
@@ -74,7 +75,7 @@ class Agent:
         model: Model | None = None,
         tools: Iterable[Any] = (),
         system_prompt: str | list[dict[str, Any]] | None = None,
-        hooks: Iterable[HookProvider] = (),
+        hooks: Iterable[HookProvider | Callback] = (),
         *,
         state: Mapping[str, Any] | None = None,
         messages: list[dict[str, Any]] | None = None,
@@ -132,6 +133,45 @@ class Agent:
     def config(self) -> AgentConfig:
         """The agent's configuration."""
         return self._config
+
+    @property
+    def system_prompt(self) -> str | list[dict[str, Any]] | None:
+        """The system prompt; it may be replaced between two calls."""
+        return self._config.system_prompt
+
+    @system_prompt.setter
+    def system_prompt(self, prompt: str | list[dict[str, Any]] | None) -> None:
+        self._config = replace(self._config, system_prompt=prompt)
+
+    @property
+    def tool_names(self) -> list[str]:
+        """The names of the tools."""
+        output = self._config.definition.structured
+        return [name for name in self._config.tools if name != output]
+
+    @property
+    def tool(self) -> ToolCaller:
+        """The tools as functions: `clerk.tool.look_up(order=7)` returns the result of a call."""
+        return ToolCaller(
+            self._config,
+            lambda prompt, config: async_loop.run(
+                self._direct_calls.invoke(prompt, {}, config)
+            ),
+        )
+
+    def add_hook(
+        self,
+        callback: Callback,
+        event_type: type[HookEvent] | Sequence[type[HookEvent]] | None = None,
+        *,
+        order: int = 0,
+    ) -> None:
+        """Call `callback(event)` at events of a type, as `HookRegistry.add_callback` does.
+
+        Raises:
+            DefinitionError: a type isn't an event, or the callback can't be called.
+        """
+        self.hooks.add_callback(event_type, callback, order=order)
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:
         """Make this agent a tool; its interrupts are passed up to the agent that calls it.

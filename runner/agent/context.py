@@ -5,12 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Unpack
+from typing import Any, Generic, Unpack
+
+from typing_extensions import TypeVar
 
 from runner.records import codec
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, InterruptOptions, usual_dropped
+
+_Agent = TypeVar("_Agent", default=Any)
 
 
 class UserState:
@@ -71,7 +75,7 @@ class AgentView:
         return messages
 
 
-class ToolContext:
+class ToolContext(Generic[_Agent]):
     """Context of a tool call. `attempt` counts retries, not resumes.
 
     `idempotency_key` is the same string at every start of this attempt, also after a crash or an
@@ -147,6 +151,17 @@ class ToolContext:
 
 
 @dataclass
+class AgentMetrics:
+    """Metrics of one invocation; Strands counts an agent's whole life, and times its calls, too."""
+
+    accumulated_usage: dict[str, int]
+
+    def get_summary(self) -> dict[str, Any]:
+        """Return the metrics as a dict."""
+        return asdict(self)
+
+
+@dataclass
 class AgentResult:
     """Result of an agent's invocation.
 
@@ -161,6 +176,13 @@ class AgentResult:
     state: dict[str, Any] = field(default_factory=dict)
     usage: dict[str, int] = field(default_factory=dict)
     structured_output: Any = None
+
+    @property
+    def metrics(self) -> AgentMetrics:
+        """The usage in the shape of Strands."""
+        return AgentMetrics(
+            {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0, **self.usage}
+        )
 
     def __str__(self) -> str:
         """Return the open questions, or the structured output as JSON, or the text."""

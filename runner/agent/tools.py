@@ -43,6 +43,10 @@ from runner.records.codec import JSON
 from runner.records.interrupts import Judge
 
 CONTEXT_PARAMETER = "tool_context"
+AGENT = re.compile(
+    r"(<class '|(typing\.)?Optional\[)?[\w.<>]*(\bAny|Agent|AgentView)('>|\])?( \| None)?"
+)
+"""An annotation that means an agent, as text."""
 STATUSES = frozenset({"success", "error"})
 BLOCKS = frozenset({"text", "json", "image", "document", "video"})
 
@@ -110,7 +114,8 @@ class FunctionTool(Generic[Parameters, Returned]):
                 f"a tool can't be called {self.tool_name!r}: use letters, digits, _ and -."
             )
         self._context = _context_parameter(function, context)
-        skip = (*_self_parameter(function), *filter(None, [self._context]))
+        self._agent = _agent_parameter(function)
+        skip = (*_self_parameter(function), *filter(None, [self._context, self._agent]))
         self._signature = Signature(function, skip, is_open=schema is not None)
         self._has_schema = schema is not None
         docstring = inspect.getdoc(function) or ""
@@ -157,6 +162,8 @@ class FunctionTool(Generic[Parameters, Returned]):
             pydantic.ValidationError: the input doesn't fit the schema.
         """
         arguments = self._signature.arguments(_object(tool_input))
+        if self._agent:
+            arguments[self._agent] = context.agent
         if self._context:
             arguments[self._context] = context
         call: Callable[..., Any] = self
@@ -174,7 +181,7 @@ class FunctionTool(Generic[Parameters, Returned]):
             DefinitionError: the function needs a context and `tool_context` isn't given.
         """
         context = kwargs.get(CONTEXT_PARAMETER)
-        if self._context and not isinstance(context, ToolContext):
+        if (self._context or self._agent) and not isinstance(context, ToolContext):
             raise DefinitionError(
                 f"tool {self.tool_name} needs a ToolContext: pass it as tool_context."
             )
@@ -319,6 +326,16 @@ def _context_parameter(function: Callable[..., Any], context: object) -> str | N
             f"{function.__qualname__} takes no {name!r}; add the parameter for the context."
         )
     return name
+
+
+def _agent_parameter(function: Callable[..., Any]) -> str | None:
+    """Return `agent` if the parameter of that name is for the agent, by its type or without one."""
+    parameter = inspect.signature(function).parameters.get("agent")
+    if parameter is None:
+        return None
+    hint = parameter.annotation
+    is_agent = hint is parameter.empty or AGENT.fullmatch(str(hint))
+    return parameter.name if is_agent else None
 
 
 def _self_parameter(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -483,8 +500,10 @@ def replaced_result(value: Any, name: str) -> dict[str, JSON]:
 
 # -- a function's description for a model ------------------------------------------------------------
 
-SECTIONS = re.compile(
-    r"^\s*(#?\s*(Args|Arguments|Parameters|Params|Returns|Raises|Yields|Examples?|Notes?)\s*:|:\w+)",
+PARAMETERS = re.compile(
+    r"\A#?[ \t]*(?:Args|Arguments|Parameters|Params)[ \t]*:(?:\n.+)*|"  # loses its indentation
+    r"^([ \t]*)(?:#?[ \t]*(?:Args|Arguments|Parameters|Params)[ \t]*:[ \t]*|:(?:param|type)\b.*)$"
+    r"(?:\n(?:\1[ \t]+\S.*|[ \t]*)$)*\n?",
     re.MULTILINE,
 )
 GOOGLE = re.compile(r"^\s*#?\s*(?:Args|Arguments|Parameters|Params)\s*:\s*$")
@@ -674,9 +693,8 @@ def _close(schema: Any) -> None:
 
 
 def description_of(docstring: str) -> str:
-    """Return the part of a docstring before its sections."""
-    section = SECTIONS.search(docstring)
-    return (docstring[: section.start()] if section else docstring).strip()
+    """Return a docstring without its parameters, which the schema describes."""
+    return PARAMETERS.sub("", docstring).strip()
 
 
 def _parameter_descriptions(docstring: str) -> dict[str, str]:

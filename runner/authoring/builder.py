@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
@@ -34,7 +35,7 @@ from runner.execution import map_nodes
 from runner.execution.conditions import GraphState
 from runner.execution.functions import function_node
 from runner.execution.nodes import with_events
-from runner.hooks import HookProvider
+from runner.hooks import Callback, HookProvider, HookRegistry
 from runner.limits.limit import Limit, check_limits
 from runner.local import Graph
 from runner.records.validation import similar
@@ -297,17 +298,15 @@ class GraphBuilder:
         self._limits = check_limits("the graph", limits)
         return self
 
-    def set_hook_providers(self, providers: list[Any]) -> GraphBuilder:
+    def set_hook_providers(self, providers: Sequence[HookProvider | Callback]) -> GraphBuilder:
         """Let these objects register callbacks for the graph's events, replacing earlier providers.
 
+        A function is the callback of the event in its annotation.
+
         Raises:
-            DefinitionError: a provider has no `register_hooks`.
+            DefinitionError: a provider has no `register_hooks`, and isn't such a function.
         """
-        for provider in providers:
-            if not isinstance(provider, HookProvider):
-                raise DefinitionError(
-                    f"{provider!r} has no register_hooks(registry, **kwargs)."
-                )
+        HookRegistry([hook for hook in providers if not isinstance(hook, HookProvider)])
         return self._set("hooks", tuple(providers))
 
     def set_graph_id(self, graph_id: str) -> GraphBuilder:
@@ -372,7 +371,13 @@ class GraphBuilder:
             for name, node in self._nodes.items()
         }
         definition = Definition(self._id, nodes, edges, entries, **self._settings)
-        topology(definition)  # refuses loops that overlap
+        loops = topology(definition).loops  # refuses loops that overlap
+        if loops and not (definition.max_node_executions or definition.execution_timeout):
+            warnings.warn(
+                f"the loop that begins at node {loops[0].header!r} is unbounded: only a condition ends it. "
+                "Call set_max_node_executions or set_execution_timeout, so that it ends in any case.",
+                stacklevel=2,
+            )
         check_rules(definition, definition.id or "this one")
         check_sums(definition)
         return Graph(with_events(definition), self._store)

@@ -32,7 +32,12 @@ from runner.records.validation import similar
 class HasDefinition(Protocol):
     """A built graph."""
 
-    definition: Definition
+    @property
+    def definition(self) -> Definition:
+        """The graph as it was declared."""
+
+    @definition.setter
+    def definition(self, definition: Definition) -> None: ...
 
 
 @immutable

@@ -87,7 +87,7 @@ ABANDON_WITHIN = 60.0
 def with_events(definition: Definition) -> Definition:
     """Add the hidden nodes that a graph's hook providers and tools need."""
     registry = HookRegistry(definition.hooks)
-    if registry.callbacks_for(BeforeGraphEvent):
+    if registry.callbacks_for(BeforeGraphEvent) and BEFORE_GRAPH not in definition.nodes:
         entry_edges = tuple(EdgeSpec(BEFORE_GRAPH, entry) for entry in definition.entries)
         definition = replace(
             definition,

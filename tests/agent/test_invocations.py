@@ -87,6 +87,39 @@ def test_answers_that_cannot_be_used_change_nothing(wrong: Any) -> None:
     ]
 
 
+def test_a_tool_called_by_name_may_ask() -> None:
+    """The call waits in the agent, whose next answer ends it; until then no tool can be called."""
+    agent = Agent("clerk", ScriptedModel(["unused"]), [ask])
+
+    with pytest.raises(UsageError, match="stopped with 'interrupt'"):
+        agent.tool.ask()
+    with pytest.raises(ResponseError):
+        agent.tool.ask()
+    (question,) = agent([]).interrupts
+    result = agent([answer(question.id, "yes")])
+
+    assert str(result).strip() == "agent.tool.ask was called."
+    assert "yes" in str(agent.messages[-2])
+
+
+def test_the_system_prompt_may_be_replaced() -> None:
+    """The next call gets the new one."""
+    prompts: list[str | None] = []
+
+    class Listens(ScriptedModel):
+        async def stream(self, messages, tool_specs=None, system_prompt=None, **options):  # type: ignore[no-untyped-def]
+            prompts.append(system_prompt)
+            async for chunk in super().stream(messages):
+                yield chunk
+
+    agent = Agent("clerk", Listens(["hi"]), system_prompt="Be brief.")
+    agent("one")
+    agent.system_prompt = f"{agent.system_prompt} Be kind."
+    agent("two")
+
+    assert prompts == ["Be brief.", "Be brief. Be kind."]
+
+
 def test_answers_are_refused_where_nothing_was_asked() -> None:
     """An answer to a finished agent is an error, so a second delivery can't run anything."""
     agent = asking()

@@ -26,6 +26,10 @@ class Size(Enum):
     LARGE = "large"
 
 
+class MyAgent(Agent):
+    """An agent of another class."""
+
+
 class Address(pydantic.BaseModel):
     """A place."""
 
@@ -76,12 +80,16 @@ def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
 
         Returns:
             What was found.
+
+        Example:
+            find("storks")
         """
         return f"{query} {limit} {kind}"
 
     assert find.tool_spec == {
         "name": "find",
-        "description": "Find things.\n\nLooks everywhere.",
+        "description": "Find things.\n\nLooks everywhere.\n\nReturns:\n    What was found.\n\n"
+        'Example:\n    find("storks")',
         "inputSchema": {
             "json": {
                 "type": "object",
@@ -111,6 +119,30 @@ def test_the_schema_comes_from_hints_and_a_google_docstring() -> None:
     assert run_tool(find, query="q")["content"] == [{"text": "q 10 a"}]
 
 
+def test_a_docstring_of_parameters_alone_leaves_the_name() -> None:
+    """Python takes the indentation from the lines after the first, so the section ends at a blank line."""
+
+    @tool
+    def find(query: str) -> str:
+        """Args:
+            query: what to look for.
+
+        Returns:
+            What was found.
+        """
+        return query
+
+    @tool
+    def seek(query: str) -> str:
+        """Args:
+        query: what to look for.
+        """
+        return query
+
+    assert find.tool_spec["description"] == "Returns:\n    What was found."
+    assert seek.tool_spec["description"] == "seek"
+
+
 def test_a_sphinx_docstring_and_annotated_words_are_read_too() -> None:
     """`:param name:` and `Annotated[..., "words"]` describe parameters."""
 
@@ -124,7 +156,7 @@ def test_a_sphinx_docstring_and_annotated_words_are_read_too() -> None:
         return where + how
 
     properties = go.tool_spec["inputSchema"]["json"]["properties"]
-    assert go.tool_spec["description"] == "Go somewhere."
+    assert go.tool_spec["description"] == "Go somewhere.\n\n:returns: nothing"
     assert properties["where"]["description"] == "the place"
     assert properties["how"]["description"] == "the means"
 
@@ -249,6 +281,36 @@ def test_name_description_schema_and_context_can_be_given() -> None:
         "inputSchema": {"json": schema},
     }
     assert run_tool(_shout, word="hi")["content"] == [{"text": "HI shout a 1"}]
+
+
+@pytest.mark.parametrize(
+    ("hint", "is_sent"),
+    [
+        (None, False),
+        (Any, False),
+        ("Any", False),
+        (Agent, False),
+        ("Agent | None", False),
+        ("AgentView", False),
+        (str, True),
+        ("dict[str, Any]", True),
+        (MyAgent, False),
+        (Agent | None, False),
+        (Literal["Agent"], True),
+        (Annotated[str, "the name of the Agent"], True),
+    ],
+)
+def test_a_parameter_for_the_agent_is_not_sent(hint: Any, is_sent: bool) -> None:
+    """A parameter `agent` without a type or with an agent's is filled in; of another, it is the model's."""
+
+    def hire(agent: Any) -> str:
+        return str(getattr(agent, "name", agent))
+
+    hire.__annotations__ = {"agent": hint} if hint is not None else {}
+
+    assert ("agent" in tool(hire).tool_spec["inputSchema"]["json"]["properties"]) == is_sent
+    if not is_sent:
+        assert run_tool(tool(hire))["content"] == [{"text": "a"}]
 
 
 @pytest.mark.parametrize(

@@ -353,6 +353,31 @@ def test_nodes_without_any_edge_all_start():
     assert builder.build().definition.entries == ("a", "b")
 
 
+@pytest.mark.parametrize("bound", ["max_node_executions", "execution_timeout", None])
+def test_only_a_loop_without_a_bound_warns(bound, recwarn):
+    """The warning names the line that calls `build`, as in Strands; a graph without loops needs no bound."""
+    builder = two()
+    builder.add_edge("clerk", "boss")
+    builder.build()
+    builder.add_edge("boss", "clerk", lambda state: False)
+    builder.set_entry_point("clerk")
+    if bound:
+        getattr(builder, f"set_{bound}")(10)
+        builder.build()
+        assert not recwarn.list
+    else:
+        with pytest.warns(UserWarning, match="begins at node 'clerk' is unbounded") as warned:
+            builder.build()
+        assert (warned[0].filename, len(warned)) == (__file__, 1)
+        assert not recwarn.list
+
+
+def test_a_definition_error_is_a_value_error():
+    """Programs written for Strands catch ValueError around the builder."""
+    with pytest.raises(ValueError, match="at least one node"):
+        GraphBuilder().build()
+
+
 def test_hook_providers_register_hooks():
     """An object that can't register callbacks is refused when it is given."""
     with pytest.raises(DefinitionError, match="has no register_hooks"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import GraphBuilder, Status
+from runner.definition.registry import Registry
 from runner.errors import DefinitionError
 from runner.hooks import AfterGraphEvent, BeforeGraphEvent
 
@@ -65,6 +66,21 @@ def test_before_graph_asks_ahead_of_every_node():
     assert list(second.results) == ["a", "b"]
     assert second.results["a"].output == {"task": "task", "inputs": {}}
     assert seen == [("task", "yes")]
+
+
+def test_a_built_graph_takes_callbacks_for_its_next_run():
+    """They are called after those of the providers, and in the run that a registered graph starts, too."""
+    called = []
+    graph = build(echo, before=lambda event: called.append("provider")).build()
+    graph("first")
+    graph.add_hook(lambda event: called.append("before"), BeforeGraphEvent)
+    graph.hooks.add_callback(AfterGraphEvent, lambda event: called.append("after"))
+    graph("second")
+
+    assert called == ["provider", "provider", "before", "after"]
+    registry = Registry()
+    registry.add("late", lambda: graph)
+    assert list(registry.find("late").definition.nodes) == ["@before", "a", "@after"]
 
 
 def test_after_graph_sees_the_result_and_keeps_the_run_open():
