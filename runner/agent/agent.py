@@ -151,7 +151,7 @@ class Agent:
 
     @property
     def tool(self) -> ToolCaller:
-        """The tools as functions: `agent.tool.look_up(order=7)` returns the result of a call."""
+        """The tools as functions: `clerk.tool.look_up(order=7)` returns the result of a call."""
         return ToolCaller(
             self._config,
             lambda prompt, config: async_loop.run(

@@ -1,4 +1,4 @@
-"""Direct calls of an agent's tools, as in `agent.tool.look_up(order=7)`.
+"""Direct calls of an agent's tools, as in `clerk.tool.look_up(order=7)`.
 
 A call is an invocation whose model calls the tool once: hooks, approvals and the conversation see
 it like any other.

@@ -69,10 +69,8 @@ def sections(message) -> list[str]:
 
 
 def visits(state, node: str) -> int:
-    """Count a node's visits: Strands shows a condition the order of all, here a result has its number."""
-    if hasattr(state, "execution_order"):
-        return sum(executed.node_id == node for executed in state.execution_order)
-    return state.results[node].visit if node in state.results else 0
+    """Count the completed visits of a node; the order of Strands has node objects."""
+    return sum(getattr(run, "node_id", run) == node for run in state.execution_order)
 
 
 # -- which nodes run, and when ---------------------------------------------------------------------------
