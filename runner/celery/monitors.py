@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 from celery.events import EventDispatcher
-from kombu.asynchronous import get_event_loop
 from kombu.utils.json import dumps
 
 from runner.celery.shutdown import stopping
@@ -42,6 +41,8 @@ class HeardDispatcher(EventDispatcher):
         collect = on_send_buffered and self._flush_later
         super().__init__(*args, on_send_buffered=collect, **options)
         self._flush_soon, self._is_due = on_send_buffered, False
+        # The consumer's: kombu forgets the process's event loop at a reconnection.
+        self._hub = on_send_buffered and on_send_buffered.__self__.hub
         self._is_heard, self._known_until = False, 0.0
 
     def send(self, type: str, *args: Any, **fields: Any) -> None:  # noqa: A002 - Celery's name
@@ -75,10 +76,7 @@ class HeardDispatcher(EventDispatcher):
             self._flush_soon()  # the event loop may end sooner
         elif not self._is_due:
             self._is_due = True
-            get_event_loop().call_soon(self._set_timer)
-
-    def _set_timer(self) -> None:
-        get_event_loop().call_later(COLLECTED_FOR, self._flush_collected)
+            self._hub.call_soon(self._hub.call_later, COLLECTED_FOR, self._flush_collected)
 
     def _flush_collected(self) -> None:
         self._is_due = False

@@ -112,6 +112,40 @@ def test_a_monitor_that_starts_later_gets_every_event(empty_site):
     assert seen == [(kind, task) for task in tasks for kind in kinds]
 
 
+@pytest.mark.slow
+def test_a_monitor_gets_every_event_after_a_reconnection(empty_site):
+    """The worker has lost its connections to the broker once: its nodes and their events go on as before."""
+    empty_site.ready(1)
+    (worker,) = empty_site.workers
+    connected = worker.output().count("Connected to")
+    empty_site.redis.client_kill_filter(_type="normal", skipme=True)
+    wait_until(lambda: worker.output().count("Connected to") > connected, "it is back")
+    with following(empty_site) as state:
+        run = empty_site.client.start("chain", "go")
+        assert run.wait(60).status is Status.COMPLETED
+        tasks = [f"{run.id}.{node}.1.1" for node in "abc"]
+        wait_until(
+            lambda: (
+                [getattr(state.tasks.get(task), "state", "") for task in tasks]
+                == ["SUCCESS"] * 3
+            ),
+            "the monitor knows",
+        )
+
+
+def test_a_task_s_event_waits_while_the_worker_closes_its_connection(empty_site):
+    """A node on a thread goes on meanwhile; an error would leave its message neither done nor returned."""
+    app = Celery("worker", broker=as_broker(empty_site.url), set_as_current=False)
+    connection = app.connection_for_write()
+    dispatcher = app.subclass_with_self(HeardDispatcher)(connection, buffer_group=["task"])
+    dispatcher.send("worker-online")
+    connection.close()
+    dispatcher.send("task-started", uuid="1")
+
+    assert [event["uuid"] for event in dispatcher._group_buffer["task"]] == ["1"]
+    app.close()
+
+
 @pytest.fixture(scope="module")
 def monitor(sites):
     """What a monitor of the worker of threads knows."""
