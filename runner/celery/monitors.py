@@ -57,7 +57,7 @@ class HeardDispatcher(EventDispatcher):
             self._known_until = time.monotonic() + KNOWN_FOR
             try:
                 self._is_heard = self._has_listeners()
-            except (*self.connection.connection_errors, *self.connection.channel_errors):
+            except Exception:  # noqa: BLE001 - a closed channel raises AttributeError
                 self._is_heard = True  # Celery keeps events until the broker is back
         if self._is_heard or not type.startswith("task-"):
             super().send(type, *args, **fields)

@@ -13,7 +13,7 @@ from celery.events.state import State
 from runner import Status
 from runner.celery.application import make_app
 from runner.celery.doorbells import CeleryDispatcher
-from runner.celery.monitors import KNOWN_FOR, NO_EVENTS
+from runner.celery.monitors import KNOWN_FOR, NO_EVENTS, HeardDispatcher
 from runner.settings import Settings, as_broker
 from runner.store.interface import Doorbell
 from tests.waiting import wait_until
