@@ -476,7 +476,7 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
                 break
             try:
                 self.become(task_id, claim, runtime)
-                if not isinstance(consumer.pool, (solo.TaskPool, thread.TaskPool)):
+                if type(consumer.pool) not in {solo.TaskPool, thread.TaskPool}:
                     consumer.on_task_request(self)
                     return
                 if (state.revoked or state.revoked_stamps) and self.revoked():

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import redis
 from celery import current_task, signals
+from celery.concurrency import thread
 
 from runner import graph
 from runner.celery.inline_continuation import CLAIMED
@@ -47,6 +48,15 @@ def failed(task_id, **_):
 @signals.task_postrun.connect
 def ended(task_id, **_):
     say("postrun", task_id)
+
+
+class ListingPool(thread.TaskPool):
+    """A user's own pool, which does something for each task."""
+
+    def on_apply(self, target, args, *others, **options):
+        with store() as client:
+            client.rpush("applied", args[1])
+        return super().on_apply(target, args, *others, **options)
 
 
 def note(ctx):

@@ -172,6 +172,22 @@ def test_a_row_goes_on_while_a_slot_is_free(staying_sites, pool):
     assert [came for _, came in tasks(site, run)] == ["fetched"] + ["stayed"] * (LENGTH - 1)
 
 
+def test_a_pool_of_the_user_s_gets_every_node(empty_site):
+    """It may prepare a thread for each task, so no node passes it by; rows go on."""
+    pool = "tests.celery.staying_graphs:ListingPool"
+    empty_site.add("custom", slots=2, CELERY_CUSTOM_WORKER_POOL=pool, **GRAPHS)
+    ready(empty_site)
+    run = empty_site.client.start("gates", "go")
+    for node in "ab":
+        open_gate(empty_site, run, node)
+    assert run.wait(60).status is Status.COMPLETED
+
+    applied = [task.decode() for task in empty_site.redis.lrange("applied", 0, -1)]
+    ids = [f"{run.id}.{node}.1.1" for node in "abc"]
+    assert [task for task in applied if run.id in task] == ids
+    assert [came for _, came in tasks(empty_site, run)] == ["fetched", "stayed", "stayed"]
+
+
 def test_each_node_is_a_task_of_its_own_with_all_its_events(place):
     """A monitor, and the log, show each node received, started and done, in order, after the task before."""
     with following(place, Recording) as state:
