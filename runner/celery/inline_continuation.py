@@ -477,6 +477,7 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
             try:
                 self.become(task_id, claim, runtime)
                 if type(consumer.pool) not in {solo.TaskPool, thread.TaskPool}:
+                    state.active_requests.discard(self)  # until the pool starts it
                     consumer.on_task_request(self)
                     return
                 if (state.revoked or state.revoked_stamps) and self.revoked():
@@ -486,6 +487,8 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
                     "node.not_started: %s goes to the queue instead; please report this.",
                     task_id,
                 )
+                if self.id != task_id:
+                    _unused_claims.append((task_id, claim))
                 state.task_ready(self)
                 self.acknowledge()
                 return

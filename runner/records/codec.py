@@ -107,12 +107,12 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
     """Pack a value; append to `special` every value whose plain form differs."""
     if (type(value) is str and value.isascii()) or value is None or isinstance(value, bool):
         return value  # most values are ASCII texts: the fast path
-    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
-        return value
     if depth > MAX_DEPTH:
         raise UnstorableError(
             f"{_path_text(path)} is nested deeper than {MAX_DEPTH} levels; store a flatter value."
         )
+    if type(value) is int and -MAX_INTEGER <= value <= MAX_INTEGER:
+        return value
     if isinstance(value, (str, int, float)):
         return _pack_scalar(value, path)
     if isinstance(value, (list, tuple)):

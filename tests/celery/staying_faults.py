@@ -18,12 +18,23 @@ def _forbid_beginning():
     inline_continuation.permission()[0] = 0
 
 
+def _stumble(*_):
+    """Fail once before anything has changed."""
+    inline_continuation.ContinuingRequest.become = BECOME
+    raise RuntimeError("stumbled")
+
+
+BECOME = inline_continuation.ContinuingRequest.become
+
+
 def __getattr__(name):
     """Return the app of this name: one fault each, in the worker that asks for it."""
-    if name != "dies":
+    if name in {"forgets", "starts_late"}:
         heartbeat.forbid_continuing = _forbid_beginning
     if name == "dies":
         inline_continuation.ContinuingRequest.become = _die
+    elif name == "stumbles":
+        inline_continuation.ContinuingRequest.become = _stumble
     elif name == "forgets":
         heartbeat.take_unused = lambda **_: []
     elif name == "starts_late":

@@ -482,6 +482,16 @@ def test_a_worker_that_dies_between_two_nodes_loses_none(empty_site):
     assert result.results["b"].attempts == 2
 
 
+def test_a_node_that_can_not_continue_goes_to_the_queue(empty_site):
+    """An error before its task begins costs neither the lease nor an attempt."""
+    empty_site.add(slots=1, app="tests.celery.staying_faults:stumbles", **GRAPHS).wait_ready()
+    result = empty_site.client.start("short", "go").wait(MARGIN)
+
+    assert result.status is Status.COMPLETED
+    assert result.results["b"].attempts == 1
+    assert "node.not_started" in empty_site.workers[0].output()
+
+
 def test_where_claims_are_not_returned_a_stop_costs_a_lease(empty_site):
     """Control: a stopping worker that forgets what its nodes have claimed."""
     stopping = empty_site.add(

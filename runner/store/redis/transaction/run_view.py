@@ -434,7 +434,8 @@ class RunInTransaction:
         pairs: list[str | bytes] = []
         for index, row in enumerate(rows, start):
             pairs += (f"{node}.{visit}.{index}", row)
-        self.write_set.command("HSET", f"{self.key}:f", *pairs)
+        if pairs:
+            self.write_set.command("HSET", f"{self.key}:f", *pairs)
 
     def check_size(self, growth: int, most: int) -> None:
         """Refuse bytes for which there is no room; a stopping run accepts all bytes of its nodes.
