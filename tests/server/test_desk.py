@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 import time
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from html import unescape
+from types import SimpleNamespace
 
 import pytest
 
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
 from runner.server.access import Person
+from runner.server.pages.amounts import amount_of
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
@@ -299,6 +302,24 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
         assert page.locator("tbody tr").count() == 2
         page.close()
     assert not seen
+
+
+@pytest.mark.parametrize(
+    ("arguments", "amount"),
+    [
+        ({"amount": 120, "currency": "EUR"}, (Decimal(120), "EUR")),
+        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"total_costs": 0.1, "currency": "E\u202eUR" * 9}, (Decimal("0.1"), r"E\u202eURE\u")),
+        ({"coffee": 2, "summary": 3, "subtotals": 4, "costly": 5}, None),
+        ({"amount": "1e1000000"}, None),
+        ({"amount": "NaN"}, None),
+        ({"amount": True}, None),
+        ({"amount": ["1"]}, None),
+    ],
+)
+def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
+    """Its currency is shown as any text; what is no number, or has more digits than money, has no sum."""
+    assert amount_of(SimpleNamespace(action={"args": arguments})) == amount
 
 
 @pytest.mark.slow

@@ -6,11 +6,17 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 
 from runner.operations.questions import QuestionView
+from runner.records.shown_text import shown
 
-AMOUNT = re.compile("amount|total|sum|price|cost|fee", re.IGNORECASE)
+AMOUNT = re.compile(
+    "(?:^|_)(?:amount|total|sum|price|cost|fee)s?(?:_|$)|Amount|Total|Price|Cost|Fee"
+)
+"""Names of amounts, also in camelCase; not parts of other words, such as "coffee" and "summary"."""
+
+LARGEST = 10**15
 
 
 def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
@@ -18,10 +24,10 @@ def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
     args = (question.action or {}).get("args") or {}
     for name, value in args.items():
         if AMOUNT.search(name) and not isinstance(value, bool):
-            with suppress(InvalidOperation):
+            with suppress(ArithmeticError):
                 amount = Decimal(str(value))
-                if amount.is_finite():
-                    return amount, str(args.get("currency", ""))
+                if amount.is_finite() and abs(amount) < LARGEST:
+                    return amount, shown(str(args.get("currency", "")))[:12]
     return None
 
 
