@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from datetime import UTC, date, datetime, time
 from typing import Annotated, Any
 
 from fastapi import Form, Request
@@ -20,6 +21,7 @@ from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
+from runner.server.problems import Problem
 
 INPUTS = {"date": "date", "email": "email", "uri": "url"}
 """Inputs for the formats of texts; none for times, since JSON Schema's have an offset and HTML's don't."""
@@ -213,6 +215,19 @@ def json_text(value: Any) -> str:
     return "".join(
         char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
     )
+
+
+def end_of_day(day: str) -> int:
+    """Return the last ms of a day (UTC) that a form names.
+
+    Raises:
+        Problem: it isn't a date.
+    """
+    try:
+        moment = datetime.combine(date.fromisoformat(day), time.max, UTC)
+    except ValueError as error:
+        raise Problem(422, f"{day!r:.40} is not a day. Nothing was stored.") from error
+    return round(moment.timestamp() * 1000)
 
 
 def line_ends(text: str) -> str:

@@ -110,6 +110,28 @@ def test_a_loan_ends_at_its_time_at_the_api(desk):
     assert desk.http.post(path, json={**body, "until": end}).json()["status"] == "accepted"
 
 
+def test_a_loan_ends_with_a_day_on_the_page(desk):
+    """The day is optional; a day that isn't one, or is past, is refused and nobody gets the vote."""
+    first, second = (desk.start("ana").interrupts()[0] for _ in range(2))
+    tomorrow = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 86_400))
+    as_ana(desk)
+    for day in ("soon", "2020-01-01", "2999-01-01"):
+        assert send(desk, f"/q/{first.id}/delegate", to="ben", until=day).status_code in {
+            409,
+            422,
+        }
+    assert send(desk, f"/q/{first.id}/delegate", to="ben", until=tomorrow).status_code == 303
+    assert send(desk, f"/q/{second.id}/delegate", to="ben", until="").status_code == 303
+    texts = [desk.http.get(f"/q/{item.id}", headers=HTML).text for item in (first, second)]
+    assert ["in the place of ana until" in text for text in texts] == [True, False]
+    desk.as_role("operator", "viewer", name="ops")
+    form = {"to": "eva", "reason": "ana is ill"}
+    path = f"/q/{second.id}/reassign"
+    assert send(desk, path, **form, until="2020-01-01").status_code in {409, 422}
+    assert send(desk, path, **form, until=tomorrow).status_code == 303
+    assert "until" in desk.http.get(f"/q/{second.id}", headers=HTML).text
+
+
 def test_an_absence_begins_and_ends_on_its_page(desk):
     """With a day and one's groups; only one's own can be ended."""
     as_ana(desk)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, date, datetime
-from datetime import time as clock
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request, Response
@@ -14,10 +12,10 @@ from runner.approvals.votes import absences, end_absence
 from runner.operations.questions import away_view
 from runner.server.access import Known, Person, Signs
 from runner.server.deciding import absence_message, be_away
+from runner.server.forms import end_of_day
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText
-from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
 router = APIRouter(include_in_schema=False)
@@ -47,7 +45,7 @@ def begin(
     options: dict[str, Any] = {
         "to": to,
         "since": begins,
-        "until": _end_of(until),
+        "until": end_of_day(until),
         "only": only or (),
     }
     signature = proof_of({"proof": proof})
@@ -65,14 +63,6 @@ def end(request: Request, person: Signs, services: Served) -> Response:
     """End the person's absence."""
     end_absence(services.client.engine, person.principal, person.principal.key)
     return back(request, "/absences")
-
-
-def _end_of(day: str) -> int:
-    try:
-        moment = datetime.combine(date.fromisoformat(day), clock.max, UTC)
-    except ValueError as error:
-        raise Problem(422, f"{day!r:.40} is not a day. Nothing was stored.") from error
-    return round(moment.timestamp() * 1000)
 
 
 def _page(

@@ -14,7 +14,7 @@ from runner.records.shown_text import shown
 AMOUNT = re.compile(
     "(?:^|_)(?:amount|total|sum|price|cost|fee)s?(?:_|$)|Amount|Total|Price|Cost|Fee"
 )
-"""Names of amounts, also in camelCase; not parts of other words, such as "coffee" and "summary"."""
+"""Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
 LARGEST = 10**15
 

@@ -56,6 +56,7 @@ from runner.server.forms import (
     edit_of,
     edit_schema,
     edit_texts,
+    end_of_day,
     fields_of,
     fields_sent,
     is_blank,
@@ -160,10 +161,16 @@ def reassign(
     to: Typed = "",
     reason: Typed = "",
     instead_of: Typed = "",
+    until: Typed = "",
 ) -> Response:
     """Have another person decide a question."""
     receipt = services.client.reassign(
-        question_id, to=to, reason=reason, instead_of=instead_of or None, by=person.principal
+        question_id,
+        to=to,
+        reason=reason,
+        instead_of=instead_of or None,
+        until=end_of_day(until) if until else None,
+        by=person.principal,
     )
     if receipt.status is ReceiptStatus.ACCEPTED:
         return back(request, f"/q/{quote(question_id)}{list_suffix(request)}")
@@ -179,6 +186,7 @@ def act(
     services: Served,
     comment: Typed = "",
     to: Typed = "",
+    until: Typed = "",
     shown: FormText = "",
     digest: FormText = "",
     proof: FormText = "",
@@ -188,13 +196,13 @@ def act(
         "claim": {"ttl": CLAIMED},
         "release": {},
         "comment": {"comment": comment},
-        "delegate": {"to": to},
+        "delegate": {"to": to, "until": end_of_day(until) if until else None},
         "withdraw_vote": {},
     }
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     arguments = {"shown_at": shown_at_of(request, person, shown, digest), **options[action]}
-    form = {"comment": comment, "to": to, "shown": shown, "digest": digest}
+    form = {"comment": comment, "to": to, "until": until, "shown": shown, "digest": digest}
     signature = proof_of({PROOF: proof})
     question = services.client.interrupt(question_id)
     if signature is None and (keys := _own_keys(request, services, person, question)):
