@@ -71,10 +71,13 @@ def interrupts() -> None:
     "--since",
     metavar="TIME",
     callback=to_ms,
-    help="Closed at this time or later: 2h or 7d ago, or RFC 3339.",
+    help="Closed at this time or later: 2h or 7d ago, or RFC 3339 (default: any).",
 )
 @click.option(
-    "--until", metavar="TIME", callback=to_ms, help="Closed before this time; see --since."
+    "--until",
+    metavar="TIME",
+    callback=to_ms,
+    help="Closed before this time; see --since (default: any).",
 )
 @click.option(
     "--run",

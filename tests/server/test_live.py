@@ -40,7 +40,7 @@ def without_parts(redis_url):
     (question,) = bare.start("approval").interrupts()
     bare.client.run(question.run_id).cancel("over")
     paths = {
-        "question": f"/q/{question.id}",
+        "question": f"/q/{question.id}?tab=all",
         "run": f"/runs/{run.id}?tab=task",
         "inbox": "/inbox",
         "home": "/",
