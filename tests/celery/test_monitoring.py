@@ -316,9 +316,9 @@ def test_a_task_names_the_one_that_rang_for_it(threads, monitor):
 
 
 @pytest.mark.slow
-def test_a_doorbell_that_rings_again_ends_once(sites):
+def test_a_doorbell_that_rings_again_ends_once(threads):
     """A monitor sees two starts under one id, and counts nodes by their one success."""
-    site, kinds = sites["threads"], []
+    site, kinds = threads, []
 
     class Recording(State):
         """Celery's state of tasks, with the kind and the task of each event."""
