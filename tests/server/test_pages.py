@@ -973,7 +973,7 @@ def test_a_question_has_its_case(redis_url):
     nodes = {"clerk": agent, "ask": lambda ctx: ctx.interrupt("pay?")}
     site = Site(redis_url, {"agent": lambda: wired(nodes, "clerk ask").build()})
     pages = {}
-    for task in ("How much for A-7?", "x" * 300_000 + " the end"):
+    for task in ("How much for A-7?", "x" * 300_000 + " the last word"):
         (question,) = site.start("agent", task).interrupts()
         pages[task] = site.http.get(f"/q/{question.id}", headers=HTML).text
     short, long = pages.values()
@@ -986,7 +986,7 @@ def test_a_question_has_its_case(redis_url):
         0,
     ]
     assert ("This is not all" in short, "This is not all" in long) == (False, True)
-    assert (len(long) < len(short) + 40_000, "the end" in long) == (True, False)
+    assert (len(long) < len(short) + 40_000, "the last word" in long) == (True, False)
     assert "came late" not in site.http.get(f"/q/{question.id}", headers=HTML).text
 
 
