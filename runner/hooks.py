@@ -269,8 +269,8 @@ class HookRegistry:
             event_type, callback = None, event_type
         if not callable(callback):
             raise DefinitionError(f"the callback {callback!r} can't be called.")
-        given = _annotated(callback) if event_type is None else event_type
-        listed = given if isinstance(given, Sequence) else (given,)
+        event_types = _annotated(callback) if event_type is None else event_type
+        listed = event_types if isinstance(event_types, Sequence) else (event_types,)
         kinds = tuple(get_origin(kind) or kind for kind in listed)
         for kind in kinds or (None,):
             if not (isinstance(kind, type) and issubclass(kind, HookEvent)):

@@ -10,8 +10,8 @@ On every pool the value of a Celery task reaches its request, so a task uses its
 visit its settle has claimed. A thread's slot and a solo worker run it at once. A claim that does not
 start is returned to the queue; if the worker dies, the lease runs out.
 
-A child of a prefork pool begins the task itself and says so to the main process, which then sets
-Celery's time limits anew. While `Permission` denies it, the main process gives the task to the pool.
+A child of a prefork pool begins the task itself and says so to the main process, which then starts
+Celery's time limits again. While `Permission` denies it, the main process gives the task to the pool.
 """
 
 from __future__ import annotations
@@ -397,8 +397,10 @@ def continue_inline(task: Any, app: Any, consumer: Any, **options: Any) -> Calla
     def handle_doorbell(message: Any, body: Any, *callbacks: Any) -> Any:
         if is_able and body is None:
             budget = (MAX_NODES - 1, time.monotonic() + MAX_SECONDS, permission()[1])
-            others = {name: message.headers[name] for name in message.headers.keys() - KNOWN}
-            message.headers = {"headers": others, **message.headers, BUDGET: budget}
+            own_headers = {
+                name: message.headers[name] for name in message.headers.keys() - KNOWN
+            }
+            message.headers = {"headers": own_headers, **message.headers, BUDGET: budget}
         return handle(message, body, *callbacks)
 
     return handle_doorbell

@@ -1,6 +1,6 @@
 """Celery's task events, which a worker on Redis publishes only while a monitor such as Flower listens.
 
-Redis drops an event that nobody has subscribed to, but making and publishing it costs as much as
+Redis drops an event without subscribers, but making and publishing it costs as much as
 running a short node. PUBLISH returns its number of subscribers, so an empty message tells whether
 there are any.
 """
@@ -46,7 +46,7 @@ class HeardDispatcher(EventDispatcher):
         self._is_heard, self._known_until = False, 0.0
 
     def send(self, type: str, *args: Any, **fields: Any) -> None:  # noqa: A002 - Celery's name
-        """Send an event, unless it is a task's and nobody listens."""
+        """Send an event, unless it is a task's and no monitor listens."""
         if not type.startswith("task-"):
             self._known_until = 0.0  # a monitor that gets this event also gets the next task's
             if type == "worker-offline" and stopping():

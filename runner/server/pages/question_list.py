@@ -154,11 +154,11 @@ class Place:
     """The place of a question in the list that its page was opened from.
 
     `next` is the question to go on with, on the page of the list that `onward` addresses; both questions are
-    None if no other is left. `left` is the number of the others, in words.
+    None if no other is left. `remaining` is the number of the others, in words.
     """
 
     address: str
-    left: str
+    remaining: str
     next: QuestionView | None
     onward: str
     previous: QuestionView | None
@@ -180,14 +180,14 @@ def place_of(
     here = position(question)
     predecessors = [item for item in page if position(item) < here]
     successors = [item for item in page if position(item) > here]
-    left = f"{len(predecessors) + len(successors)}{' or more' if page.next else ''}"
+    remaining = f"{len(predecessors) + len(successors)}{' or more' if page.next else ''}"
     if page.next and not successors:
         questions = replace(questions, cursor=page.next)
         successors = [*questions.load(services, person)]
     neighbours = [*successors, *predecessors]
     return Place(
         address,
-        left,
+        remaining,
         seen_by(person, neighbours[0]) if neighbours else None,
         questions.address,
         seen_by(person, predecessors[-1]) if predecessors else None,
