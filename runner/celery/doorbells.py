@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from celery import Celery
@@ -112,6 +113,7 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
     )
 
 
+@lru_cache(1_000)
 def visit_of(task_id: str) -> tuple[str, str, int, int]:
     """Parse `run.node.visit.attempt`; the node's id may hold dots.
 

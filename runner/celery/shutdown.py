@@ -111,7 +111,10 @@ def stop_softly() -> None:
 
 def stopping() -> bool:
     """Return whether this process is a worker that must stop."""
-    return _soft.is_set() or _is_set(state.should_stop) or _is_set(state.should_terminate)
+    stop, end = state.should_stop, state.should_terminate
+    return _soft.is_set() or not (
+        (stop is None or stop is False) and (end is None or end is False)
+    )
 
 
 def _is_set(flag: object) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field, replace
+from functools import lru_cache
 from typing import Any
 
 from runner.approvals.policies import Policy
@@ -56,6 +57,7 @@ def item_id(node: str, index: int) -> str:
     return f"{node}[{index}]"
 
 
+@lru_cache(10_000)
 def map_of(node: str) -> str:
     """Return the map that an item belongs to; "" for a node that isn't an item."""
     return node[: node.rindex("[")] if node.endswith("]") else ""
@@ -66,6 +68,7 @@ def index_of(node: str) -> int | None:
     return int(node[node.rindex("[") + 1 : -1]) if node.endswith("]") else None
 
 
+@lru_cache(10_000)
 def shape_name(node: str) -> str:
     """Return the node's name in the topology: items share the entry `M[]` of their map."""
     return node[: node.rindex("[")] + BRACKETS if node.endswith("]") else node
