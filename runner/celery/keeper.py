@@ -104,6 +104,10 @@ def main(name: str, level: str) -> int:
         check_archive(settings_of(app))
         check_audit(settings_of(app))
         load_graphs(settings_of(app))
+    except (ModuleNotFoundError, AttributeError) as error:
+        sys.exit(
+            f"The keeper did not start: {error}. Name the app as for `celery -A`, not {name!r}."
+        )
     except RunnerError as error:
         sys.exit(f"The keeper did not start: {error}")
     return Keeper(app).run()

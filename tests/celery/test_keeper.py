@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 
 import amqp
@@ -253,3 +254,13 @@ def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, 
     empty_site.ready(1, RUNNER_BROKER_URL=rabbit.url)
     wait_until(lambda: empty_site.client.run(run.run_id).interrupts(), "the question is asked")
     wait_until(lambda: channel.basic_get(notices, no_ack=True), "a notice is published")
+
+
+@pytest.mark.parametrize("app", ["no_such_module:app", "runner.celery:no_app"])
+def test_a_keeper_without_its_app_says_so(app):
+    command = [sys.executable, "-m", "runner.cli", "keeper", "--app", app]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert "did not start" in ended.stderr
+    assert app in ended.stderr
+    assert "Traceback" not in ended.stderr
