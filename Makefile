@@ -21,20 +21,22 @@ ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,sla
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client mcp-kit run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help agui-client mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
+install: $(STAMP) ## Make the environment of PY and DEPS, as each of these does where it is missing
+
 run: $(RUN)/.installed ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
 	$(RUN)/bin/python -m examples.release $(if $(PORT),--port $(PORT))
 
-# Few quick tests wait; of the others many wait for processes: three at once on two cores.
+# Few quick tests wait; of the others many wait for processes: three or four at once on two cores.
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, with FULL=1 all but the slow tests; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
 	$(BIN)/pytest -q $(if $(FULL),-n 3 --hypothesis-profile full,-n 2 --hypothesis-profile quick) --dist loadfile --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 3 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)
+	$(BIN)/pytest -q -n 4 --dist loadfile --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties
@@ -46,7 +48,7 @@ chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
 
 chaos-sample: $(STAMP) ## Run one fault of every kind
-	$(BIN)/pytest -q -n 2 --dist loadfile -m sample tests/chaos $(ARGS)
+	$(BIN)/pytest -q -n 3 --dist loadfile -m sample tests/chaos $(ARGS)
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
@@ -66,8 +68,8 @@ test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the rando
 check: $(STAMP) ## Check format, lint, types, import contracts, and the structure's figures
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
+	@# Each takes one processor.
+	$(BIN)/pyright & $(BIN)/mypy; code=$$?; wait $$! && exit $$code
 	$(BIN)/lint-imports
 	$(BIN)/python docs/internals/house.py
 
