@@ -48,7 +48,7 @@ chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
 
 chaos-sample: $(STAMP) ## Run one fault of every kind
-	$(BIN)/pytest -q -n 3 --dist loadfile -m sample tests/chaos $(ARGS)
+	$(BIN)/pytest -q -n 4 --dist loadfile -m sample tests/chaos $(ARGS)
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
