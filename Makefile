@@ -2,44 +2,41 @@
 #
 # PY is an interpreter, or a version: PY=3.12 is that of PATH or of pyenv. DEPS is which versions of the
 # dependencies: pinned (requirements/dev.txt), newest, or lowest (those that pyproject.toml names). Each version
-# of Python or of the dependencies has an environment for itself. What is pinned is complete, so nothing is resolved:
-# pip 23 takes the index's newest version for `coverage[toml]`, which has no pin, and refuses it once there is a newer one.
+# of Python or of the dependencies has an environment for itself, which requirements/install makes.
 PY ?=
 DEPS ?= pinned
 UV ?= $(shell command -v uv || command -v $(CURDIR)/$(BIN)/uv)
-PYTHON = $(if $(filter 3.%,$(PY)),$(FOUND),$(or $(PY),python3))
-FOUND = $(shell for each in python$(PY) $$(ls -d "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$(PY).*/bin/python 2>/dev/null | sort -rV); \
-	do "$$each" -c '' 2>/dev/null && { command -v "$$each"; break; }; done)
-VENV := .venv$(if $(filter 3.%,$(PY)),-$(PY))$(if $(filter-out pinned,$(DEPS)),-$(DEPS))
+SUFFIX := $(if $(filter 3.%,$(PY)),-$(PY))
+VENV := .venv$(SUFFIX)$(if $(filter-out pinned,$(DEPS)),-$(DEPS))
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+RUN := .venv-run$(SUFFIX)
 PEERS := build/peers
 OLDEST_REDIS := build/redis-6.2/bin/redis-server
 CORE := tests/agent tests/cli tests/server tests/tour
 COMMA := ,
 ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,slack,sqs,strands
-VERSIONS_pinned := --no-deps --require-hashes --requirement requirements/dev.txt
-VERSIONS_newest := --upgrade --editable '.[$(ALL)]'
-VERSIONS_lowest := --upgrade --resolution lowest-direct --editable '.[dev,embedded]'
 
 # Tests start dozens of processes: without cached bytecode each would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client mcp-kit run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help agui-client mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(STAMP) ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
-	$(BIN)/python -m examples.release $(if $(PORT),--port $(PORT))
+install: $(STAMP) ## Make the environment of PY and DEPS, as each of these does where it is missing
 
-# Few quick tests wait; of the others many wait for processes: three at once on two cores.
+run: $(RUN)/.installed ## Run the release example on a real worker, to the end; PORT=8080 shows it in the browser
+	$(RUN)/bin/python -m examples.release $(if $(PORT),--port $(PORT))
+
+# Few quick tests wait; of the others many wait for processes: three or four at once on two cores.
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, with FULL=1 all but the slow tests; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
 	$(BIN)/pytest -q $(if $(FULL),-n 3 --hypothesis-profile full,-n 2 --hypothesis-profile quick) --dist loadfile --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 3 --dist loadfile -m "slow and not chaos and not planted" $(ARGS)
+	$(BIN)/pytest -q -n 4 --dist loadfile --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties
@@ -51,7 +48,7 @@ chaos: $(STAMP) ## Run every real fault and its control; takes minutes
 	$(BIN)/pytest -q -n 2 --dist loadfile -m chaos tests/chaos
 
 chaos-sample: $(STAMP) ## Run one fault of every kind
-	$(BIN)/pytest -q -n 2 --dist loadfile -m sample tests/chaos $(ARGS)
+	$(BIN)/pytest -q -n 4 --dist loadfile -m sample tests/chaos $(ARGS)
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
@@ -71,8 +68,8 @@ test-all: $(STAMP) ## Run every test, the slow ones too, and ten times the rando
 check: $(STAMP) ## Check format, lint, types, import contracts, and the structure's figures
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/pyright
+	@# Each takes one processor.
+	$(BIN)/pyright & $(BIN)/mypy; code=$$?; wait $$! && exit $$code
 	$(BIN)/lint-imports
 	$(BIN)/python docs/internals/house.py
 
@@ -100,10 +97,12 @@ format: $(STAMP) ## Format the code and apply the fixes of ruff
 
 COMPILE = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate
 
-update: $(STAMP) ## Compile the newest versions into requirements: everything, the image, and the image's build
+update: $(STAMP) ## Compile the newest versions into requirements: everything, the image, the example, and the image's build
 	@$(COMPILE) --upgrade $(foreach each,$(subst $(COMMA), ,$(ALL)),--extra $(each)) --output-file requirements/dev.txt pyproject.toml
 	@$(COMPILE) --constraint requirements/dev.txt --extra audit --extra calendars --extra flower --extra server \
 		--output-file requirements/image.txt pyproject.toml
+	@printf 'build\neditables\nhatchling\nhypothesis\npytest\npytest-timeout\n' | $(COMPILE) --constraint requirements/dev.txt \
+		--extra embedded --extra server --output-file requirements/run.txt pyproject.toml -
 	@echo hatchling | $(COMPILE) --constraint requirements/dev.txt --output-file requirements/build.txt -
 
 bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=threads] [ROUNDS=2] [SIZES=0,1000]
@@ -111,7 +110,7 @@ bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=t
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZES),--sizes $(SIZES))
 
 bench-peers: $(STAMP) ## The same against LangGraph, DBOS, Restate and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
-	@[ -x $(PEERS)/bin/python ] || $(PYTHON) -m venv $(PEERS)
+	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)
 	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers/requirements.txt
 	@npm install --silent --no-audit --no-fund --prefix $(PEERS) @restatedev/restate-server@1.7 || true
 	$(BIN)/python -m bench.peers --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
@@ -131,27 +130,8 @@ clean: ## Remove the virtual environment and everything made
 	rm -rf .venv .venv-* build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# uv is quicker where it is on PATH, and never needed for what is pinned. The stamp is touched last, so that an
-# installation that was cut short is done again. Without build isolation: the build backend is pinned, too.
 $(STAMP): pyproject.toml requirements/dev.txt
-	@if [ -z '$(PYTHON)' ]; then \
-		echo "Python $(PY) is neither on PATH nor among pyenv's versions, so nothing was installed." >&2; \
-		echo "Install it, or name an interpreter: make PY=/path/to/python $(MAKECMDGOALS)" >&2; exit 1; fi
-	@if [ -n '$(UV)' ]; then \
-		echo "Installing into $(VENV) with uv."; \
-		[ -x $(BIN)/python ] || $(UV) venv --quiet --python '$(if $(PY),$(PYTHON),>=3.11,<3.15)' $(VENV) || exit 1; \
-		$(UV) pip install --quiet --compile-bytecode --python $(BIN)/python $(VERSIONS_$(DEPS)) || exit 1; \
-		$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable . || exit 1; \
-	else \
-		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 15))' 2>/dev/null || { \
-			echo "$(PYTHON) is not Python 3.11, 3.12, 3.13 or 3.14, so nothing was installed." >&2; \
-			echo "Install one of them, or name it: make PY=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }; \
-		$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
-			echo "$(PYTHON) can't make virtual environments, so nothing was installed." >&2; \
-			echo "On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; \
-		echo "Installing into $(VENV); the first time takes a minute or two."; \
-		[ -x $(BIN)/pip ] || $(PYTHON) -m venv $(VENV) || exit 1; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(VERSIONS_$(DEPS)) || exit 1; \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . || exit 1; \
-	fi
-	@touch $@
+	@UV='$(UV)' EXTRAS='$(ALL)' requirements/install $(VENV) $(DEPS) '$(PY)'
+
+$(RUN)/.installed: pyproject.toml requirements/run.txt
+	@UV='$(UV)' requirements/install $(RUN) run '$(PY)'

@@ -123,3 +123,17 @@ def test_every_test_states_its_promise():
     ]
 
     assert silent == []
+
+
+def test_slow_tests_are_in_modules_that_say_so():
+    """`pytest_ignore_collect` knows modules with slow tests by words: the mark, or these two that set it."""
+    elsewhere = {
+        path.stem
+        for path in files("tests", suffixes={".py"})
+        if not path.name.startswith("test_") and "pytest.mark.slow" in path.read_text()
+    }
+
+    assert elsewhere == {"adapter_contract", "conftest"}
+    conftest = (ROOT / "tests" / "conftest.py").read_text()
+    assert "slow|any_store|adapter_contract" in conftest
+    assert conftest.count("pytest.mark.slow") == 1

@@ -72,20 +72,21 @@ def test_what_pinned_versions_need_is_pinned():
 
 def test_pinned_versions_have_hashes_and_no_addresses():
     """Requirements name versions and hashes, and no package index, which each machine has its own."""
-    for path in (ROOT / "requirements").iterdir():
+    for path in (ROOT / "requirements").glob("*.txt"):
         pins = path.read_text()
 
         assert [line for line in pins.splitlines() if not LINE.fullmatch(line)] == []
         assert pins.count("==") <= pins.count("--hash=")
 
 
-def test_the_image_has_the_versions_that_are_tested():
-    """What the image installs is a part of requirements/dev.txt, which the tests run with."""
+@pytest.mark.parametrize("name", ["image", "run"])
+def test_what_users_install_is_what_is_tested(name):
+    """The image and `make run` install a part of requirements/dev.txt, which the tests run with."""
     tested = set(PINNED.findall(PINS))
-    image = PINNED.findall((ROOT / "requirements" / "image.txt").read_text())
+    installed = PINNED.findall((ROOT / "requirements" / f"{name}.txt").read_text())
 
-    assert len(image) < len(tested) / 2
-    assert set(image) <= tested
+    assert 0 < len(installed) < len(tested) / 2
+    assert set(installed) <= tested
 
 
 def test_each_python_that_is_claimed_is_tested():

@@ -124,7 +124,7 @@ class Project:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -207,7 +207,7 @@ def lines_of(page: Path) -> set[str]:
     found = re.findall(
         r"pip\s+install\s+([^\n`#)]*celery-graph-runner[^\n`#)]*)", page.read_text()
     )
-    lines = {line.replace('"', "'").replace("'./celery", "'celery") for line in found}
+    lines = {line.strip().replace('"', "'").replace("'./celery", "'celery") for line in found}
     return {line for line in lines if "./" not in line and "$" not in line}
 
 

@@ -41,6 +41,7 @@ def note(name: str, what: str, *facts: object) -> None:
 def wait_at_gate(name: str) -> None:
     with store() as client:
         pause = threading.Event()
+        client.set(f"at-gate:{name}", 1)
         for _ in range(GATE_SECONDS * 20):
             if client.exists(f"gate:{name}"):
                 return

@@ -36,7 +36,7 @@ def shop_site(empty_site):
 
 def open_shop(site, app=PLAIN, slots=2):
     """Start a worker of the shop, and wait until it takes tasks."""
-    worker = site.add(slots=slots, app=app, **GRAPHS)
+    worker = site.add(slots=slots, app=app, forked=app is WITH_OURS, **GRAPHS)
     wait_until(lambda: " ready." in worker.output(), "the shop's worker is ready", seconds=BOOT)
     return worker
 

@@ -23,6 +23,7 @@ def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path
         pool,
         slots=1,
         app="tests.celery.tracked:app",
+        forked=False,  # Sentry's SDK replaces functions of Celery before others import them.
         RUNNER_GRAPHS="tests.celery.tracked",
         SENTRY_FILE=str(events),
     )

@@ -19,6 +19,7 @@ def named(worker) -> str:
     return f"{worker.log.stem}@{socket.gethostname()}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_a_lost_worker_is_named_by_events_and_log(empty_site, pool):
     """The survivor warns of worker, node and run; the events name both; control: nothing before."""

@@ -11,12 +11,14 @@ from pathlib import Path
 import redis
 from celery import Celery
 from celery.app.control import Control
+from kombu import pools
 
 from runner import Client
 from runner.definition.registry import Registry
 from runner.dev.supervised_process import SupervisedProcess
 from runner.settings import as_broker
 from runner.store.redis.store import RedisStore
+from tests.celery.warm_process import ForkedProcess
 from tests.waiting import wait_until
 
 LEASE = 2.0
@@ -50,23 +52,17 @@ class Worker:
         *,
         settings: Mapping[str, str],
         app: str,
+        forked: bool = True,
     ) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "celery",
-            "--app",
-            app,
-            "worker",
-            "--loglevel",
-            "info",
-            *options,
-        ]
+        words = ["--app", app, "worker", "--loglevel", "info", *options]
+        words += ["--hostname", f"{log.stem}@%h"]
         self.log = log
         environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
-        self._guard = SupervisedProcess(
-            [*command, "--hostname", f"{log.stem}@%h"], log=log, environment=environment
-        )
+        if forked and not {"LD_PRELOAD", "CELERY_CUSTOM_WORKER_POOL"} & settings.keys():
+            self._guard = ForkedProcess(words, log=log, environment=environment)
+        else:
+            command = [sys.executable, "-m", "celery", *words]
+            self._guard = SupervisedProcess(command, log=log, environment=environment)
 
     @property
     def pid(self) -> int:
@@ -117,15 +113,22 @@ class Site:
         app: str = "runner.celery:app",
         queues: str = "",
         options: Sequence[str] = (),
+        *,
+        forked: bool = True,
         **settings: str,
     ) -> Worker:
-        """Start a worker; `wait_ready` says when it takes work. Without slots it has its defaults."""
+        """Start a worker; `wait_ready` says when it takes work. Without slots it has its defaults.
+
+        A fork has the library imported; an app that doesn't import it needs a program of its own.
+        """
         self._started += 1
         words = ["--pool", pool, "--concurrency", str(slots)] if slots else []
         words += [*(["--queues", queues] if queues else []), *options]
         log = self.folder / f"{pool}{self._started}.log"
         log.touch()
-        self.workers.append(Worker(self.url, log, words, settings=settings, app=app))
+        self.workers.append(
+            Worker(self.url, log, words, settings=settings, app=app, forked=forked)
+        )
         return self.workers[-1]
 
     def ready(self, count: int = 1, **settings: str) -> None:
@@ -199,6 +202,7 @@ class Databases:
         url = self._url.replace("db=0", f"db={number}")
         with redis.Redis.from_url(url) as client:
             client.flushdb()
+        pools.reset()  # An earlier test may have ended the connections that kombu keeps.
         self._given.append(Site(url, self._folders.mktemp(f"site{number}-"), number))
         return self._given[-1]
 

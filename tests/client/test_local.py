@@ -240,6 +240,7 @@ def test_invocation_state_may_be_positional():
     assert asyncio.run(graph.invoke_async("task", {"n": 2})).results["a"].output == {"n": 2}
 
 
+@pytest.mark.full
 def test_a_loop_that_nothing_ends_fails_in_process():
     """After 1,000 executions of nodes, unless it has a limit; other loops have no such bound."""
 

@@ -30,7 +30,7 @@ EVERYTHING = RunQuery()
 HOUR = 3_600_000
 
 
-@pytest.fixture(params=["folder", "postgres"])
+@pytest.fixture(params=["folder", pytest.param("postgres", marks=pytest.mark.full)])
 def place(request, tmp_path):
     if request.param == "folder":
         return str(tmp_path / "archive")
@@ -415,6 +415,7 @@ def test_a_url_that_can_not_be_read_is_refused_without_its_password():
 
 
 @pytest.mark.full
+@pytest.mark.full
 def test_columns_can_be_queried(postgres, made):
     """The table has columns for queries of one's own, and the export as JSONB."""
     import psycopg
@@ -430,6 +431,7 @@ def test_columns_can_be_queried(postgres, made):
     assert rows == [(run["run_id"], run["graph"], "completed", 12)]
 
 
+@pytest.mark.full
 def test_a_writer_needs_no_right_to_make_tables(postgres, made):
     """Where the table is there, a user that may only insert, update and select can archive."""
     import psycopg
@@ -451,6 +453,7 @@ def test_a_writer_needs_no_right_to_make_tables(postgres, made):
         connection.execute("DROP ROLE clerk")
 
 
+@pytest.mark.full
 def test_a_batch_is_written_whole_or_not_at_all(postgres, made):
     """Where one run of a batch can't be written, none is: the batch is written again."""
     archive = open_archive(postgres.url)

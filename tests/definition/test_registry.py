@@ -270,6 +270,7 @@ def test_a_graph_that_can_t_be_built_is_named_with_the_line(module):
     assert str(refused.value).endswith(" (graphs_of_a_test_0.py, line 4).")
 
 
+@pytest.mark.full
 def test_a_module_may_import_the_models_of_a_django_project(tmp_path):
     """Programs that Celery doesn't start set Django up, as its workers do; control: not without settings."""
     app = tmp_path / "stock"

@@ -16,9 +16,9 @@ from celery import current_app
 import runner.approvals
 from runner.approvals.directory import directory
 from runner.cli import program
-from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import registry
 from runner.settings import Settings, as_broker
+from tests.celery.workers import Worker
 from tests.docs import blocks, provider
 from tests.integrations import openai_server
 
@@ -107,20 +107,21 @@ def worker(modules, app, folder):
         "PYTHONPATH": os.pathsep.join(
             [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
         ),
-        "RUNNER_SWEEP_INTERVAL": "0.5",
     }
-    if not app:
-        with worker_process(settings, concurrency=8) as started:
-            yield started
-        return
+    log = folder / "worker.log"
+    log.touch()
     before = current_app._get_current_object()
-    options = ["--pool", "threads", "--concurrency", "8", "--loglevel", "info"]
-    command = [sys.executable, "-m", "celery", "--app", app, "worker", *options]
-    started = WorkerProcess(command, folder / "worker.log", settings)
+    started = Worker(
+        os.environ["RUNNER_REDIS_URL"],
+        log,
+        ["--pool", "threads", "--concurrency", "8"],
+        settings=settings,
+        app=app or "runner.celery:app",
+    )
     try:
         yield started
     finally:
-        started.stop()
+        started.end()
         before.set_current()
 
 

@@ -209,6 +209,7 @@ def test_moved_runs_fit_their_history(store_server):
     assert sum(counts) > len(counts) / 4
 
 
+@pytest.mark.full
 def test_a_move_that_forgets_results_is_found(store_server, monkeypatch):
     """The control: where results aren't moved with their nodes, some run doesn't fit its history."""
     migration = MigrationPlanner.migration

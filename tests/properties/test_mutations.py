@@ -33,8 +33,8 @@ SAMPLES = (
 
 
 def copy_of_runner(folder: Path) -> Path:
-    """Copy the library into a folder of its own."""
-    shutil.copytree(HERE, folder / "runner", ignore=shutil.ignore_patterns("__pycache__"))
+    """Copy the library, and what is compiled of it, into a folder of its own."""
+    shutil.copytree(HERE, folder / "runner")
     return folder
 
 

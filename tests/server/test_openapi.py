@@ -30,7 +30,7 @@ STREAM = "GET /v1/events"
 
 pytestmark = pytest.mark.full
 
-EXAMPLES = 20
+EXAMPLES = 12
 
 CHECKED = [
     not_a_server_error,

@@ -165,6 +165,7 @@ def test_no_route_shows_a_payload(site):
     assert unasked == {"POST /v1/runs/{run_id}:migrate"}  # it takes a graph that has changed
 
 
+@pytest.mark.full
 def test_without_the_redaction_the_secret_is_found(site, monkeypatch):
     """The control."""
     monkeypatch.setattr(answers, "bare", lambda record: record)

@@ -177,7 +177,7 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
     assert error.startswith("I12: ")
 
 
-@pytest.mark.parametrize("seed", KEYED[3:7])
+@pytest.mark.parametrize("seed", KEYED[3:5])
 def test_runs_of_a_key_keep_every_promise(seed, redis_url):
     """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
     holds(seed, on_redis(redis_url), keyed)
@@ -337,6 +337,7 @@ CAUGHT_AT = {
     "LastFirst": 2,
     "LongDelay": 12,
     "NoPause": 4,
+    "StartsHeld": 33,
 }
 """Where to look first; every seed of the suite is looked at in the end."""
 
@@ -403,6 +404,7 @@ def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
     assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("saboteur", sabotage.OF_RECOVERY, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url):
     """Without it some seed with retries and forks breaks a promise."""

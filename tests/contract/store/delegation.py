@@ -459,6 +459,7 @@ class DelegationContract:
         assert bells == ["m.1.1"]
         assert worker.claim(run_id, "m").map == MapRecord(1)
 
+    @pytest.mark.full
     @pytest.mark.scripts
     def test_a_long_list_is_begun_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """No step begins more than some hundred items; time begins the rest, and a repeat changes nothing."""
@@ -473,6 +474,7 @@ class DelegationContract:
         assert worker.claim(run_id, "m[1200]").task == 1200
         assert self._map(worker, run_id) == MapRecord(1, 1201, 1201, active=1201)
 
+    @pytest.mark.full
     def test_a_stopped_map_cancels_in_slices(self, worker: ManualWorker, store: Store) -> None:
         """A stop cancels some hundred idle items at once; time cancels the rest, and then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(), *range(700))

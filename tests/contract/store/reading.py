@@ -221,6 +221,7 @@ class ReadingContract:
             store.do(EmitEvent(run_id, "progress", "a", 1, data))
         assert [event.data for event in store.events(run_id)[-6:]] == empty
 
+    @pytest.mark.full
     def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
         """Old events go, some thousands stay, and their numbers go on."""
         run_id = worker.start("a")

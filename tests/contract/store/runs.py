@@ -868,6 +868,7 @@ class RunContract:
 
         assert worker.statuses(run_id) == "failed: a failed, b cancelled"
 
+    @pytest.mark.full
     def test_many_waiting_nodes_are_cancelled_in_steps(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -886,6 +887,7 @@ class RunContract:
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
+    @pytest.mark.full
     def test_many_questions_are_withdrawn_in_steps(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -901,6 +903,7 @@ class RunContract:
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
         assert not worker.open()
 
+    @pytest.mark.full
     def test_a_stop_in_steps_reaches_items_of_maps(
         self, worker: ManualWorker, store: Store
     ) -> None:
