@@ -6,7 +6,7 @@ COPY requirements/build.txt requirements/image.txt requirements/
 RUN pip install --no-cache-dir --require-hashes --requirement requirements/build.txt
 RUN python -m venv /opt/runner
 RUN /opt/runner/bin/pip install --no-cache-dir --require-hashes --requirement requirements/image.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY runner runner
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir dist .
 RUN /opt/runner/bin/pip install --no-deps --no-index dist/*.whl

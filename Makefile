@@ -21,7 +21,7 @@ ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,sla
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist clean
+.PHONY: help agui-client mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist release-dry clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -125,6 +125,9 @@ dist: $(STAMP) ## Build the archives into dist, with the list of all that the wh
 	$(UV) pip install --quiet --python build/sbom dist/*.whl
 	$(UV) tool run --from 'cyclonedx-bom>=7.5,<8' cyclonedx-py environment --pyproject pyproject.toml --mc-type library \
 		--output-file dist/sbom.json build/sbom
+
+release-dry: dist ## Build all of a release into dist, as a tag does, and publish nothing: archives, SBOM, chart, the image's context, provenance
+	$(BIN)/python .ci/release.py
 
 clean: ## Remove the virtual environment and everything made
 	rm -rf .venv .venv-* build dist htmlcov .coverage .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

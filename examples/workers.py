@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from runner import Client
-from runner.cli.workers import worker_process
 from runner.dev.embedded import embedded_store
+from runner.dev.worker_process import worker_process
 
 
 @contextmanager

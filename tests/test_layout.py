@@ -37,6 +37,7 @@ IN_THE_ROOT = {
     "README.md",
     "SECURITY.md",
     "docker-compose.yml",
+    "hatch_build.py",
     "mkdocs.yml",
     "pyproject.toml",
     "requirements",

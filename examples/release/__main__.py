@@ -17,8 +17,8 @@ import click
 from examples.release.show import show
 from runner.cli.dev import start_server
 from runner.cli.exits import CommandError, Exit, command_error
-from runner.cli.workers import WorkerProcess, worker_process
 from runner.dev.embedded import embedded_store
+from runner.dev.worker_process import WorkerProcess, worker_process
 from runner.errors import RunnerError
 from runner.settings import Settings
 

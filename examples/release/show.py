@@ -13,7 +13,7 @@ from runner import Client, Run, Status
 from runner.cli.exits import CommandError, Exit
 from runner.cli.output import Output, compact, short
 from runner.cli.run_tree import draw, progress, until_idle, wall_clock
-from runner.cli.workers import WorkerProcess
+from runner.dev.worker_process import WorkerProcess
 from runner.operations.exports import plain
 from runner.operations.views import read_run
 from runner.records.interrupts import Interrupt

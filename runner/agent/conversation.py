@@ -20,7 +20,7 @@ from runner.agent.machine.state import (
 from runner.agent.machine.tool_calls import error_result
 from runner.errors import UsageError
 from runner.records import codec
-from runner.records.checkpoints import Remembered, Saved, Session
+from runner.records.checkpoints import Saved, Session, SessionUpdate
 from runner.records.codec import JSON, JSONObject
 
 ROLES = frozenset({"user", "assistant"})
@@ -124,7 +124,7 @@ def _unfinished_results(state: AgentState) -> list[JSON]:
 # -- its end -----------------------------------------------------------------------------------------
 
 
-def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembered | None]:
+def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, SessionUpdate | None]:
     """Return the checkpoint that a completed invocation leaves, and its addition to the session."""
     start = state.session
     if start is None:
@@ -140,4 +140,4 @@ def with_session(state: AgentState, checkpoint: Saved) -> tuple[Saved, Remembere
     closed_checkpoint = replace(
         checkpoint, messages=[*checkpoint.messages, *_unfinished_results(state)]
     )
-    return closed_checkpoint, Remembered(start.id, start.length, changes, deletions)
+    return closed_checkpoint, SessionUpdate(start.id, start.length, changes, deletions)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.keys import new_key, write_private
-from runner.audit.sealing import Sealing, Signer, Terms, read_signer, sealed, terms
+from runner.audit.sealing import (
+    Sealing,
+    SealingPolicy,
+    Signer,
+    read_signer,
+    sealed,
+    sealing_policy,
+)
 from runner.errors import UsageError, needs_extra
 from runner.immutable import immutable
 from runner.records.codec import JSON
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
 
 def export_lines(
     audit: AuditLog,
-    conditions: Terms,
+    conditions: SealingPolicy,
     run_id: str = "",
     votes_of: Callable[[Iterable[str]], Iterable[JSON]] | None = None,
 ) -> Iterator[str]:
@@ -154,7 +161,7 @@ def audit_of(shared: Shared, run_id: str) -> RunAudit:
     logs = shared.store.audit_logs
     log = logs[partition_of(run_id) % len(logs)]
     try:
-        conditions = replace(terms(shared.settings, shared.archive), signer=None)
+        conditions = replace(sealing_policy(shared.settings, shared.archive), signer=None)
         lines = list(export_lines(log, conditions, run_id))
     except UsageError as error:
         kept = (json.loads(text) for _, text in log.kept())

@@ -89,8 +89,8 @@ def read_signer(path: str, name: str) -> Signer:
 
 
 @immutable
-class Terms:
-    """Terms for signing and archiving the audit; times in ms. See the settings of the same names."""
+class SealingPolicy:
+    """The policy for signing and archiving the audit; times in ms. See the settings of the same names."""
 
     signer: Signer | None = None
     anchors: Sequence[Anchor] = ()
@@ -99,14 +99,14 @@ class Terms:
     archive: Archive | None = None
 
 
-def terms(settings: Settings, archive: Archive | None = None) -> Terms:
+def sealing_policy(settings: Settings, archive: Archive | None = None) -> SealingPolicy:
     """Read the settings of the audit.
 
     Raises:
         UsageError: the key or an anchor can't be used.
     """
     signer = read_signer(settings.audit_key, settings.namespace) if settings.audit_key else None
-    return Terms(
+    return SealingPolicy(
         signer,
         anchors(settings.audit_anchor),
         round(settings.audit_sign * 1000),
@@ -135,7 +135,7 @@ class Sealing:
     `problem` says why nothing is signed or anchored, or is "".
     """
 
-    def __init__(self, audit: AuditLog, conditions: Terms) -> None:
+    def __init__(self, audit: AuditLog, conditions: SealingPolicy) -> None:
         self._log, self._terms, self.problem = audit, conditions, ""
         self._idle_at: str | None = None
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from celery import bootsteps
 
-from runner.audit.sealing import Sealing, terms
+from runner.audit.sealing import Sealing, sealing_policy
 from runner.celery.config import settings_of
 from runner.celery.engines import connection_of, engine_of, pushes
 from runner.errors import RunnerError
@@ -180,7 +180,7 @@ def check_audit(settings: Settings) -> None:
         UsageError: the audit can't be signed or anchored so.
     """
     if settings.audit != "off":
-        terms(settings)
+        sealing_policy(settings)
 
 
 class Sealer:
@@ -197,7 +197,7 @@ class Sealer:
         self._sealing: list[Sealing] = []
         if settings.audit != "off":
             archive = open_archive(settings.archive) if settings.archive else None
-            conditions = terms(settings, archive)
+            conditions = sealing_policy(settings, archive)
             logs = cast("SharedStore", engine.store).audit_logs
             self._sealing = [Sealing(audit, conditions) for audit in logs]
 

@@ -1,6 +1,6 @@
 """Options and arguments that several commands share, and how their values are read.
 
-A unique prefix of an id is enough, and the shell completes it. A run's id begins with its partition and
+A unique prefix of an id is enough. A run's id begins with its partition and
 the time of its creation, so a prefix means a span of time, and only the runs of that span are read.
 A question's id begins with its run's id.
 """
@@ -17,19 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from runner.cli.exits import CommandError, Exit
 from runner.records.listings import id_span
 from runner.records.run import no_such_run
-from runner.records.run_ids import LETTERS, PARTITION_DIGITS
-from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from runner.client import Client
     from runner.records.interrupts import Interrupt
     from runner.records.listings import Page, RunSummary
-    from runner.store.archive.interface import Archive
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")
@@ -212,9 +208,6 @@ def read_pages(
 LIMIT = 2_000
 """Maximum number of runs of a span that are compared with a prefix."""
 
-OFFERED = 30
-"""The number of ids that the shell offers."""
-
 NAMED = 5
 """The number of ids that an error names when a prefix fits several."""
 
@@ -245,42 +238,8 @@ def full_interrupt_id(client: Client, text: str) -> str:
     return _only(names or [question.id for question in questions], text, "questions")
 
 
-def complete_run(
-    context: click.Context, _: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Offer the newest runs whose ids begin with this text, each with its graph and status."""
-    try:
-        runs = _runs(context.obj.client, incomplete, OFFERED)
-        return [
-            CompletionItem(run.run_id, help=one_line(f"{run.graph_id} {run.status}"))
-            for run in runs
-        ]
-    except Exception:  # noqa: BLE001 - a shell that completes shows no errors
-        return []
-
-
-def complete_interrupt(
-    context: click.Context, _: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """Offer the open questions whose ids begin with this text, each with its name and node."""
-    try:
-        client = context.obj.client
-        page = read_pages(
-            lambda number, after: client.interrupts(limit=number, cursor=after), LIMIT, None
-        )
-        questions = [question for question in page if question.id.startswith(incomplete)]
-        return [
-            CompletionItem(question.id, help=one_line(f"{question.name} of {question.node_id}"))
-            for question in questions[:OFFERED]
-        ]
-    except Exception:  # noqa: BLE001 - as above
-        return []
-
-
-run_argument = click.argument("run_id", metavar="RUN", shell_complete=complete_run)
-interrupt_argument = click.argument(
-    "interrupt_id", metavar="INTERRUPT", shell_complete=complete_interrupt
-)
+run_argument = click.argument("run_id", metavar="RUN")
+interrupt_argument = click.argument("interrupt_id", metavar="INTERRUPT")
 
 
 def _only(names: Sequence[str], text: str, kind: str) -> str:
@@ -295,24 +254,6 @@ def _only(names: Sequence[str], text: str, kind: str) -> str:
         )
     # If nothing fits, the command itself reports it.
     return names[0] if names else text
-
-
-def full_archived_id(archive: Archive, text: str) -> str:
-    """Return the id of the archived run that begins with this text, or the text, as `full_run_id` does.
-
-    Raises:
-        CommandError: several runs fit.
-    """
-    from runner.records.listings import RunQuery
-
-    span = id_span(text)
-    if span is None or len(text) == PARTITION_DIGITS + LETTERS:
-        return text
-    query = RunQuery(since=span[0], until=span[1])
-    page = read_pages(
-        lambda number, after: archive.runs(query, number, after or ""), LIMIT, None
-    )
-    return _only([run.run_id for run in page if run.run_id.startswith(text)], text, "runs")
 
 
 def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:

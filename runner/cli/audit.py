@@ -81,10 +81,10 @@ def export_audit(
     Without a terminal: file, run and lines, separated by tabs.
     """
     from runner.audit.files import export_lines
-    from runner.audit.sealing import terms
+    from runner.audit.sealing import sealing_policy
 
     log = _log(context, run_id, partition)
-    conditions = terms(context.settings, context.installation.archive)
+    conditions = sealing_policy(context.settings, context.installation.archive)
     log.note("exported", actor=context.user, outcome={"run": run_id})
     votes_of = functools.partial(_votes_of, context) if votes else None
     lines = export_lines(log, conditions, run_id, votes_of)

@@ -22,7 +22,7 @@ from runner.errors import MissingExtra
 from runner.immutable import immutable
 
 if TYPE_CHECKING:
-    from runner.cli.workers import WorkerProcess
+    from runner.dev.worker_process import WorkerProcess
 
 FOLDER = Path(".runner")
 POLL = 0.1
@@ -169,7 +169,7 @@ def _run_worker(
     url: str,
     options: tuple[int | None, int, bool, bool],
 ) -> int:
-    from runner.cli.workers import worker_process
+    from runner.dev.worker_process import worker_process
 
     concurrency, port, demo, opens = options
     output = context.output

@@ -80,18 +80,20 @@ def command_error(error: BaseException) -> CommandError:
 
 
 MOVED = {
-    "again": "POST /v1/runs/RUN:again",
-    "fork": "POST /v1/runs/RUN:fork",
-    "vote-all": "POST /v1/questions:vote",
-    "withdraw": "POST /v1/questions/ID:withdraw",
+    "again": "`runner api POST /v1/runs/RUN:again`",
+    "api": "`GET /v1/keys` of the server that has them",
+    "events": "`runner runs watch RUN`, or `runner api GET /v1/runs/RUN/events`",
+    "fork": "`runner api POST /v1/runs/RUN:fork`",
+    "vote-all": "`runner api POST /v1/questions:vote`",
+    "withdraw": "`runner api POST /v1/questions/ID:withdraw`",
 }
-"""Commands that are requests of the HTTP API now."""
+"""Commands that were removed, and what has taken their place."""
 
 
 def _help_hint(error: click.ClickException) -> str:
-    for name, request in MOVED.items():
+    for name, successor in MOVED.items():
         if error.message.startswith(f"No such command '{name}'"):
-            return f"Use `runner api {request}`."
+            return f"Use {successor}."
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path} --help`." if context is not None else ""
 

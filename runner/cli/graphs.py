@@ -9,18 +9,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import complete_run
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit
 from runner.immutable import immutable
 from runner.records.shown_text import shown
 
 if TYPE_CHECKING:
-    from rich.tree import Tree
-
     from runner.definition.registry import CompiledGraph
     from runner.operations.deploys import GraphCheck
-    from runner.operations.views import RunView
 
 
 @click.group()
@@ -117,10 +113,10 @@ class GraphView:
 def show(context: CommandContext, name: str) -> None:
     """Show the nodes and edges of a graph.
 
-    It is a graph of RUNNER_GRAPHS, as this folder has it. Without a terminal, tab-separated lines: each
-    node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is "all" if a
-    node waits for all its incoming edges, "any" if the first one is enough. The Celery workers of the
-    queue run the node. An edge of the kind "back" closes a loop.
+    It is a graph of RUNNER_GRAPHS, as this folder has it; `runner graphs draw` draws it. Tab-separated
+    lines: each node (node, id, kind, join, queue), then each edge (edge, source, target, kind). Join is
+    "all" if a node waits for all its incoming edges, "any" if the first one is enough. The Celery workers
+    of the queue run the node. An edge of the kind "back" closes a loop.
     """
     from runner.definition.registry import registry
 
@@ -128,7 +124,7 @@ def show(context: CommandContext, name: str) -> None:
     view = _view(registry.get(name))
     nodes = [("node", node.id, node.kind, node.join, node.queue) for node in view.nodes]
     edges = [("edge", edge.source, edge.target, edge.kind) for edge in view.edges]
-    context.output.present(view, lambda: context.output.show(_tree(view)), [*nodes, *edges])
+    context.output.write(view, [*nodes, *edges])
 
 
 def _view(plan: CompiledGraph) -> GraphView:
@@ -150,25 +146,6 @@ def _view(plan: CompiledGraph) -> GraphView:
         for spec, out in zip(specs, shape.outgoing[source], strict=True)
     )
     return GraphView(shape.graph_id, shape.fingerprint, tuple(nodes), tuple(edges))
-
-
-def _tree(view: GraphView) -> Tree:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    tree = Tree(
-        Text.assemble((shown(view.name), "bold"), f"  {view.fingerprint}"), guide_style="dim"
-    )
-    for node in view.nodes:
-        branch = tree.add(
-            Text(f"{shown(node.id)}  {node.kind}{'  starts here' if node.entry else ''}")
-        )
-        for edge in (edge for edge in view.edges if edge.source == node.id):
-            condition = "  if its condition holds" if edge.condition else ""
-            condition = "  if no answer comes in time" if edge.on_expire else condition
-            again = "  again" if edge.kind == "back" else ""
-            branch.add(Text(f"→ {shown(edge.target)}{condition}{again}"))
-    return tree
 
 
 # -- remove ------------------------------------------------------------------------------------------
@@ -266,10 +243,9 @@ def _write_check(context: CommandContext, result: GraphCheck) -> None:
 
 @immutable
 class GraphDrawing:
-    """A drawing of a graph; `run_id` is the run whose statuses it shows, null for none."""
+    """A drawing of a graph."""
 
     name: str
-    run_id: str | None
     format: str
     drawing: str
 
@@ -285,15 +261,8 @@ class GraphDrawing:
     show_default=True,
     help="The format.",
 )
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    shell_complete=complete_run,
-    help="Show the statuses of this run (default: of none).",
-)
 @with_context
-def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -> None:
+def draw(context: CommandContext, name: str, format_: str) -> None:
     """Draw a graph: its nodes, edges, conditions and loops.
 
     It is a graph of RUNNER_GRAPHS, as this folder has it. The drawing goes to stdout: redirect it into
@@ -304,32 +273,8 @@ def draw(context: CommandContext, name: str, format_: str, run_id: str | None) -
 
     context.load_graphs()
     definition = registry.get(name).definition
-    text = draw_graph(
-        definition, format_, _statuses_of(context, name, run_id) if run_id else None
-    )
+    text = draw_graph(definition, format_)
     if context.output.as_json:
-        context.output.data(GraphDrawing(name, run_id, format_, text))
+        context.output.data(GraphDrawing(name, format_, text))
     else:
         sys.stdout.write(shown(text))
-
-
-def _statuses_of(context: CommandContext, name: str, run_id: str) -> dict[str, str]:
-    from runner.operations.views import read_run
-
-    run = read_run(context.store, run_id)
-    if run.graph != name:
-        raise CommandError(
-            Exit.USAGE,
-            f"Run {run_id} is a run of the graph {run.graph!r}, not of {name!r}.",
-            f"Draw it with `runner graphs draw {run.graph} --run {run_id}`.",
-        )
-    return _statuses(run, "")
-
-
-def _statuses(run: RunView, prefix: str) -> dict[str, str]:
-    statuses: dict[str, str] = {}
-    for node in run.nodes:
-        statuses[f"{prefix}{node.id}"] = node.status
-        if node.run is not None:
-            statuses |= _statuses(node.run, f"{prefix}{node.id}/")
-    return statuses

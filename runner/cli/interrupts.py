@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import functools
-import json
-import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
-    complete_run,
     interrupt_argument,
     paged,
     read_json,
     read_pages,
-    to_ms,
     to_seconds,
 )
 from runner.cli.context import CommandContext, common_options, with_context
-from runner.cli.exits import CommandError, Exit, exit_of_receipt
+from runner.cli.exits import Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
 from runner.records.json_form import document, span, stamp
 from runner.records.validation import one_line
@@ -30,12 +25,9 @@ from runner.records.validation import one_line
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from runner.operations.answer_fields import AnswerField
     from runner.operations.exports import Question
-    from runner.operations.own_questions import Part
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Interrupt, Receipt
-    from runner.records.listings import InterruptQuery
 
 
 @click.group()
@@ -50,40 +42,9 @@ def interrupts() -> None:
 
 @interrupts.command("list")
 @click.option(
-    "--status",
-    type=click.Choice(["open", "closed", "answered", "expired", "withdrawn"]),
-    default="open",
-    help="Filter by status; closed is any but open (default: open).",
-)
-@click.option(
-    "--by", metavar="WHO", help="Filter closed ones by voter or responder (default: any)."
-)
-@click.option(
-    "--mine",
-    is_flag=True,
-    help="Only those you may decide and haven't, by your login name; if closed, those you decided.",
-)
-@click.option(
-    "--voted", is_flag=True, help="Only open ones that wait for others after your vote."
-)
-@click.option("--requested", is_flag=True, help="Only open ones of runs that you asked for.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=to_ms,
-    help="Closed at this time or later: 2h or 7d ago, or RFC 3339 (default: any).",
-)
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=to_ms,
-    help="Closed before this time; see --since (default: any).",
-)
-@click.option(
     "--run",
     "run_id",
     metavar="RUN",
-    shell_complete=complete_run,
     help="Filter by run, including child runs (default: any).",
 )
 @click.option(
@@ -105,114 +66,39 @@ def interrupts() -> None:
 def list_interrupts(
     context: CommandContext,
     *,
-    status: str,
-    by: str | None,
-    mine: bool,
-    voted: bool,
-    requested: bool,
-    since: int | None,
-    until: int | None,
     limit: int,
     cursor: str | None,
     run_id: str | None,
     age: float | None,
     **filters: Any,
 ) -> None:
-    """List open questions, or closed ones.
-
-    Open ones come oldest first; closed ones, chosen with --status, newest first.
+    """List open questions, oldest first.
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
-    with a rule, its votes such as "1 of 2", separated by tabs; for a closed one the decision, such as
-    "approved by ben, eva, 2 of 2". Closed ones are listed for the retention time, and with --run all of the
-    run. If there are more, stderr has the cursor of the next page.
+    with a rule, its votes such as "1 of 2", separated by tabs. If there are more, stderr has the cursor of
+    the next page. Closed questions, and those that wait for one person, are listed by the API: `runner
+    api GET '/v1/questions?status=decided'`, also with by, since and until, or `?mine=true`.
     """
-    from runner.records.listings import EVER, InterruptQuery
+    from runner.operations.questions import read_questions
+    from runner.records.listings import InterruptQuery
 
     output = context.output
-    choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
-    parts = [part for part, is_chosen in choices.items() if is_chosen]
-    if parts and not context.user:
-        raise click.UsageError(f"--{parts[0]} needs a login name, and this process has none.")
-    is_open = status == "open"
-    if len(parts) > 1 or (by or since or until if is_open else voted or requested):
-        raise click.UsageError(
-            "Open questions take one of --mine, --voted and --requested; closed ones --mine, --by, --since "
-            "and --until."
-        )
     if run_id is not None:
         context.client.run(run_id)  # raises if there is no such run
     before = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
     query = InterruptQuery(run=run_id, until=before, **filters)
-    if is_open:
-        questions, following = _open(context, query, limit, cursor, *parts)
-    else:
-        by = by or (context.user if mine else "") or ""
-        query = replace(query, decided=(since or 0, until or EVER))
-        questions, following = _closed(context, query, limit, cursor, status=status, by=by)
+    page = read_pages(
+        lambda number, after: context.store.open_interrupts(query, number, after or ""),
+        limit,
+        cursor,
+    )
+    questions = read_questions(context.store, page)
     output.present(
-        {"interrupts": questions, "next": following},
+        {"interrupts": questions, "next": page.next},
         lambda: _show_list(output, questions),
         map(_row, questions),
     )
-    output.next_page(following)
-
-
-def _open(
-    context: CommandContext,
-    query: InterruptQuery,
-    limit: int,
-    cursor: str | None,
-    part: Part | None = None,
-) -> tuple[list[QuestionView], str | None]:
-    """Read open questions, all or those in which the user has a part, and the cursor of the next page."""
-    from runner.approvals.directory import looked_up
-    from runner.approvals.rules import OWN_KEY, Principal, Voter
-    from runner.operations.own_questions import own_questions
-    from runner.operations.questions import read_questions
-
-    if part is None:
-        page = read_pages(
-            lambda number, after: context.store.open_interrupts(query, number, after or ""),
-            limit,
-            cursor,
-        )
-        return read_questions(context.store, page), page.next
-    voter = looked_up(
-        Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
-    )
-    views = read_pages(
-        lambda number, after: own_questions(
-            context.client.engine, voter, part, query, number, cursor=after or ""
-        ),
-        limit,
-        cursor,
-    )
-    return list(views), views.next
-
-
-def _closed(
-    context: CommandContext,
-    query: InterruptQuery,
-    limit: int,
-    cursor: str | None,
-    *,
-    status: str,
-    by: str,
-) -> tuple[list[QuestionView], str | None]:
-    """Read closed questions, each with its votes, and the cursor of the next page."""
-    from runner.operations.decided import closed_questions
-    from runner.operations.questions import read_question
-
-    ended_as = "" if status == "closed" else status
-    page = read_pages(
-        lambda number, after: closed_questions(
-            context.store, query, number, after or "", by=by, status=ended_as
-        ),
-        limit,
-        cursor,
-    )
-    return [read_question(context.store, question) for question in page], page.next
+    output.next_page(page.next)
 
 
 def _votes(question: QuestionView) -> str:
@@ -287,7 +173,7 @@ response_option = functools.partial(
 
 @interrupts.command()
 @interrupt_argument
-@response_option(help="The answer: JSON, @file, or - for standard input.")
+@response_option(required=True, help="The answer: JSON, @file, or - for standard input.")
 @click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
 @click.option(
     "--digest",
@@ -317,28 +203,24 @@ def respond(
     Exit codes: 0 accepted; 2 the answer doesn't fit the question, which stays open; 4 no such
     question; 5 already answered, expired, withdrawn, or another digest; 6 you may not answer it.
 
-    On a terminal, without --response, it shows the question and asks for the answer field by field, as the
-    schema says. A question that shows a call takes no answer: see `interrupts vote`.
+    A question that shows a call takes no answer: see `interrupts vote`.
 
     \b
     Example:
-      runner interrupts respond ID
       runner interrupts respond ID --response '{"decision": "approve"}' --responder ana
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    has_terminal = sys.stdin.isatty() and context.output.is_terminal
-    if response is None and not has_terminal:
-        raise click.UsageError("Without a terminal, write the answer with --response.")
-    _check_answerable(context, interrupt_id, options, response)
-    if response is not None:
-        return _respond(context, interrupt_id, response, options)
-    return _respond_with_form(context, interrupt_id, options)
+    _check_answerable(context, interrupt_id, options)
+    receipt = context.client.respond(interrupt_id, response, **options)
+    code = _show_outcome(context, receipt, options["digest"])
+    if code is Exit.NOT_ALLOWED and options["responder"] is None:
+        context.output.note("Say who answers: --responder NAME.")
+    return code
 
 
 def _check_answerable(
     context: CommandContext,
     interrupt_id: str,
     options: Mapping[str, str | None],
-    response: object,
 ) -> None:
     """Refuse early an answer that would be refused later, or be taken for a decision."""
     from runner.approvals.rule_text import instead
@@ -351,25 +233,23 @@ def _check_answerable(
             f"The question shows a call, so it needs a vote; nothing was sent. Use: {command_for(question)}. "
             f"The decision respond answers instead, and then {instead(question.action)}."
         )
-    is_vote, is_written = question.rule is not None, response is not None
-    missing = []
-    if options["responder"] is None and is_vote:
-        missing.append("--responder, who answers")
-    if options["digest"] is None and is_vote and is_written:
-        missing.append("--digest, which `runner interrupts show` has")
-    if missing:
+    needs = {
+        "responder": "--responder, who answers",
+        "digest": "--digest, which `runner interrupts show` has",
+    }
+    missing = [words for name, words in needs.items() if options[name] is None]
+    if missing and question.rule is not None:
         raise click.UsageError(
             "The question has a rule, so the answer is a vote; nothing was sent. "
             f"Add {' and '.join(missing)}."
         )
 
 
-def command_for(question: Interrupt | Question, *, has_form: bool = False) -> str:
-    """Return the command that decides a question as shown, or answers it (by a form with `has_form`)."""
-    answer = "" if has_form else " --response JSON"
+def command_for(question: Interrupt | Question) -> str:
+    """Return the command that decides a question as shown, or answers it."""
     if question.rule is None:
-        who = " --responder WHO" if question.assignees and answer else ""
-        return f"runner interrupts respond {question.id}{answer}{who}"
+        who = " --responder WHO" if question.assignees else ""
+        return f"runner interrupts respond {question.id} --response JSON{who}"
     words = ["approve", "edit", "reject", "respond"]
     if question.action is None and question.response_schema is not None:
         words.insert(0, "respond")
@@ -377,16 +257,6 @@ def command_for(question: Interrupt | Question, *, has_form: bool = False) -> st
     response = " --response JSON" * (decision in {"edit", "respond"})
     shown = f"--by WHO --digest {question.digest}"
     return f"runner interrupts vote {question.id} {decision}{response} {shown}"
-
-
-def _respond(
-    context: CommandContext, interrupt_id: str, answer: Any, options: dict[str, str | None]
-) -> Exit:
-    receipt = context.client.respond(interrupt_id, answer, **options)
-    code = _show_outcome(context, receipt, options["digest"])
-    if code is Exit.NOT_ALLOWED and options["responder"] is None:
-        context.output.note("Say who answers: --responder NAME.")
-    return code
 
 
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
@@ -430,11 +300,6 @@ def _detail(receipt: Receipt) -> str:
     help="A comment, shown with the vote (default: none).",
 )
 @click.option(
-    "--variant",
-    metavar="EFFECT",
-    help="Approve the version with this effect, as show lists it (default: as it was proposed).",
-)
-@click.option(
     "--digest",
     metavar="DIGEST",
     required=True,
@@ -452,7 +317,6 @@ def vote(
     interrupt_id: str,
     decision: str,
     response: Any,
-    variant: str | None,
     digest: str,
     **options: Any,
 ) -> int:
@@ -471,27 +335,11 @@ def vote(
       runner interrupts vote ID approve --by ana --digest sha256:...
       runner interrupts vote ID edit --by ana --digest sha256:... --response '{"order": 7, "amount": 50}'
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    if variant is not None:
-        response = _response_for(context, interrupt_id, decision, response, variant)
     _check_response(context, interrupt_id, decision, response)
     receipt = context.client.vote(
         interrupt_id, decision, response=response, digest=digest, **options
     )
     return _show_outcome(context, receipt, digest)
-
-
-def _response_for(
-    context: CommandContext, interrupt_id: str, decision: str, response: Any, variant: str
-) -> Any:
-    from runner.operations.questions import vote_for
-
-    if decision in {"edit", "reject"} or response is not None:
-        raise click.UsageError("--variant is for approve or respond, without --response.")
-    question = _question(context, interrupt_id)
-    meant, answer = vote_for(question, variant)
-    if question.action and meant != decision:
-        raise click.UsageError(f"The vote for this version is {meant}; nothing was sent.")
-    return None if answer is True and decision == "approve" else answer
 
 
 def _check_response(
@@ -546,7 +394,7 @@ def _show_whole(output: Output, question: QuestionView) -> None:
     output.show(_whole(question))
     if question.is_open:
         decides = "Decide" if question.rule else "Answer"
-        output.note(f"{decides} with: {command_for(question, has_form=True)}")
+        output.note(f"{decides} with: {command_for(question)}")
 
 
 def _whole(question: QuestionView) -> Text:
@@ -669,132 +517,7 @@ def _receipt_text(receipt: Receipt) -> Text:
     return line.append(f"\n  {one_line(receipt.interrupt_id)}", "dim")
 
 
-# -- field by field ----------------------------------------------------------------------------------
-
-
-def _respond_with_form(
-    context: CommandContext, interrupt_id: str, options: dict[str, str | None]
-) -> Exit:
-    """Show the question, and ask for its answer on the terminal."""
-    question = _open_question(context, interrupt_id)
-    context.output.show(_whole(question))
-    context.output.note("Field by field; all of it as JSON: --response JSON.")
-    answer = ask_for_answer(question, context.output)
-    # The answer is to the question as it was shown.
-    options = {
-        **options,
-        "responder": options["responder"] or ask_for_responder(question),
-        "digest": options["digest"] or question.digest,
-    }
-    return _respond(context, interrupt_id, answer, options)
-
-
 def _question(context: CommandContext, interrupt_id: str) -> QuestionView:
     from runner.operations.questions import read_question
 
     return read_question(context.store, context.client.interrupt(interrupt_id))
-
-
-def _open_question(context: CommandContext, interrupt_id: str) -> QuestionView:
-    question = _question(context, interrupt_id)
-    if not question.is_open:
-        raise CommandError(
-            Exit.CONFLICT,
-            f"The question is {question.status}, so it accepts no answer.",
-            f"See its answer: runner interrupts show {question.id}.",
-        )
-    return question
-
-
-MISSING = object()
-"""The mark of a field that gets no value."""
-
-YES_OR_NO = {"yes": True, "y": True, "true": True, "no": False, "n": False, "false": False}
-
-
-def ask_for_answer(question: Question, output: Output) -> Any:
-    """Ask for each field of the answer, show the whole, and return it.
-
-    Raises:
-        CommandError: the person did not confirm it. Abort: Ctrl-C or Ctrl-D.
-    """
-    from runner.operations.answer_fields import answer_field
-
-    whole = answer_field(question.response_schema)
-    values = {field.name: _ask(field) for field in whole.fields}
-    answer: Any = {name: value for name, value in values.items() if value is not MISSING}
-    if not values:
-        answer = _ask(whole, is_whole=True)
-    output.note("The answer:")
-    click.echo(block(json.dumps(answer, indent=2, ensure_ascii=False)), err=True)
-    if not click.confirm("Send it?", default=True, err=True):
-        raise CommandError(Exit.USAGE, "Nothing was sent; the question stays open.")
-    return answer
-
-
-def ask_for_responder(question: Question) -> str | None:
-    """Ask for the responder's name, if only some people may answer."""
-    if not question.assignees:
-        return None
-    people = one_line(", ".join(question.assignees))
-    return str(click.prompt(f"Your name ({people} may answer)", err=True)).strip()
-
-
-def _ask(field: AnswerField, *, is_whole: bool = False) -> Any:
-    default = field.schema.get("default", MISSING)
-    prompt = _prompt(field)
-    if "description" in field.schema:
-        click.echo(f"  {one_line(field.schema['description'])}", err=True)
-    while True:
-        # The default lets click accept Enter alone, which means the field's own default or no value.
-        text = click.prompt(prompt, default="", show_default=False, err=True)
-        if not text and default is not MISSING:
-            return default
-        if not text and not field.required:
-            return MISSING
-        if not text and not (is_whole or field.may_be_empty):
-            if field.nullable and not field.mismatch(None):
-                return None
-            click.echo("  a value is needed", err=True)
-            continue
-        values = list(_values(text, field))
-        for value in values:
-            # An answer as a whole can be neither null nor empty; a field can.
-            if is_whole and value in (None, ""):
-                break
-            if not field.mismatch(value):
-                return value
-        problem = field.mismatch(values[0]) or "an answer is needed; null is not an answer"
-        click.echo(f"  {one_line(problem)}", err=True)
-
-
-VALUE_KINDS = {
-    "boolean": "yes or no",
-    "string": "text",
-    "array": "JSON list",
-    "object": "JSON object",
-}
-"""Names of JSON Schema types in prompts, if they differ."""
-
-
-def _prompt(field: AnswerField) -> str:
-    kind = "string" if field.takes_text else str(field.schema.get("type", "JSON"))
-    hints = [VALUE_KINDS.get(kind, kind)]
-    if choices := field.choices:
-        hints = [" | ".join(compact(choice) for choice in choices)]
-    if field.schema.get("default") not in (None, ""):
-        hints.append(f"default {compact(field.schema['default'])}")
-    elif not field.required:
-        hints.append("optional")
-    return one_line(f"{field.name} ({', '.join(hints)})")
-
-
-def _values(text: str, field: AnswerField) -> Iterator[Any]:
-    """Yield the possible values of a text, the likeliest first: a choice, null, yes or no, the field's."""
-    yield from (choice for choice in field.choices or () if text == compact(choice))
-    if field.nullable and text == "null":
-        yield None
-    if field.schema.get("type") == "boolean" and text.lower() in YES_OR_NO:
-        yield YES_OR_NO[text.lower()]
-    yield field.read(text)
-    yield text

@@ -56,30 +56,6 @@ def list_keys(context: CommandContext) -> None:
     )
 
 
-@keys.command("api")
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
-@with_context
-def api_keys(context: CommandContext, file: Path) -> None:
-    """List the API keys of a server, and when each was last used.
-
-    FILE is the one given to `runner server --api-keys`. Removing an entry revokes its key. A use is recorded
-    once a minute.
-    Without a terminal: name, hash, roles, when it expires, and when it was last used, separated by tabs.
-    """
-    from runner.operations.api_keys import list_keys
-
-    entries = list_keys(file, context.installation)
-    rows = [
-        (key.name, key.hash, ", ".join(key.roles), stamp(key.expires_at), stamp(key.used_at))
-        for key in entries
-    ]
-    context.output.listing(
-        {"keys": entries},
-        ("NAME", "HASH", "ROLES", "EXPIRES", "USED"),
-        [tuple(cell or "never" for cell in row) for row in rows],
-    )
-
-
 @keys.command()
 @KID
 @click.option(

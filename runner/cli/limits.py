@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -16,16 +17,6 @@ if TYPE_CHECKING:
     from runner.limits.setting import LimitPause
 
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
-
-_change = add_options(
-    click.argument("name", metavar="LIMIT"),
-    click.option(
-        "--reason",
-        default="",
-        help="Why, shown to all; the audit keeps its hash (default: none).",
-    ),
-    by_option,
-)
 
 
 @click.group()
@@ -79,15 +70,30 @@ def show(context: CommandContext, name: str) -> None:
     context.output.write(limit, rows or [_row(limit)])
 
 
-@limits.command("set")
-@_change
-@click.option("--concurrency", type=int, help="Executions at a time (default: unchanged).")
-@click.option(
-    "--rate", type=float, help="Executions that start per --per (default: unchanged)."
-)
-@click.option("--per", default="1s", show_default=True, callback=to_seconds, help="For --rate.")
-@with_context
-def set_limit(context: CommandContext, name: str, **changes: Any) -> None:
+def _change(name: str, text: str, *options: Callable[[Any], Any]) -> None:
+    """Add a command that calls the method of this name of `Limits`, and writes the changed limit."""
+
+    @limits.command(name, help=text)
+    @click.argument("limit", metavar="LIMIT")
+    @click.option(
+        "--reason",
+        default="",
+        help="Why, shown to all; the audit keeps its hash (default: none).",
+    )
+    @by_option
+    @add_options(*options)
+    @with_context
+    def command(context: CommandContext, limit: str, **changes: Any) -> None:
+        if name == "pause" and changes.pop("until_resumed") != (changes["seconds"] is None):
+            raise click.UsageError(
+                "say how long: --for 10m, or --until-resumed for a pause without an end."
+            )
+        view = getattr(context.installation.limits, name)(limit, **changes)
+        context.output.write(view, [_row(view)])
+
+
+_change(
+    "set",
     """Change the numbers of a limit.
 
     Running executions go on, even if fewer may run now.
@@ -98,29 +104,17 @@ def set_limit(context: CommandContext, name: str, **changes: Any) -> None:
     Examples:
       runner limits set model --concurrency 5 --reason 'the provider is slow today'
       runner limits set shop --rate 100 --per 1m
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    _write(context, context.installation.limits.set(name, **changes))
-
-
-@limits.command()
-@_change
-@click.option(
-    "--for",
-    "seconds",
-    metavar="TIME",
-    callback=to_seconds,
-    help="How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
+    """,
+    click.option("--concurrency", type=int, help="Executions at a time (default: unchanged)."),
+    click.option(
+        "--rate", type=float, help="Executions that start per --per (default: unchanged)."
+    ),
+    click.option(
+        "--per", default="1s", show_default=True, callback=to_seconds, help="For --rate."
+    ),
 )
-@click.option("--until-resumed", is_flag=True, help="Pause without an end, instead of --for.")
-@with_context
-def pause(
-    context: CommandContext,
-    name: str,
-    *,
-    seconds: float | None,
-    until_resumed: bool,
-    **change: str,
-) -> None:
+_change(
+    "pause",
     """Pause a limit, or one of its keys.
 
     No node starts under it; running nodes go on. `show` lists the keys.
@@ -131,35 +125,26 @@ def pause(
     Examples:
       runner limits pause model --for 10m --reason 'incident 7'
       runner limits pause model:tag:tenant:acme --until-resumed
-    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
-    if (seconds is None) != until_resumed:
-        raise click.UsageError(
-            "say how long: --for 10m, or --until-resumed for a pause without an end."
-        )
-    _write(context, context.installation.limits.pause(name, seconds, **change))
-
-
-@limits.command()
-@_change
-@with_context
-def resume(context: CommandContext, name: str, **change: str) -> None:
+    """,
+    click.option(
+        "--for",
+        "seconds",
+        metavar="TIME",
+        callback=to_seconds,
+        help="How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
+    ),
+    click.option(
+        "--until-resumed", is_flag=True, help="Pause without an end, instead of --for."
+    ),
+)
+_change(
+    "resume",
     """End the pause of a limit, or of one of its keys.
 
     The pauses of a limit's keys end with its own. Waiting nodes start.
-    """
-    _write(context, context.installation.limits.resume(name, **change))
-
-
-@limits.command()
-@_change
-@with_context
-def reset(context: CommandContext, name: str, **change: str) -> None:
-    """Return to the numbers in the code, and end all pauses of a limit."""
-    _write(context, context.installation.limits.reset(name, **change))
-
-
-def _write(context: CommandContext, limit: LimitView) -> None:
-    context.output.write(limit, [_row(limit)])
+    """,
+)
+_change("reset", "Return to the numbers in the code, and end all pauses of a limit.")
 
 
 def _row(limit: LimitView) -> tuple[object, ...]:

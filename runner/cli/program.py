@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import shutil
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import click
-from click.formatting import wrap_text
 
 from runner.cli.api import api
 from runner.cli.audit import audit
@@ -27,7 +25,6 @@ from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.keys import keys
 from runner.cli.limits import limits
-from runner.cli.output import NARROW
 from runner.cli.run_changes import cancel, hold, migrate, release, remove, retry, skip
 from runner.cli.runs import run, runs
 from runner.cli.server import mcp, server
@@ -36,28 +33,6 @@ from runner.immutable import immutable
 from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"
-
-
-class HelpFormatter(click.HelpFormatter):
-    """A help formatter; on a narrow terminal each explanation stands below its option or command."""
-
-    def write_dl(
-        self, rows: Iterable[tuple[str, str]], col_max: int = 30, col_spacing: int = 2
-    ) -> None:
-        """Write a list of options or commands with their explanations."""
-        if self.width >= NARROW:
-            super().write_dl(rows, col_max, col_spacing)
-            return
-        for name, text in rows:
-            for line, indent in ((name, 0), (text, 4)):
-                margin = " " * (self.current_indent + indent)
-                self.write(wrap_text(line, self.width, margin, margin) + "\n")
-
-
-class HelpContext(click.Context):
-    """The context of every command here."""
-
-    formatter_class = HelpFormatter
 
 
 class Program(click.Group):
@@ -69,8 +44,6 @@ class Program(click.Group):
         """Run one command and exit with its code; write an error as one line and a hint on stderr."""
         extra.pop("standalone_mode", None)
         context = extra.setdefault("obj", CommandContext())
-        if (columns := shutil.get_terminal_size().columns) < NARROW:
-            extra.setdefault("terminal_width", columns)  # click itself stops at 50
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
             sys.stdout.flush()
@@ -201,10 +174,9 @@ WORDS = {
 
 
 def _explain_words(command: click.Command) -> None:
-    """Explain a command's words in capitals at the end of its help, and set the help's formatter."""
+    """Explain a command's words in capitals at the end of its help."""
     for inner in getattr(command, "commands", {}).values():
         _explain_words(inner)
-    command.context_class = HelpContext
     names = {
         str(parameter.metavar or parameter.name).strip("[].").upper()
         for parameter in command.params

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import by_option, complete_run, read_json, run_argument
+from runner.cli.arguments import by_option, read_json, run_argument
 from runner.cli.context import CommandContext, with_context
 from runner.cli.exits import HINTS, CommandError, Exit
 from runner.errors import ConflictError, RunnerError, StoreError
@@ -159,7 +159,7 @@ COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSW
 
 
 @click.command()
-@click.argument("run_id", metavar="[RUN]", required=False, shell_complete=complete_run)
+@click.argument("run_id", metavar="[RUN]", required=False)
 @click.option(
     "--graph",
     metavar="GRAPH",

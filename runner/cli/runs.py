@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from runner.cli.arguments import (
-    full_archived_id,
     input_option,
     paged,
     read_json,
@@ -22,10 +20,9 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import NARROW, Output, compact, short_time
+from runner.cli.output import Output, compact, short_time
 from runner.errors import NotFoundError
 from runner.records.json_form import stamp
-from runner.records.listings import grouped
 
 if TYPE_CHECKING:
     from runner.client import Run
@@ -33,20 +30,6 @@ if TYPE_CHECKING:
     from runner.records.listings import Page, RunSummary
 
 STATUSES = ("executing", "interrupted", "held", "completed", "failed", "cancelled")
-
-
-class StatusWord(click.Choice[str]):
-    """A status of a run, in any spelling that outputs show; `needs_migration` means `held`."""
-
-    def convert(
-        self, value: str, parameter: click.Parameter | None, context: click.Context | None
-    ) -> str:
-        """Ignore case, and read spaces and hyphens as underscores."""
-        names = str(value).replace("-", " ").lower().split()
-        name = "_".join(names)
-        return super().convert(
-            "held" if name == "needs_migration" else name, parameter, context
-        )
 
 
 timeout_option = click.option(
@@ -136,11 +119,7 @@ def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         question = next(iter(view.interrupts), None)
-        command = (
-            command_for(question, has_form=output.is_terminal)
-            if question
-            else f"runner runs migrate {view.run_id}"
-        )
+        command = command_for(question) if question else f"runner runs migrate {view.run_id}"
         output.note(f"The run waits. To continue: {command}")
     return code
 
@@ -168,7 +147,7 @@ def runs() -> None:
 @runs.command("list")
 @click.option(
     "--status",
-    type=StatusWord(STATUSES),
+    type=click.Choice(STATUSES, case_sensitive=False),
     metavar="STATUS",
     help="Filter by status (default: any).",
 )
@@ -204,9 +183,6 @@ def list_runs(
     Without a terminal: run id, graph, status, start time (UTC), tags, the parent of a child run, and
     "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
     cursor of the next page.
-
-    A child run, which is the run of a node that is a graph, stands below its parent if both are on the
-    page.
     """
     filters["tags"] = read_tags(tags)
     output = context.output
@@ -214,12 +190,11 @@ def list_runs(
         lambda number, after: _page(context, number, after, **filters), limit, cursor
     )
     rows: list[tuple[object, ...]] = []
-    for depth, summary in _families(page):
+    for summary in page:
         graph, archived = summary.graph_id, "archived" * summary.archived
         status = str(summary.status.shown)
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
-            graph = f"{'  ' * (depth - 1)}└ {graph}" if depth else graph
             status += f", {archived}" if archived else ""
             started = short_time(summary.created_at)
             rows.append((summary.run_id, graph, status, started, tags_text))
@@ -245,21 +220,6 @@ def _page(
     query = RunQuery(Status(status) if status else None, **filters)
     archive_page = context.installation.archive.runs(query, limit, cursor or "")
     return merged([page, archive_page], lambda run: run.position, limit)
-
-
-def _families(page: Iterable[RunSummary]) -> Iterator[tuple[int, RunSummary]]:
-    """Yield each run with its depth, and below it its child runs, the oldest first."""
-    runs = {run.run_id: run for run in page}
-    children = grouped(reversed(runs.values()), attrgetter("parent"))
-
-    def below(run: RunSummary, depth: int) -> Iterator[tuple[int, RunSummary]]:
-        yield depth, run
-        for child in children.get(run.run_id, ()):
-            yield from below(child, depth + 1)
-
-    for run in runs.values():
-        if run.parent not in runs:
-            yield from below(run, 0)
 
 
 @runs.command()
@@ -313,45 +273,6 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
 
 @runs.command()
 @run_argument
-@click.option(
-    "--after",
-    default="",
-    metavar="POSITION",
-    help="Only events after this position (default: all).",
-)
-@click.option("--follow", is_flag=True, help="Wait for more events until the run has ended.")
-@with_context
-def events(context: CommandContext, run_id: str, *, after: str, follow: bool) -> None:
-    """List the events of a run and its child runs in order.
-
-    A line has position, time (UTC), kind, node, visit, detail and data, separated by tabs; with --json it
-    is one JSON document. To continue later, pass the last position as --after.
-    """
-    from runner.operations.exports import event_of
-
-    if after and not after.isdecimal():
-        raise click.BadParameter(
-            f"{after!r} is not a position; a position is a number.", param_hint="--after"
-        )
-    output = context.output
-    for event in map(event_of, context.client.run(run_id).events(after, follow=follow)):
-        if output.as_json:
-            output.event(event)
-        else:
-            data = compact(event.data) if event.data is not None else ""
-            output.line(
-                event.position,
-                stamp(event.at),
-                event.kind,
-                event.node,
-                event.visit,
-                event.detail,
-                data,
-            )
-
-
-@runs.command()
-@run_argument
 @with_context
 def export(context: CommandContext, run_id: str) -> None:
     """Write all data of a run as one JSON document.
@@ -367,12 +288,10 @@ def export(context: CommandContext, run_id: str) -> None:
 
 
 def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
-    """Read the export of a run that is only in the archive; a unique prefix of its id is enough."""
+    """Read the export of a run that is only in the archive, by its whole id."""
     if context.installation.archive is None or context.store.peek(run_id) is not None:
         return None
-    return context.installation.archive.read(
-        full_archived_id(context.installation.archive, run_id)
-    )
+    return context.installation.archive.read(run_id)
 
 
 def _show(output: Output, view: RunView) -> None:
@@ -381,7 +300,7 @@ def _show(output: Output, view: RunView) -> None:
     def draw_tree() -> None:
         from runner.cli.run_tree import draw, wall_clock
 
-        output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
+        output.show(draw(view, wall_clock()))
 
     head = ("run", view.run_id, view.graph, view.status, view.reason)
     rows: list[tuple[object, ...]] = [(*head, "archived") if view.archived else head]

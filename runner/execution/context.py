@@ -24,7 +24,13 @@ from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
 from runner.records.asking import numbered_question
 from runner.records.budgets import Spending, Sum, Tagged
-from runner.records.checkpoints import NodeDocument, Remembered, Saved, Session, load_document
+from runner.records.checkpoints import (
+    NodeDocument,
+    Saved,
+    Session,
+    SessionUpdate,
+    load_document,
+)
 from runner.records.codec import JSON, LazyValue
 from runner.records.executors import ExternalTaskState, Input
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
@@ -475,7 +481,7 @@ def load_outcome(document: Mapping[str, JSON]) -> Outcome:
     fields = {key: value for key, value in document.items() if key != "kind"}
     fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
     if document["kind"] == "succeeded":
-        fields["session"] = Remembered(**fields["session"]) if fields["session"] else None
+        fields["session"] = SessionUpdate(**fields["session"]) if fields["session"] else None
         return Succeeded(**fields)
     fields["error"] = failures.load(fields["error"])
     return Failed(**fields)

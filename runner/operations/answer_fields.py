@@ -1,4 +1,4 @@
-"""The fields of an answer, from its question's JSON Schema: terminals ask for them, pages show them."""
+"""The fields of an answer, from its question's JSON Schema: pages and doors ask for them."""
 
 from __future__ import annotations
 

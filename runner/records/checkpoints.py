@@ -31,7 +31,7 @@ class Session:
 
 
 @immutable
-class Remembered:
+class SessionUpdate:
     """Messages that a completed visit adds to a session: the node's messages from index `first`.
 
     `state` holds the values that the visit changed, `gone` the names that it deleted.

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.immutable import immutable
 from runner.records import failures
-from runner.records.checkpoints import Remembered, Saved
+from runner.records.checkpoints import Saved, SessionUpdate
 from runner.records.codec import JSON, LazyValue
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import Interrupt
@@ -29,7 +29,7 @@ class Succeeded:
     output: JSON | LazyValue
     usage: dict[str, int] = field(default_factory=dict)
     saved: Saved | None = None
-    session: Remembered | None = None
+    session: SessionUpdate | None = None
     skipped: str = ""
 
 

@@ -23,7 +23,7 @@ from runner.limits.concurrency import label
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
-from runner.records.checkpoints import Remembered, Saved
+from runner.records.checkpoints import Saved, SessionUpdate
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
@@ -131,7 +131,7 @@ class StoredRun(View, Protocol):
             PayloadTooLarge: the run has no room for it.
         """
 
-    def remember(self, node: str, session: Remembered) -> None:
+    def remember(self, node: str, session: SessionUpdate) -> None:
         """Add the messages of a visit to a session."""
 
     def put_report(self, reference: str, outcome: JSON) -> None:

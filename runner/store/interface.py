@@ -22,7 +22,7 @@ from runner.immutable import immutable
 from runner.limits.fairness import Share
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
-from runner.records.checkpoints import Remembered, Saved, Session
+from runner.records.checkpoints import Saved, Session, SessionUpdate
 from runner.records.codec import JSON, LazyValue
 from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
@@ -194,7 +194,7 @@ class Settlement:
     saved: Saved | None = None
     reads: Sequence[tuple[str, int, str]] = ()
     insist: bool = False
-    session: Remembered | None = None
+    session: SessionUpdate | None = None
     may_continue: bool = False
     effects: Sequence[Use] = ()
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from runner.agent.models.scripted import ScriptedModel
     from runner.testing.fake_redis import fake_store
     from runner.testing.in_process import CrashPoint, ManualClock, answer
-    from runner.testing.replaying import replay
 
 __all__ = [
     "CrashPoint",
@@ -21,7 +20,6 @@ __all__ = [
     "ScriptedModel",
     "answer",
     "fake_store",
-    "replay",
 ]
 
 __getattr__ = lazy_names(
@@ -30,6 +28,5 @@ __getattr__ = lazy_names(
         "runner.agent.models.scripted": ("ScriptedModel",),
         "runner.testing.fake_redis": ("fake_store",),
         "runner.testing.in_process": ("CrashPoint", "ManualClock", "answer"),
-        "runner.testing.replaying": ("replay",),
     },
 )

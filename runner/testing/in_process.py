@@ -331,14 +331,6 @@ class InProcessRun:
         self.go_on()
         return self.result
 
-    def export(self) -> dict[str, object]:
-        """Return the run as `runner runs export` writes it, for `replay`."""
-        from runner.operations.exports import read_export  # noqa: PLC0415 - few tests need it
-        from runner.records.json_form import document  # noqa: PLC0415 - few tests need it
-
-        fields: dict[str, object] = document(read_export(self.store, self.id))
-        return fields
-
 
 class InProcessRuns:
     """The fixture `run_graph`: call it with a graph and a task."""

@@ -6,8 +6,8 @@ import os
 import sys
 from contextlib import ExitStack
 
-from runner.cli.workers import worker_process
 from runner.client import Client
+from runner.dev.worker_process import worker_process
 
 SLOTS = 4
 

@@ -11,8 +11,8 @@ from redis.exceptions import NoPermissionError
 
 from runner import Client, Status
 from runner.celery.application import make_app
-from runner.cli.workers import worker_process
 from runner.definition.registry import Registry
+from runner.dev.worker_process import worker_process
 from runner.settings import Settings
 from tests.tcp_store import tcp_store
 from tests.waiting import wait_until

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 
 from runner.cli.program import runner
-from runner.cli.workers import worker_process
 from runner.definition.registry import registry
+from runner.dev.worker_process import worker_process
 from runner.testing.plugin import private_store
 
 HERE = Path(__file__).parent

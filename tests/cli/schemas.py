@@ -21,7 +21,6 @@ from runner.cli import (
     program,
 )
 from runner.limits.control import LimitView
-from runner.operations.api_keys import ApiKey
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
@@ -63,7 +62,6 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "interrupts respond": ("", Receipt),
     "interrupts show": ("", QuestionView),
     "interrupts vote": ("", Receipt),
-    "keys api": ("keys", ApiKey),
     "keys list": ("keys", PublicKey),
     "keys new": ("", PublicKey),
     "keys revoke": ("", PublicKey),
@@ -71,7 +69,6 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "metrics": ("metrics", Metric),
     "run": ("", StartedRun | RunView),
     "runs cancel": ("", RunStatus),
-    "runs events": ("", Event),
     "runs export": ("", Export),
     "runs hold": ("", RunStatus),
     "runs list": ("runs", RunSummary),

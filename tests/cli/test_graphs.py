@@ -118,19 +118,6 @@ def test_a_drawing_shows_look_alikes_as_escapes(graphs, tmp_path):
     assert "p\u0430y" in json.loads(document)["drawing"]
 
 
-def test_the_states_of_a_run_are_drawn(graphs, waiting):
-    """With `--run` each node has its status; a run of another graph is refused."""
-    run_id, _ = waiting
-
-    drawn = graphs("draw", "shop-refund", "--run", run_id).stdout
-    refused = graphs("draw", "shop-echo", "--run", run_id)
-
-    assert "approve  waiting  function" in drawn
-    assert "look_up  completed  function" in drawn
-    assert refused.exit_code == 2
-    assert "is a run of the graph 'shop-refund'" in refused.stderr
-
-
 def test_graphs_are_checked(graphs):
     """`graphs check` reports a line for each problem, and exits with 0 while none is an error."""
     done = graphs("check")

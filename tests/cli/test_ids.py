@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from click.testing import CliRunner
 
-from runner.cli.program import runner
 from runner.operations.message_handlers import Disposition, IncomingMessage, handle_answer
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, ident, wired
@@ -30,18 +28,6 @@ def told(call, fake_store):
 def question_of(bench) -> str:
     (question,) = bench.store.read(bench.run_id).interrupts
     return question.id
-
-
-def completed(url: str, words: str, last: str) -> list[str]:
-    """What the shell offers for the last word."""
-    environment = {
-        "_RUNNER_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"{words} {last}",
-        "COMP_CWORD": str(len(words.split())),
-        "RUNNER_REDIS_URL": url,
-    }
-    done = CliRunner().invoke(runner, [], prog_name="runner", env=environment)
-    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
 
 
 def test_a_unique_prefix_of_a_run_is_enough(bench, told):
@@ -73,9 +59,7 @@ def test_a_prefix_of_no_run_is_not_found(bench, told, text):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    "command", ["show", "cancel", "events", "retry", "remove", "export", "watch"]
-)
+@pytest.mark.parametrize("command", ["show", "cancel", "retry", "remove", "export", "watch"])
 def test_a_key_of_a_run_is_no_run(bench, told, command):
     """`RUN:e` is where the store has the run's events: it is not found like any other wrong id."""
     done = told("runs", command, f"{bench.run_id}:e")
@@ -137,54 +121,10 @@ def test_the_open_question_is_meant_where_others_are_answered(bench, told):
     }
 
 
-def test_the_shell_offers_runs_and_open_questions(bench, fake_store):
-    """Tab completes an id, with nothing written and with its beginning; a flag before it counts."""
-    run, question = bench.run_id, question_of(bench)
-
-    assert completed(
-        "redis://127.0.0.1:1/0", f"runner --redis-url {fake_store.url} runs show", ""
-    ) == [run]
-    assert completed(fake_store.url, "runner runs cancel", run[:10]) == [run]
-    assert completed(fake_store.url, "runner runs show", "zz") == []
-    assert completed(fake_store.url, "runner interrupts respond", question[:30]) == [question]
-    assert completed("redis://127.0.0.1:1/0", "runner runs show", "") == []
-
-
 @pytest.mark.parametrize("word", ["interrupted", "Interrupted", "INTERRUPTED"])
 def test_a_status_is_accepted_in_any_case(bench, told, word):
     """A status can be copied from wherever it is shown."""
     assert told("runs", "list", "--status", word).stdout.startswith(bench.run_id)
-
-
-@pytest.mark.parametrize(
-    "word", ["needs_migration", "Needs migration", "needs-migration", "held"]
-)
-def test_a_status_of_two_words_is_accepted_with_a_space(bench, told, word):
-    """Spaces and hyphens stand for the underscore."""
-    done = told("runs", "list", "--status", word)
-
-    assert (done.exit_code, done.stdout) == (0, "")
-
-
-@pytest.mark.full
-def test_child_runs_stand_below_their_parent(told, fake_store):
-    """The run of an inner graph follows the run that began it, and names it."""
-
-    def inner():
-        return wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
-
-    outer = wired({"one": inner(), "two": inner()}).build()
-    bench = Bench(outer, lambda _: RedisStore(fake_store.url, push=False)).start()
-    bench.finish()
-    newest = Bench(wired({"a": ident}).build(), lambda _: bench.store).start()
-
-    rows = [line.split("\t") for line in told("runs", "list").stdout.splitlines()]
-    listed = json.loads(told("runs", "list", "--json").stdout)["runs"]
-
-    assert [row[1] for row in rows] == ["bench", "bench", "bench/one", "bench/two"]
-    assert [row[5] for row in rows] == ["", "", bench.run_id, bench.run_id]
-    assert rows[0][0] == newest.run_id
-    assert {run["parent"] for run in listed} == {"", bench.run_id}
 
 
 def test_the_version_is_an_option_too(told):

@@ -135,15 +135,17 @@ def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "request_"),
     [
-        ("runs fork", "POST /v1/runs/RUN:fork"),
-        ("runs again", "POST /v1/runs/RUN:again"),
-        ("interrupts withdraw", "POST /v1/questions/ID:withdraw"),
-        ("interrupts vote-all", "POST /v1/questions:vote"),
+        ("runs fork", "runner api POST /v1/runs/RUN:fork"),
+        ("runs again", "runner api POST /v1/runs/RUN:again"),
+        ("runs events", "runner runs watch RUN"),
+        ("interrupts withdraw", "runner api POST /v1/questions/ID:withdraw"),
+        ("interrupts vote-all", "runner api POST /v1/questions:vote"),
+        ("keys api", "GET /v1/keys"),
     ],
 )
 def test_a_command_that_was_removed_names_its_request(cli, command, request_):
     """Control: the error of another unknown command names the help."""
-    assert f"Use `runner api {request_}`" in cli(*command.split(), "x").stderr
+    assert f"Use `{request_}`" in cli(*command.split(), "x").stderr
     assert "--help`" in cli(command.split()[0], "nothing").stderr
 
 

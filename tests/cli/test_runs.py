@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 from rich.console import Console
@@ -403,28 +403,6 @@ def of_status(**numbers):
     ]
 
 
-def test_what_runs_long_has_a_bar_with_its_rate_and_the_rest():
-    """A map, a node that reports it, a graph of many nodes; control: a map that waits for people."""
-    run, now = run_of(["a"]), 1_700_000_000_000
-    items = tuple(of_status(completed=500, failed=28, running=3))
-    invoices = NodeView(
-        "invoices" * 5, Status.WAITING, 1, 1, now - 10_000, 0, total=2000, items=items
-    )
-    pack = NodeView("pack", Status.RUNNING, 1, 1, now - 10_000, 0, progress="40% half of it")
-    asks = replace(invoices, items=tuple(of_status(waiting=1)))
-    run = replace(run, status=Status.EXECUTING, created_at=now - 10_000)
-
-    lines = drawn(replace(run, nodes=(invoices,)), now)
-    assert "28 failed, 5" in lines[1]
-    assert lines[2].strip("━╸╺ ").split() == ["26%", "53/s", "27.9", "s", "left"]
-    lines = drawn(replace(run, nodes=(pack,)), now)
-    assert lines[2].strip("━╸╺ ").split() == ["40%", "15.0", "s", "left"]
-    nodes = tuple(of_status(completed=3, skipped=1, pending=4))
-    assert not any("━" in line for line in drawn(replace(run, nodes=(*nodes, asks)), now))
-    lines = drawn(replace(run, nodes=(*nodes, asks, asks)), now)
-    assert lines[1].strip("━╸╺ ").split() == ["40%", "0.4/s", "15.0", "s", "left"]
-
-
 def test_the_time_of_a_map_is_that_of_all_its_items():
     """Not only that of the map's own code, which stores the list; also once the run is archived."""
     clock, builder = ManualClock(), GraphBuilder()
@@ -519,24 +497,6 @@ def test_watching_has_an_end(cli, shop_url):
     assert (done.exit_code, cli("runs", "watch", "00none").exit_code) == (8, 4)
     Client(redis_url=shop_url).run(run_id).cancel()
     assert cli("runs", "watch", run_id).exit_code == 1
-
-
-def test_events_are_read_from_a_position(cli):
-    """Events are in order, those of child runs with the path of their node; `--after` continues."""
-    run_id = cli("run", "shop-outer", "--input", "1", "--wait").stdout.split("\t")[1]
-
-    events = cells(cli("runs", "events", run_id).stdout)
-    rest = cli("runs", "events", run_id, "--after", events[3][0])
-    as_json = [
-        json.loads(line) for line in cli("runs", "events", run_id, "--json").stdout.splitlines()
-    ]
-
-    assert [int(event[0]) for event in events] == list(range(1, len(events) + 1))
-    assert "inner/approve" in {event[3] for event in events if event[2] == "interrupt.asked"}
-    assert cells(rest.stdout) == events[4:]
-    assert [event["position"] for event in as_json] == [event[0] for event in events]
-    assert cli("runs", "events", run_id, "--after", "x").exit_code == 2
-    assert cli("runs", "events", "00none").exit_code == 4
 
 
 def test_a_run_is_exported_whole(cli, waiting):

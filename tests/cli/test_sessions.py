@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from runner.records.checkpoints import Remembered
+from runner.records.checkpoints import SessionUpdate
 from runner.records.listings import cursor_of
 from runner.settings import Settings
 from runner.store.redis import sessions
@@ -29,7 +29,7 @@ def site(request, call, redis_url, monkeypatch):
         worker.settle(
             worker.token(run_id, "a"),
             saved=saved(1, "hi"),
-            session=Remembered(f"/{name}", 0, state),
+            session=SessionUpdate(f"/{name}", 0, state),
         )
     yield store, functools.partial(call, url=redis_url)
     store.close()

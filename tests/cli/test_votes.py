@@ -62,30 +62,6 @@ def test_a_list_says_how_the_votes_stand(runner, people):
     assert len(rows[plain.id]) == 7
 
 
-def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
-    """By the login name, with the groups of the directory; closed ones are those that one has voted on."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    _, plain = people.worker.asking("a")
-    named = people.worker.asking("a", assignees=["zoe"])[1]
-
-    def listed(name, *options):
-        monkeypatch.setenv("LOGNAME", name)
-        lines = runner("interrupts", "list", *options).stdout.splitlines()
-        return {line.split("\t")[0] for line in lines}
-
-    everything = {people.question.id, plain.id, named.id}
-    assert listed("zoe") == everything
-    assert (listed("ana", "--mine"), listed("ana", "--voted")) == (set(), {people.question.id})
-    assert (listed("ben", "--mine"), listed("ben", "--voted")) == ({people.question.id}, set())
-    assert listed("ben", "--requested") == set()
-    assert runner("interrupts", "list", "--mine", "--voted").exit_code == 2
-    assert runner("interrupts", "list", "--by", "ana").exit_code == 2
-    assert listed("zoe", "--mine") == {named.id}
-    people.vote("ben")
-    closed = ("--mine", "--status", "closed")
-    assert (listed("ana", *closed), listed("zoe", *closed)) == ({people.question.id}, set())
-
-
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
     text = drawn(
@@ -185,32 +161,27 @@ def test_only_the_same_question_is_decided_for_several_runs(store):
 
 @pytest.mark.full
 def test_closed_questions_say_who_decided(runner, store, monkeypatch):
-    """`list --status`, with who voted on it, and the tree of `runs show`; open ones are not among them."""
+    """In the API's list, by who voted on them, and in the tree of `runs show`; open ones are not there."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
     question = voting(ManualWorker(store), FOUR_EYES).question
     vote(runner, question, "approve", "ana")
-    before = runner("interrupts", "list", "--status", "closed").stdout
-    vote(runner, question, "approve", "ben")
-    lines = {
-        options: runner("interrupts", "list", "--status", *options).stdout
-        for options in (
-            ("closed",),
-            ("answered", "--by", "ana"),
-            ("closed", "--by", "zoe"),
-            ("expired",),
-        )
-    }
 
-    assert before == ""
-    for options in (("closed",), ("answered", "--by", "ana")):
-        cells = lines[options].strip().split("\t")
-        assert (cells[0], cells[-1]) == (question.id, "approved by ana, ben, 2 of 2")
-    assert lines["closed", "--by", "zoe"] == lines["expired",] == ""
+    def decided(*filters):
+        path = "&".join(("/v1/questions?status=decided", *filters))
+        return json.loads(runner("api", "GET", path).stdout)["items"]
+
+    assert decided() == []
+    vote(runner, question, "approve", "ben")
+    for filters in ((), ("by=ana",)):
+        (item,) = decided(*filters)
+        assert (item["id"], item["status"]) == (question.id, "answered")
+    assert decided("by=zoe") == []
     shown = io.StringIO()
     Console(file=shown, width=200).print(draw(read_run(store, question.run_id), 0))
     assert "approved by ana, ben, 2 of 2" in shown.getvalue()
     *_, line = runner("runs", "show", question.run_id).stdout.splitlines()
-    assert line.split("\t") == ["decided", question.id, "a", question.name, cells[-1]]
+    sentence = "approved by ana, ben, 2 of 2"
+    assert line.split("\t") == ["decided", question.id, "a", question.name, sentence]
 
 
 def vote(runner, question, decision, who, *options):
@@ -239,7 +210,7 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
 
 
 def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
-    """`show` has what changes and how its votes stand; `--variant` is a vote for it, without its JSON."""
+    """`show` has what changes and how its votes stand; the edited call is approved as it stands there."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
     people = voting(ManualWorker(store), FOUR_EYES)
     question, edit = people.question, {"order": "7", "amount": "1"}
@@ -247,15 +218,13 @@ def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     vote(runner, question, "edit", "ben", "--response", json.dumps(edit))
     view = read_question(store, store.interrupts([question.id])[0])
     text = drawn(_show_whole, view)
-    effect = view.variants[1].effect
-    code, cells, _ = vote(runner, question, "approve", "ana", "--variant", effect)
+    code, cells, _ = vote(runner, question, "approve", "ana", "--response", json.dumps(edit))
 
     assert "version by ben  1 of 2" in text
     assert "amount: 10 -> 1" in text
     assert "void since an edit" in text
     assert (code, cells[0]) == (0, "accepted")
     assert store.interrupts([question.id])[0].response == edit
-    assert vote(runner, question, "reject", "ana", "--variant", effect)[0] == 2
 
 
 def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch):
@@ -292,23 +261,21 @@ def test_a_call_is_decided_and_not_answered(runner, store):
 
     _, cells, _ = vote(runner, question, "respond", "ana", "--response", "true")
     assert cells[3] == "1 of 1; for an answer instead: the call is not made"
-    closed = runner("interrupts", "list", "--status", "closed").stdout
-    assert closed.strip().endswith("answered by ana, 1 of 1: the call is not made")
     shown = drawn(_show_whole, read_question(store, store.interrupts([question.id])[0]))
     assert "1 of 1: the call is not made" in shown
 
 
 def test_a_version_that_answers_is_not_approved(runner, store):
-    """`--variant` of an answer instead of the call is voted for with `respond`, and shown as that."""
+    """An answer instead of the call is shown as that, and voted for with `respond`."""
     question = voting(ManualWorker(store), Rule(eligible=["anyone"], need=2)).question
     args = json.dumps({**question.action["args"], "amount": "1"})
     assert vote(runner, question, "respond", "ana", "--response", args)[0] == 0
     view = read_question(store, store.interrupts([question.id])[0])
-    answer = ("--variant", view.variants[1].effect)
+    answer = ("--response", args)
 
     assert "an answer instead: the call is not made" in drawn(_show_whole, view)
     code, _, errors = vote(runner, question, "approve", "ben", *answer)
-    assert (code, "is respond" in errors) == (2, True)
+    assert (code, "has other arguments" in errors) == (2, True)
     assert vote(runner, question, "respond", "ben", *answer)[1][0] == "accepted"
 
 

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from runner.cli.program import runner
-from runner.cli.workers import worker_command, worker_process
+from runner.dev.worker_process import worker_command, worker_process
 from tests.processes import run_module
 from tests.waiting import wait_until
 

@@ -15,7 +15,7 @@ from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.concurrency import Admission, Concurrency
 from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
-from runner.records.checkpoints import Remembered, Session
+from runner.records.checkpoints import Session, SessionUpdate
 from runner.records.interrupts import Decision
 from runner.records.listings import RunSummary, cursor_of, cut, position_in
 from runner.records.run import Status
@@ -160,7 +160,7 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
             worker.settle(
                 worker.token(found[name], "a"),
                 saved=saved(1, name),
-                session=Remembered(name, 0),
+                session=SessionUpdate(name, 0),
             )
         store.close()
 
@@ -332,7 +332,7 @@ def test_what_a_lost_process_left_of_a_session_is_moved(both, clock):
     # As `settle` does it in a process that dies before it moves the part.
     both._move = lambda *_: None
     worker.settle(
-        token, saved=saved(1, "left"), session=Remembered(name, 0, {"n": 1}, ["gone"])
+        token, saved=saved(1, "left"), session=SessionUpdate(name, 0, {"n": 1}, ["gone"])
     )
     del both._move
     assert first.session(name) == Session()

@@ -18,7 +18,7 @@ from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records import codec
-from runner.records.checkpoints import Remembered
+from runner.records.checkpoints import SessionUpdate
 from runner.records.interrupts import Decision
 from runner.records.listings import RunQuery
 from runner.records.metrics import NODE
@@ -125,7 +125,7 @@ def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(
 def test_a_session_outlives_its_runs(worker, store, clock, client):
     """A session has no expiry, whatever becomes of the runs that wrote it."""
     token = worker.claim(worker.start(shape("a")), "a").token
-    worker.settle(token, saved=saved(1, "one"), session=Remembered("ann:1", 0, {"n": 1}))
+    worker.settle(token, saved=saved(1, "one"), session=SessionUpdate("ann:1", 0, {"n": 1}))
     clock.advance(61)
     store.sweep()
 

@@ -26,9 +26,9 @@ from runner.approvals import Principal
 from runner.celery.application import make_app
 from runner.celery.doorbells import make_template
 from runner.cli.program import runner
-from runner.cli.workers import WorkerProcess, worker_process
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
+from runner.dev.worker_process import WorkerProcess, worker_process
 from runner.server import Person, create_app
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store

@@ -10,7 +10,7 @@ from contextlib import ExitStack, asynccontextmanager, closing
 import pytest
 
 from runner import Client as RunnerClient
-from runner.cli.workers import worker_process
+from runner.dev.worker_process import worker_process
 from runner.server.auth import token_of
 from tests.doors.servers import server
 from tests.integrations.extras import need

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from runner import Client
-from runner.cli.workers import worker_process
+from runner.dev.worker_process import worker_process
 from tests.doors.servers import server
 from tests.doors.workspace import (
     CHANNEL,

@@ -16,7 +16,7 @@ from runner.audit.checkpoint import read
 from runner.audit.export import Result
 from runner.audit.files import export_lines, verify_file
 from runner.audit.head import PAGE
-from runner.audit.sealing import Sealing, Signer, Terms
+from runner.audit.sealing import Sealing, SealingPolicy, Signer
 from runner.errors import StoreError, UsageError
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.store import RedisStore
@@ -53,8 +53,8 @@ def anchor(tmp_path):
 
 @pytest.fixture
 def at_once(anchor):
-    """Terms by which every seal is signed and anchored."""
-    return Terms(SIGNER, [anchor], sign_ms=0)
+    """A policy by which every seal is signed and anchored."""
+    return SealingPolicy(SIGNER, [anchor], sign_ms=0)
 
 
 def append(client, number, run="00run", first=0):
@@ -122,7 +122,7 @@ def test_many_entries_are_sealed_in_steps(client, log, at_once):
 
 def test_it_is_signed_when_it_is_time_or_much_was_added(client, log, anchor):
     """A checkpoint is signed after RUNNER_AUDIT_SIGN seconds, or after a thousand entries."""
-    terms = Terms(SIGNER, [anchor], sign_ms=3_600_000)
+    terms = SealingPolicy(SIGNER, [anchor], sign_ms=3_600_000)
     append(client, 1)
     seal(log, terms)
     assert log.head().signed == 1  # the first one
@@ -137,11 +137,11 @@ def test_it_is_signed_when_it_is_time_or_much_was_added(client, log, anchor):
 def test_without_a_key_it_is_sealed_and_nothing_is_exported(client, log):
     """A seal needs no key; an export does, or that a worker has signed."""
     append(client, 2)
-    seal(log, Terms())
+    seal(log, SealingPolicy())
 
     assert log.head().size == 2
     with pytest.raises(UsageError, match="RUNNER_AUDIT_KEY"):
-        exported(log, Terms())
+        exported(log, SealingPolicy())
 
 
 def test_a_seal_with_nothing_to_do_is_one_read(client, log, at_once):
@@ -404,13 +404,15 @@ def test_a_store_that_was_sealed_again_with_another_key_is_found(client, log, at
     seal(log, at_once)
     tamper(client, 3, lambda _: [FORGED])
     client.delete("runner:{p00}:audit:head", "runner:{p00}:audit:leaves")
-    forged = exported(log, Terms(OTHER, sign_ms=0))
+    forged = exported(log, SealingPolicy(OTHER, sign_ms=0))
 
     assert verdict(forged).result is Result.BROKEN
     # With the key, too, it is found by what was anchored.
     client.delete("runner:{p00}:audit:head", "runner:{p00}:audit:leaves")
-    assert verdict(exported(log, Terms(SIGNER, sign_ms=0))).result is Result.HOLDS
-    assert verdict(exported(log, Terms(SIGNER, sign_ms=0)), anchor).result is Result.BROKEN
+    assert verdict(exported(log, SealingPolicy(SIGNER, sign_ms=0))).result is Result.HOLDS
+    assert (
+        verdict(exported(log, SealingPolicy(SIGNER, sign_ms=0)), anchor).result is Result.BROKEN
+    )
 
 
 # Archiving and trimming
@@ -422,7 +424,7 @@ def test_old_entries_go_to_the_archive_and_are_exported_from_there(
     """Entries older than RUNNER_AUDIT_KEEP are archived, then trimmed; proofs of them still hold."""
     archive = FolderArchive(str(tmp_path / "archive"))
     append(client, 10, "00one")
-    kept = Terms(SIGNER, [anchor], sign_ms=0, archive=archive)
+    kept = SealingPolicy(SIGNER, [anchor], sign_ms=0, archive=archive)
     seal(log, kept)
     assert client.xlen("runner:{p00}:audit") == 10  # they are young
     short = replace(kept, keep_ms=-1_000)
@@ -450,7 +452,7 @@ def test_entries_of_one_step_are_sealed_and_trimmed_together(client, log, anchor
     for texts in (together[:3], together[3:]):
         client.execute_command("XADD", "runner:{p00}:audit", "*", *entry_fields(texts))
     assert log.unsealed(log.head())[0] == 2
-    kept = Terms(SIGNER, [anchor], 0, -1_000, archive)
+    kept = SealingPolicy(SIGNER, [anchor], 0, -1_000, archive)
     seal(log, kept)
 
     assert client.xlen("runner:{p00}:audit") == 1
@@ -462,11 +464,11 @@ def test_entries_of_one_step_are_sealed_and_trimmed_together(client, log, anchor
 def test_nothing_is_trimmed_that_is_not_archived(client, log, anchor, tmp_path):
     """Without an archive entries stay; where it can't be written they stay, and the problem is noted."""
     append(client, 10)
-    seal(log, Terms(SIGNER, [anchor], sign_ms=0, keep_ms=-1_000))
+    seal(log, SealingPolicy(SIGNER, [anchor], sign_ms=0, keep_ms=-1_000))
     assert client.xlen("runner:{p00}:audit") == 10
     place = tmp_path / "file"
     place.write_text("no folder")
-    sealed = seal(log, Terms(SIGNER, [anchor], 0, -1_000, FolderArchive(str(place))))
+    sealed = seal(log, SealingPolicy(SIGNER, [anchor], 0, -1_000, FolderArchive(str(place))))
 
     assert "can't be written" in sealed.problem
     assert client.xlen("runner:{p00}:audit") == 10
@@ -474,7 +476,7 @@ def test_nothing_is_trimmed_that_is_not_archived(client, log, anchor, tmp_path):
 
 def test_nothing_is_trimmed_before_it_is_signed(client, log, tmp_path):
     """With a key, only what is under a checkpoint may leave the store."""
-    terms = Terms(SIGNER, (), 3_600_000, -1_000, FolderArchive(str(tmp_path)))
+    terms = SealingPolicy(SIGNER, (), 3_600_000, -1_000, FolderArchive(str(tmp_path)))
     append(client, 5)
     seal(log, terms)
     append(client, 5, first=5)
@@ -513,7 +515,9 @@ def web():
 
 def test_checkpoints_go_to_a_server_until_it_has_taken_them(client, log, web):
     """A server that is away gets the checkpoint later; meanwhile the problem is noted."""
-    terms = Terms(SIGNER, anchors([f"http://127.0.0.1:{web.server_port}/audit"]), sign_ms=0)
+    terms = SealingPolicy(
+        SIGNER, anchors([f"http://127.0.0.1:{web.server_port}/audit"]), sign_ms=0
+    )
     web.answer = 503
     append(client, 2)
     assert "503" in seal(log, terms).problem
@@ -535,7 +539,7 @@ def test_an_anchor_that_is_none_is_refused(place):
 def test_a_checkpoint_of_somebody_else_stops_the_signing(client, log, at_once, anchor):
     """Where an anchor has another's checkpoint of this tree, that is said, and nothing is signed."""
     append(client, 1)
-    Sealing(log, Terms(OTHER, [anchor], sign_ms=0)).run_once()
+    Sealing(log, SealingPolicy(OTHER, [anchor], sign_ms=0)).run_once()
     append(client, 1, first=1)
     client.hdel("runner:{p00}:audit:head", "note")
     with pytest.raises(UsageError, match="can't be used"):

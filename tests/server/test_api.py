@@ -15,7 +15,7 @@ import redis
 from runner import Fairness, Limit
 from runner.approvals.rules import Principal
 from runner.audit.files import own_key
-from runner.audit.sealing import Sealing, terms
+from runner.audit.sealing import Sealing, sealing_policy
 from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.doctor import examine, read_facts
 from runner.operations.jobs import begin, carry_on
@@ -29,9 +29,8 @@ from runner.store.redis.store import RedisStore
 from runner.store.requests import ShareSlots
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
-from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import Served, echo
+from tests.server.conftest import Served
 from tests.waiting import wait_until
 
 
@@ -357,24 +356,6 @@ def test_a_graph_is_drawn(site):
     assert site.http.get("/v1/graphs/other.svg").status_code == 404
 
 
-def test_a_graph_is_checked(site):
-    """Its mistakes are listed, also that it can't be built; the control has none."""
-    site.registry.add("loop", lambda: wired({"a": echo, "b": echo}, "a b", "b a").build())
-
-    def check(name, **params):
-        return [
-            site.http.request(way, f"/v1/graphs/{name}:check", params=params)
-            for way in ("GET", "POST")
-        ]
-
-    assert [reply.json() for reply in check("echo")] == [{"problems": [], "held": None}] * 2
-    assert [
-        problem["code"] for reply in check("loop") for problem in reply.json()["problems"]
-    ] == ["not-built"] * 2
-    assert check("echo", against_waiting=True)[0].json()["held"] == []
-    assert check("other")[0].status_code == 404
-
-
 def test_without_a_store_nothing_but_health_answers(site):
     """Probes and people learn that the store is away, and when to try again; nobody sees a traceback."""
     from runner.server import create_app
@@ -580,7 +561,7 @@ def signed(site, tmp_path):
     run = site.start("refund", requester="cora")
     settings = Settings(redis_url=site.settings.redis_url, audit_key=str(key))
     (log,) = site.app.state.services.store.audit_logs
-    Sealing(log, terms(settings)).run_once(sign_now=True)
+    Sealing(log, sealing_policy(settings)).run_once(sign_now=True)
     return run, settings
 
 
@@ -610,7 +591,7 @@ def test_looking_at_the_audit_signs_nothing(site, signed):
     ):
         assert site.http.get(path).status_code == 200
     assert log.head().note == before
-    Sealing(log, terms(site.app.state.services.settings)).run_once(sign_now=True)
+    Sealing(log, sealing_policy(site.app.state.services.settings)).run_once(sign_now=True)
     assert log.head().note != before
 
 

@@ -935,7 +935,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
     """
     from runner.approvals import Action, Principal, Rule
     from runner.audit.files import own_key
-    from runner.audit.sealing import Sealing, terms
+    from runner.audit.sealing import Sealing, sealing_policy
     from runner.server.access import Person
     from runner.settings import Settings
 
@@ -1011,7 +1011,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         state = ben.inner_text(".callout")
         site.work()
         (log,) = services.store.audit_logs
-        Sealing(log, terms(services.settings)).run_once(
+        Sealing(log, sealing_policy(services.settings)).run_once(
             sign_now=True
         )  # a worker's sweep does this
 

@@ -4,6 +4,7 @@ import pytest
 
 from runner import GraphBuilder, Limit, RetryPolicy, Status
 from runner.errors import ResponseError, UsageError
+from runner.operations.exports import read_export
 from runner.testing import answer
 from tests.testing.graphs import ask, graph_of, pay
 
@@ -120,4 +121,4 @@ def test_a_run_has_its_state_and_its_tags(run_graph):
     run = run_graph(builder.build(), invocation_state={"user": "Ann"}, tags={"team": "red"})
 
     assert run.result.results["who"].output == "Ann"
-    assert run.export()["tags"] == {"team": "red"}
+    assert read_export(run.store, run.id).tags == {"team": "red"}

@@ -1,11 +1,9 @@
-"""Drawings of graphs as Mermaid, SVG or plain text, with the states of a run if they are given.
+"""Drawings of graphs as Mermaid, SVG or plain text; the SVG of a run has its states.
 
 Pure functions from a definition to a text; they need no Graphviz or other program.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from runner.authoring.drawing import mermaid, svg, text
 from runner.authoring.drawing.diagram import RunShown, diagram, shape
@@ -17,17 +15,15 @@ from runner.errors import UsageError
 FORMATS = {"text": text.draw, "svg": svg.draw, "mermaid": mermaid.draw}
 
 
-def draw(
-    definition: Definition, form: str = "text", states: Mapping[str, str] | None = None
-) -> str:
-    """Draw a graph; `states` maps node paths to states, such as "review/approve" to "waiting".
+def draw(definition: Definition, form: str = "text") -> str:
+    """Draw a graph.
 
     Raises:
         UsageError: the format is unknown.
     """
     if form not in FORMATS:
         raise UsageError(f"a graph is drawn as {', '.join(FORMATS)}, not as {form!r}.")
-    return FORMATS[form](diagram(definition, None if states is None else RunShown(states)))
+    return FORMATS[form](diagram(definition))
 
 
 def outline(graph: Definition | Topology) -> str:

@@ -75,11 +75,6 @@ class Box:
     progress: Progress = Progress()
 
     @property
-    def sign(self) -> str:
-        """The sign of the state; a dot if no run is drawn."""
-        return SIGNS.get(self.state, "○") if self.state else "●"
-
-    @property
     def lines(self) -> list[str]:
         """Id, words, and the state with its sign if a run is drawn."""
         if not self.state:
@@ -87,7 +82,7 @@ class Box:
         progress = self.progress
         visit = f", visit {progress.visit}" if progress.visit > 1 else ""
         items = f", {progress.done} of {progress.total}" if progress.total else ""
-        return [self.id, self.words, f"{self.sign} {self.state}{visit}{items}"]
+        return [self.id, self.words, f"{SIGNS.get(self.state, '○')} {self.state}{visit}{items}"]
 
 
 @immutable

@@ -9,30 +9,10 @@ from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 
 UNSAFE = re.compile(r"[^\w .,:()\-=/]")
 
-STYLES = {
-    "completed": "fill:#dff3e4,stroke:#2e7d4f",
-    "failed": "fill:#fbe3e3,stroke:#b3261e,stroke-width:3px",
-    "waiting": "fill:#fff3d1,stroke:#9a6b00,stroke-width:3px",
-    "running": "fill:#ddeefb,stroke:#1f6fb2",
-    "retrying": "fill:#f1e4f8,stroke:#7b3fa0",
-    "skipped": "stroke-dasharray:4",
-    "cancelled": "stroke-dasharray:4",
-    "pending": "stroke:#999999,color:#555555",
-}
-
 
 def draw(diagram: Diagram) -> str:
     """Draw a graph as Mermaid."""
-    states = sorted({box.state for box in _all(diagram)} & STYLES.keys())
-    classes = [f"  classDef {state} {STYLES[state]}" for state in states]
-    return "\n".join(["flowchart TD", *classes, *_lines(diagram, "n", "  "), ""])
-
-
-def _all(diagram: Diagram) -> Iterator[Box]:
-    for box in diagram.boxes:
-        yield box
-        if box.inner is not None:
-            yield from _all(box.inner)
+    return "\n".join(["flowchart TD", *_lines(diagram, "n", "  "), ""])
 
 
 def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
@@ -47,7 +27,7 @@ def _lines(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
 def _box(box: Box, name: str, indent: str) -> Iterator[str]:
     # The title of a subgraph has one line; more would cover the nodes inside.
     between = "<br/>" if box.inner is None else ", "
-    label = f'"{between.join([escaped(box.id), escaped(box.words), *box.lines[2:]])}"'
+    label = f'"{escaped(box.id)}{between}{escaped(box.words)}"'
     if box.inner is None:
         opening, closing = ("([", "])") if box.kind == "agent" else ("[", "]")
         yield f"{indent}{name}{opening}{label}{closing}"
@@ -56,8 +36,6 @@ def _box(box: Box, name: str, indent: str) -> Iterator[str]:
         yield f"{indent}  direction TB"
         yield from _lines(box.inner, f"{name}_", f"{indent}  ")
         yield f"{indent}end"
-    if box.state in STYLES:
-        yield f"{indent}class {name} {box.state}"
 
 
 def _arrow(arrow: Arrow) -> str:

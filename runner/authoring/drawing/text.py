@@ -153,7 +153,7 @@ def _node(
     column = free_columns[0] if free_columns else sheet.free(len(sheet.columns))
     heads = {column - 1: "▸"} if min(arrivals, default=column) < column else {}
     heads |= {column: "◂"} if max(arrivals, default=column) > column else {}
-    sheet.add(Row(column, arrivals, above, box.sign, heads), words[0])
+    sheet.add(Row(column, arrivals, above, "●", heads), words[0])
     labels = words[1:]
     for row in _leaving(sheet, outward, column):
         sheet.add(row, labels.pop(0) if labels else "")
@@ -210,7 +210,7 @@ def _leaving(sheet: Sheet, outward: Sequence[Rail], column: int) -> Iterator[Row
 
 
 def _words(box: Box, arrows: Sequence[Arrow]) -> list[str]:
-    lines = [f"{box.id}  {box.state + '  ' if box.state else ''}{box.words}"]
+    lines = [f"{box.id}  {box.words}"]
     for arrow in arrows:
         if arrow.back or arrow.label:
             condition = f" if {arrow.label}" if arrow.label else ""

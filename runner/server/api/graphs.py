@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import Query, Response
+from fastapi import Response
 
 from runner.authoring.drawing import draw
-from runner.errors import DefinitionError, NotFoundError
+from runner.errors import NotFoundError
 from runner.immutable import immutable
-from runner.operations.deploys import GraphCheck, check_graphs
 from runner.records.listings import Page
 from runner.server.access import Known, Seen
 from runner.server.answers import record_router
@@ -49,37 +46,7 @@ def drawing(graph: str, _: Seen, services: Served) -> Response:
     """Draw a graph of RUNNER_GRAPHS as SVG."""
     plan = services.plan(graph)
     if plan is None:
-        raise _lacking(graph)
+        raise NotFoundError(
+            f"this server lacks the graph {graph!r:.80}; name its module in RUNNER_GRAPHS."
+        )
     return Response(draw(plan.definition, "svg"), media_type="image/svg+xml")
-
-
-def _lacking(name: str) -> NotFoundError:
-    return NotFoundError(
-        f"this server lacks the graph {name!r:.80}; name its module in RUNNER_GRAPHS."
-    )
-
-
-@router.get("/{graph}:check", summary="Check a graph for mistakes")
-@router.post(
-    "/{graph}:check", operation_id="graphs_post_check", summary="Check a graph for mistakes"
-)
-def check(
-    graph: str,
-    _: Seen,
-    services: Served,
-    *,
-    against_waiting: Annotated[
-        bool,
-        Query(description="Also list the nodes of stored runs that this code can't resume."),
-    ] = False,
-) -> GraphCheck:
-    """Check a graph of RUNNER_GRAPHS and its inner graphs, as `runner graphs check` does; run nothing."""
-    registry = services.client.engine.registry
-    try:
-        is_here = services.plan(graph) is not None
-    except DefinitionError:
-        is_here = graph in registry.names()  # it can't be built, which the check reports
-    if not is_here:
-        raise _lacking(graph)
-    store = services.store if against_waiting else None
-    return check_graphs(registry, [graph], store)

@@ -13,7 +13,7 @@ from runner.limits.limit import input_key
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
-from runner.records.checkpoints import Remembered, Saved
+from runner.records.checkpoints import Saved, SessionUpdate
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
@@ -182,7 +182,7 @@ class MemoryRun:
     def note_error(self, node: str, visit: int, entry: VisitEntry) -> None:
         self.entries[node, visit] = pack_copy(entry)
 
-    def remember(self, node: str, session: Remembered) -> None:
+    def remember(self, node: str, session: SessionUpdate) -> None:
         self.sessions.add(session, self.messages.get(node, []))
 
     def put_report(self, reference: str, outcome: JSON) -> None:

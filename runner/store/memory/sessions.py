@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 
-from runner.records.checkpoints import Remembered, Session
+from runner.records.checkpoints import Session, SessionUpdate
 from runner.records.codec import JSON
 from runner.store.encoding import pack_copy
 
@@ -23,7 +23,7 @@ class Sessions:
             session = self._sessions.get(session_id, Session())
             return Session(pack_copy(session.messages), pack_copy(session.state))
 
-    def add(self, update: Remembered, messages: Sequence[JSON]) -> None:
+    def add(self, update: SessionUpdate, messages: Sequence[JSON]) -> None:
         """Add a visit's part to its session; `messages` are all messages of its node."""
         with self._lock:
             session = self._sessions.setdefault(update.session_id, Session())

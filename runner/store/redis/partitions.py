@@ -22,7 +22,7 @@ from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
-from runner.records.checkpoints import Remembered, Session
+from runner.records.checkpoints import Session, SessionUpdate
 from runner.records.codec import JSON
 from runner.records.interrupts import Interrupt, ReceiptStatus
 from runner.records.listings import (
@@ -636,7 +636,7 @@ def _same(setting: LimitSetting, _: LimitSetting) -> LimitSetting:
     return setting
 
 
-def _as_part(session: Remembered) -> Remembered:
+def _as_part(session: SessionUpdate) -> SessionUpdate:
     """Wrap a visit's part of a session whose home is elsewhere, so that deletions are moved, too."""
     state: dict[str, JSON] = {name: [value] for name, value in session.state.items()}
     return replace(session, state=state | {name: [] for name in session.gone}, gone=[])

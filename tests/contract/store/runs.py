@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from runner.definition.model import AFTER_GRAPH, MapSpec
-from runner.records.checkpoints import Remembered, Saved, Session
+from runner.records.checkpoints import Saved, Session, SessionUpdate
 from runner.records.interrupts import InterruptStatus
 from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
@@ -612,14 +612,14 @@ class RunContract:
     ) -> None:
         """The messages after the first few are appended, values are set and deleted; then both stay."""
         run_id = worker.start("a>b")
-        first = Remembered("ann", 1, {"n": 1, "gone": True, "": None})
+        first = SessionUpdate("ann", 1, {"n": 1, "gone": True, "": None})
         document = saved(1, "old", "one", {"two": 2})
         assert (
             worker.settle(worker.token(run_id, "a"), saved=document, session=first) == "settled"
         )
         token = worker.token(run_id, "b")
         store.do(SaveCheckpoint(token, saved(1, "three")))
-        second = Remembered("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
+        second = SessionUpdate("ann", 0, {"n": {"deep": [1]}}, ["gone", "never"])
         assert worker.settle(token, session=second) == "settled"
 
         session = store.session("ann")
@@ -632,7 +632,7 @@ class RunContract:
         self, worker: ManualWorker, store: Store
     ) -> None:
         """A stale visit adds nothing, nor does a settle that is refused; a repeated one adds once."""
-        more = Remembered("ann", 0, {"n": 1})
+        more = SessionUpdate("ann", 0, {"n": 1})
         run_id, stale = worker.begin("a b")
         worker.sweep(after=31)
         token = worker.token(run_id, "a", attempt=2)
@@ -658,11 +658,11 @@ class RunContract:
         """Forgetting deletes messages and state; a later write begins an empty session."""
         assert not store.forget_session("ann")
         run_id, token = worker.begin("a>b")
-        worker.settle(token, saved=saved(1, "one"), session=Remembered("ann", 0, {"n": 1}))
+        worker.settle(token, saved=saved(1, "one"), session=SessionUpdate("ann", 0, {"n": 1}))
 
         assert store.forget_session("ann")
         assert store.session("ann") == Session()
-        more = Remembered("ann", 0)
+        more = SessionUpdate("ann", 0)
         worker.settle(worker.token(run_id, "b"), saved=saved(1, "two"), session=more)
         assert store.session("ann") == Session(["two"])
 

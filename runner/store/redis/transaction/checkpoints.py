@@ -6,7 +6,7 @@ test_a_checkpoint_is_the_same_by_script_and_transaction.
 
 from __future__ import annotations
 
-from runner.records.checkpoints import Remembered, Saved
+from runner.records.checkpoints import Saved, SessionUpdate
 from runner.store.encoding import dump
 from runner.store.redis.sizes import MESSAGE_BYTES
 from runner.store.redis.transaction.sets import GUARDED, WriteSet
@@ -47,7 +47,7 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
     return size
 
 
-def remember(write_set: WriteSet, key: str, node: str, session: Remembered) -> None:
+def remember(write_set: WriteSet, key: str, node: str, session: SessionUpdate) -> None:
     """Add a visit's part to its session: its node's messages from `session.first` on, and values."""
     messages, session_messages = f"{key}:m", f"session:m:{session.session_id}"
     count = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)

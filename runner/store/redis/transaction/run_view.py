@@ -14,7 +14,7 @@ from runner.limits.limit import input_key
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
-from runner.records.checkpoints import Remembered, Saved
+from runner.records.checkpoints import Saved, SessionUpdate
 from runner.records.codec import JSON
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.metrics import ANSWER
@@ -413,7 +413,7 @@ class RunInTransaction:
             self.key, f"x:{node}.{visit}", b"0 " + dump(entry).removeprefix(FUNCTION_ENTRY)
         )
 
-    def remember(self, node: str, session: Remembered) -> None:
+    def remember(self, node: str, session: SessionUpdate) -> None:
         checkpoints.remember(self.write_set, self.key, node, session)
 
     def replace_input(self, start: Start) -> None:
