@@ -44,6 +44,12 @@ HOOK = ("hook",)
     show_default=True,
     help="Seconds that the server may take for a call that was approved.",
 )
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Serve clients of this machine over HTTP at this port (default: the client that starts it).",
+)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @with_context
 def gate(context: CommandContext, **options: Any) -> None:

@@ -20,6 +20,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from uuid import uuid4
 
 from runner.approvals.rules import Principal
 from runner.doors.gated_call import Calls, read_policy, refused, strict_schema, waiting_text
@@ -29,11 +30,17 @@ from runner.records.codec import JSON, JSONObject
 from runner.settings import Settings
 
 with needs_extra("mcp", "the gate"):
+    import anyio
     import mcp_types as types
+    import uvicorn
     from mcp.client.stdio import StdioServerParameters, stdio_client
     from mcp.client.streamable_http import streamable_http_client
     from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http import StreamableHTTPServerTransport
+    from mcp.server.transport_security import TransportSecuritySettings
     from mcp.shared.message import ClientMessageMetadata, SessionMessage
+    from starlette.datastructures import Headers
+    from starlette.responses import PlainTextResponse
 
 log = logging.getLogger(__name__)
 
@@ -94,19 +101,20 @@ class Gate:
         (from_client, self._client), (from_server, self._server) = client, server
         answers = asyncio.create_task(self._read_server(from_server))
         try:
-            async for item in from_client:
-                if isinstance(item, Exception):
-                    await self._fail(
-                        None, types.PARSE_ERROR, "The line is not a JSON-RPC message."
-                    )
-                else:
-                    await self._from_client(item.message)
+            with suppress(anyio.ClosedResourceError):  # its session was ended
+                async for item in from_client:
+                    if isinstance(item, Exception):
+                        text = "The line is not a JSON-RPC message."
+                        await self._fail(None, types.PARSE_ERROR, text)
+                    else:
+                        await self._from_client(item.message)
         finally:
             for task in (*self._waits.values(), *self._driven.values()):
                 task.cancel()
             if self._own:
                 await asyncio.wait([*self._own.values()], timeout=LEAVE_WITHIN)
-            await self._lost(types.CONNECTION_CLOSED, "The client has left.")
+            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                await self._lost(types.CONNECTION_CLOSED, "The client has left.")
             # What is known of a begun call is recorded before this process ends.
             await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
             answers.cancel()
@@ -123,6 +131,8 @@ class Gate:
             with suppress(NoAnswer):
                 await self._send(message)
             return
+        if method == "initialize":  # after a probe by a later version, to which it belonged
+            self._meta = {}
         if VERSION in (meta := params.get("_meta") or {}):
             self._meta = {key: meta[key] for key in meta if key != "progressToken"}
         is_call = method == "tools/call"
@@ -443,13 +453,73 @@ def upstream(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
     return stdio_client(StdioServerParameters(command=command, args=args, env=env))
 
 
+class Sessions:
+    """The gate over HTTP, as an ASGI application: each session of a client has one of the server."""
+
+    def __init__(
+        self, calls: Calls, options: Mapping[str, Any], tasks: anyio.abc.TaskGroup
+    ) -> None:
+        """Serve while the tasks may run."""
+        self._calls, self._options, self._tasks = calls, options, tasks
+        self._sessions: dict[str, StreamableHTTPServerTransport] = {}
+        host = f"127.0.0.1:{options['port']}", f"localhost:{options['port']}"
+        self._security = TransportSecuritySettings(
+            allowed_hosts=[*host], allowed_origins=[f"http://{name}" for name in host]
+        )
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Serve a request in its session; without one it begins one."""
+        name = Headers(scope=scope).get("mcp-session-id")
+        transport = self._sessions.get(name or "")
+        if name is None:
+            name = uuid4().hex
+            transport = StreamableHTTPServerTransport(name, security_settings=self._security)
+            self._sessions[name] = transport
+            await self._tasks.start(self._session, name, transport)
+        if transport is None:
+            await PlainTextResponse("There is no such session.", 404)(scope, receive, send)
+        else:
+            await transport.handle_request(scope, receive, send)
+
+    async def _session(
+        self,
+        name: str,
+        transport: StreamableHTTPServerTransport,
+        *,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        try:
+            async with transport.connect() as client, upstream(self._options) as server:
+                task_status.started()
+                await gate_of(self._calls, self._options).run(client, server)
+        except Exception:
+            log.exception(
+                "gate.session: a session has ended by an error; its client begins another."
+            )
+        finally:
+            self._sessions.pop(name, None)
+
+
+def gate_of(calls: Calls, options: Mapping[str, Any]) -> Gate:
+    """Return the gate of a session."""
+    return Gate(calls, wait=options["wait"], timeout=options["timeout"])
+
+
 async def serve(options: Mapping[str, Any]) -> None:
-    """Serve the client that started this process, until it closes the input."""
+    """Serve the client that started this process until it closes the input, or clients at a port."""
     place = options["name"] or options["url"] or f"{os.getcwd()} {options['command']}"  # noqa: PTH109 - a text
     calls = Calls(Settings(), read_policy(options["policy"]), place)
+    if options["port"]:
+        async with anyio.create_task_group() as tasks:
+            app = Sessions(calls, options, tasks)
+            config = uvicorn.Config(
+                app, port=options["port"], lifespan="off", log_level="warning"
+            )
+            await uvicorn.Server(config).serve()
+            tasks.cancel_scope.cancel()
+        return
     async with stdio_server() as client, upstream(options) as server:
-        gate = Gate(calls, wait=options["wait"], timeout=options["timeout"])
-        await gate.run(client, server)
+        await gate_of(calls, options).run(client, server)
 
 
 if __name__ == "__main__":

@@ -25,20 +25,14 @@ calls:
 """
 
 
-def command(
-    folder, *server, wait=0.5, timeout=60.0, main="runner.doors.gate", policy="policy.yaml"
-):
+def command(folder, *, main="runner.doors.gate", policy="policy.yaml", **options):
     """Return the command line of a gate, and write its policy."""
     path = folder / policy
     if not path.exists():
         path.write_text(POLICY)
-    options = {"policy": str(path), "url": "", "name": "odd", "command": server or SERVER}
-    return [
-        sys.executable,
-        "-m",
-        main,
-        json.dumps({**options, "wait": wait, "timeout": timeout}),
-    ]
+    given = {"policy": str(path), "url": "", "name": "odd", "port": 0, "command": SERVER}
+    options = {**given, "wait": 0.5, "timeout": 60.0, **options}
+    return [sys.executable, "-m", main, json.dumps(options)]
 
 
 class Gate:
@@ -102,32 +96,38 @@ class Gate:
 
 
 @contextmanager
-def gate(folder, url, *server, **options):
-    """Run a gate on the store at `url`, with its ledger in `folder`."""
-    main = options.pop("env", {})
+def serving(folder, redis_url, *, env=None, **options):
+    """Run a gate on the store at `redis_url`, with its ledger in `folder`."""
     (folder / "changes").mkdir(exist_ok=True)
     environment = {
         **os.environ,
-        "RUNNER_REDIS_URL": url,
+        "RUNNER_REDIS_URL": redis_url,
         "LEDGER": str(folder / "ledger"),
         "CHANGES": str(folder / "changes"),
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        **main,
+        **(env or {}),
     }
     process = subprocess.Popen(
-        command(folder, *server, **options),
+        command(folder, **options),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env=environment,
     )
     try:
-        yield Gate(process)
+        yield process
     finally:
         process.kill()
         process.wait()
         process.stdin.close()
         process.stdout.close()
+
+
+@contextmanager
+def gate(folder, redis_url, **options):
+    """Run a gate over stdio, and give its client."""
+    with serving(folder, redis_url, **options) as process:
+        yield Gate(process)
 
 
 def paid(folder):

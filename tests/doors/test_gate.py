@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 from collections import Counter
 
@@ -15,13 +16,14 @@ from runner.cli.workers import worker_process
 from runner.errors import DefinitionError
 from runner.records import codec
 from tests.integrations.extras import need
+from tests.ports import free_port
 from tests.waiting import wait_until
 
 need("mcp", "mcp")
 
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - with the extra
 from runner.doors.gated_call import read_policy  # noqa: E402 - likewise
-from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
+from tests.doors.gates import SERVER, command, gate, paid, serving  # noqa: E402 - likewise
 
 
 @pytest.fixture
@@ -239,6 +241,28 @@ def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, pe
         assert connection.call("KEYS", "runner/gate*")
         client.end(number)
         assert connection.call("KEYS", "runner/gate*") == []
+
+
+def test_a_gate_serves_over_http_and_a_server_may_be_there(tmp_path, redis_url, people):
+    """A gate at a port holds the calls that another gate sends to its URL, in a session for each client."""
+    outer, port = tmp_path / "outer", free_port()
+    outer.mkdir()
+    (outer / "policy.yaml").write_text("calls: [{tools: '*', rule: pass}]")
+    url = f"http://127.0.0.1:{port}/mcp"
+    with serving(tmp_path, redis_url, port=port, wait=30) as process:
+        wait_until(lambda: listens(port), "it listens")
+        assert process.poll() is None
+        with gate(outer, redis_url, url=url) as client:
+            assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+            number = client.begin("tools/call", name="pay", arguments=BIG)
+            vote(people)
+            assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
+    assert paid(tmp_path) == ["pay bob 1 none", "pay bob 500 none"]
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 # Policies
