@@ -20,6 +20,7 @@ from runner.cli.dev import dev
 from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, command_error
 from runner.cli.freeze import freeze, thaw
+from runner.cli.gate import gate
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
@@ -157,6 +158,7 @@ for _command in (
     server,
     api,
     mcp,
+    gate,
     metrics,
     config,
     version,

@@ -92,7 +92,7 @@ def mcp(context: CommandContext) -> None:
     """
     check_installed()
     with needs_extra("mcp", "the MCP server"):
-        _look_for("mcp")
+        look_for("mcp")
     context.become("runner.doors.mcp")
 
 
@@ -103,10 +103,11 @@ def check_installed() -> None:
         MissingExtra: it is not.
     """
     with needs_extra("server", "the HTTP API and the pages"):
-        _look_for("fastapi", "uvicorn")
+        look_for("fastapi", "uvicorn")
 
 
-def _look_for(*packages: str) -> None:
+def look_for(*packages: str) -> None:
+    """Raise ModuleNotFoundError if a package isn't installed, without importing any."""
     for package in packages:
         if find_spec(package) is None:
             raise ModuleNotFoundError(f"No module named {package!r}", name=package)

@@ -149,13 +149,22 @@ def _info(text: Any) -> dict[str, str]:
 
 def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[str]) -> int:
     """Count the doorbells on queues of the store's server."""
+    keys = _queue_keys(connection, namespace, queues)
+    return sum(int(connection.call("LLEN", key)) for key in keys)
+
+
+def drop_queued(connection: RedisConnection, namespace: str, queue: str) -> None:
+    """Delete the doorbells on a queue of the store's server."""
+    for key in _queue_keys(connection, namespace, [queue]):
+        connection.call("DEL", key)
+
+
+def _queue_keys(
+    connection: RedisConnection, namespace: str, queues: Iterable[str]
+) -> Iterator[str]:
     fields = connection.texts(Keys(namespace).doorbell)
     ends = {end for name, end in fields.items() if name.isdecimal()}
-    return sum(
-        int(connection.call("LLEN", f"{fields['prefix']}{queue}{end}"))
-        for queue in queues
-        for end in ends
-    )
+    return (f"{fields['prefix']}{queue}{end}" for queue in queues for end in ends)
 
 
 # Metrics of a store, for Prometheus: cheap commands, however many runs exist.

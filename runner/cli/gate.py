@@ -1,0 +1,78 @@
+"""`runner gate`: approvals in front of any MCP server, and in the hooks of coding agents."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+
+from runner.cli.context import CommandContext, with_context
+from runner.cli.server import look_for
+from runner.errors import UsageError, needs_extra
+
+HOOK = ("hook",)
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.option(
+    "--policy",
+    required=True,
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False, resolve_path=True),
+    help="A Python module with `approval`, or YAML: the calls that need approval, and their rules.",
+)
+@click.option(
+    "--url", default="", help="The address of a server over HTTP, in place of COMMAND."
+)
+@click.option(
+    "--name",
+    default="",
+    help="The server's name: gates of one name share calls (default: its command and folder).",
+)
+@click.option(
+    "--wait",
+    type=click.FloatRange(0, 86_400),
+    default=25.0,
+    show_default=True,
+    help="Seconds for which a call waits for people before the client is told to call again.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(1, 86_400),
+    default=300.0,
+    show_default=True,
+    help="Seconds that the server may take for a call that was approved.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65_535),
+    default=0,
+    help="Serve clients of this machine over HTTP at this port (default: the client that starts it).",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@with_context
+def gate(context: CommandContext, **options: Any) -> None:
+    """Hold calls to an MCP server until people approve them.
+
+    An MCP client starts this command in place of the server's COMMAND, and speaks with it over standard
+    input and output. The gate starts COMMAND and relays everything; calls for which the policy returns a
+    rule wait for people, at any door, and are made once. Needs the extra `gate`.
+
+    \b
+      runner gate --policy policy.yaml -- npx -y @modelcontextprotocol/server-filesystem .
+      runner gate --policy policy.py --url https://mcp.example.com/mcp
+
+    With `hook` as COMMAND it is a hook of Claude Code or Codex: it reads a call from standard input and
+    writes the decision.
+
+    \b
+      runner gate --policy policy.yaml --wait 3500 hook
+    """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
+    if options["command"] == HOOK:
+        context.become("runner.doors.gate_hook", json.dumps(options))
+    if bool(options["command"]) == bool(options["url"]):
+        raise UsageError("Give either the server's command, after --, or its --url.")
+    with needs_extra("mcp", "the gate"):
+        look_for("mcp")
+    context.become("runner.doors.gate", json.dumps(options))

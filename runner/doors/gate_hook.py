@@ -1,0 +1,108 @@
+"""The hook of coding agents: it decides a call by the gate's policy, in the form of the agent's hooks.
+
+Claude Code and Codex write a call to the hook's standard input before they make it (`PreToolUse`), or
+when they would ask their user for permission (`PermissionRequest`), and read the decision from its
+output. The agent makes the call; an approval is used by the one hook process that reports it. If
+anything fails, the exit code 2 has the agent refuse the call.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from runner.approvals.rules import Principal
+from runner.doors.gated_call import Calls, read_policy, waiting_text
+from runner.errors import UsageError
+from runner.records.codec import JSON, JSONObject
+from runner.settings import Settings
+
+POLL = 0.25
+"""Seconds between two looks at a call that waits."""
+
+
+class HookCall:
+    """The call of one hook process; see `Caller`. To make it is to let the agent make it."""
+
+    def __init__(self, event: Mapping[str, Any]) -> None:
+        """Read the agent's event.
+
+        Raises:
+            UsageError: it isn't one of the two events.
+        """
+        try:
+            self.event, self.cwd = str(event["hook_event_name"]), str(event["cwd"])
+            self.name, self.args = str(event["tool_name"]), dict(event["tool_input"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise UsageError(f"The hook got no event of a tool's call: {error!r}.") from error
+        if self.event not in {"PreToolUse", "PermissionRequest"}:
+            raise UsageError(
+                f"The hook decides PreToolUse and PermissionRequest, not {self.event!r:.80}."
+            )
+        # Codex can't change a call, and asks its user even about a call that PreToolUse allows.
+        self.is_codex = "turn_id" in event
+        self.decisions = (
+            ("approve", "reject") if self.is_codex else ("approve", "edit", "reject")
+        )
+        self.is_taken = False
+
+    def tool(self, name: str) -> tuple[JSON, bool]:
+        """Return no schema, because the agent tells none."""
+        del name
+        return None, False
+
+    def make(self, name: str, args: JSON, run_id: str) -> JSONObject:
+        """Take the approval for this process."""
+        del name, run_id
+        self.is_taken = True
+        return {"result": args}
+
+    def allowed(self, args: JSON) -> JSONObject:
+        """Return the output that allows the call; {} lets the agent go on as without the hook."""
+        edit = {} if args == self.args else {"updatedInput": args}
+        if self.event == "PermissionRequest":
+            return self._output({"decision": {"behavior": "allow", **edit}})
+        return {} if self.is_codex else self._output({"permissionDecision": "allow", **edit})
+
+    def denied(self, reason: str) -> JSONObject:
+        """Return the output that refuses the call, with a reason for the model."""
+        if self.event == "PermissionRequest":
+            return self._output({"decision": {"behavior": "deny", "message": reason}})
+        return self._output({"permissionDecision": "deny", "permissionDecisionReason": reason})
+
+    def _output(self, fields: JSONObject) -> JSONObject:
+        return {"hookSpecificOutput": {"hookEventName": self.event, **fields}}
+
+
+def decide(call: HookCall, options: Mapping[str, Any]) -> JSONObject:
+    """Return the hook's output for a call, after at most `wait` seconds."""
+    calls = Calls(Settings(), read_policy(options["policy"]), call.cwd, remembered=None)
+    if calls.is_free(call.name, call.args, None)[0]:
+        return {}
+    until = time.monotonic() + options["wait"]
+    while True:
+        requester = Principal(getpass.getuser())
+        run_id = calls.attach(requester, call.name, call.args, "", call)
+        while (outcome := calls.outcome(run_id)) is None:
+            if time.monotonic() > until:
+                return call.denied(waiting_text(calls, run_id))
+            time.sleep(POLL)
+        if "refused" in outcome:
+            return call.denied(outcome["refused"])
+        if call.is_taken:
+            return call.allowed(outcome["result"])
+        # Another process has used that approval, for the same call: this one asks anew.
+
+
+if __name__ == "__main__":
+    try:
+        answer = decide(HookCall(json.load(sys.stdin)), json.loads(sys.argv[1]))
+    except Exception as problem:  # noqa: BLE001 - whatever fails, the agent must not make the call
+        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
+        sys.exit(2)
+    if answer:
+        json.dump(answer, sys.stdout)

@@ -1,0 +1,433 @@
+"""The gate before an MCP server, in a process of its own, with a client that counts what was made."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import subprocess
+from collections import Counter
+
+import pytest
+
+from runner import Client
+from runner.cli.workers import worker_process
+from runner.errors import DefinitionError
+from runner.records import codec
+from tests.integrations.extras import need
+from tests.ports import free_port
+from tests.waiting import wait_until
+
+need("mcp", "mcp")
+
+from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - with the extra
+from runner.doors.gated_call import read_policy  # noqa: E402 - likewise
+from tests.doors.gates import SERVER, command, gate, paid, serving  # noqa: E402 - likewise
+
+
+@pytest.fixture
+def people(redis_url):
+    return Client(redis_url)
+
+
+def question(people):
+    """Return the one open question."""
+    wait_until(lambda: list(people.interrupts()), "people are asked")
+    (asked,) = people.interrupts()
+    return asked
+
+
+def vote(people, decision="approve", **options):
+    asked = question(people)
+    receipt = people.vote(asked.id, decision, by="ana", digest=asked.digest, **options)
+    assert receipt.status == "accepted"
+
+
+BIG = {"to": "bob", "amount": 500}
+
+
+def test_a_call_waits_for_approval_and_is_made_once(tmp_path, redis_url, people):
+    """The same call again gets the outcome of the one that was approved; the next one is asked anew."""
+    with gate(tmp_path, redis_url) as client:
+        text, is_error = client.text("pay", **BIG)
+        asked = question(people)
+        assert is_error
+        assert asked.id in text
+        assert asked.action["args"] == {**BIG, "note": "none"}
+        assert paid(tmp_path) == []
+
+        vote(people)
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+        assert client.text("pay", **BIG)[1]
+        assert question(people).id != asked.id
+    assert paid(tmp_path) == ["pay bob 500 none"]
+
+
+def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
+    """The list of tools is the server's own, and a call within the policy's bounds is made at once."""
+    with gate(tmp_path, redis_url) as client:
+        ours = client.ask("tools/list")["result"]
+        text = client.text("pay", to="bob", amount=50)
+    environment = {**os.environ, "CHANGES": str(tmp_path / "changes")}
+    line = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}) + "\n"
+    plain = subprocess.run(
+        SERVER, input=line, capture_output=True, text=True, env=environment, check=True
+    )
+
+    assert ours == json.loads(plain.stdout)["result"]
+    assert text == ("pay: 50 to bob", False)
+    assert paid(tmp_path) == ["pay bob 50 none"]
+
+
+def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, people):
+    """It says who rejected the call and why; nothing is made."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="pay", arguments=BIG)
+        vote(people, "reject", comment="too much")
+        result = client.end(number)["result"]
+
+    assert result["isError"]
+    assert "ana rejected the call of pay" in result["content"][0]["text"]
+    assert "too much" in result["content"][0]["text"]
+    assert paid(tmp_path) == []
+
+
+def test_an_edited_call_is_made_as_edited(tmp_path, redis_url, people):
+    """The server gets the arguments that people approved, not those of the client."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="pay", arguments=BIG)
+        vote(people, "edit", response={**BIG, "amount": 60, "note": "less"})
+        client.end(number)
+    assert paid(tmp_path) == ["pay bob 60 less"]
+
+
+def test_arguments_that_do_not_fit_ask_nobody(tmp_path, redis_url, people):
+    """The model gets the fault as a result."""
+    with gate(tmp_path, redis_url) as client:
+        for args in ({"to": "bob"}, {**BIG, "more": 1}, {"to": "bob", "amount": "500"}):
+            text, is_error = client.text("pay", **args)
+            assert is_error
+            assert "do not fit the schema of pay" in text
+    assert list(people.interrupts()) == []
+    assert paid(tmp_path) == []
+
+
+def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, redis_url, people):
+    """The wait survives the gate: the approved call is made when the same call comes again, once."""
+    with gate(tmp_path, redis_url) as client:
+        client.call("pay", **BIG)
+    vote(people)
+    assert paid(tmp_path) == []
+    with gate(tmp_path, redis_url, wait=30) as client:
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+    assert paid(tmp_path) == ["pay bob 500 none"]
+    with gate(tmp_path, redis_url) as client:
+        assert client.text("pay", **BIG)[1]
+    assert paid(tmp_path) == ["pay bob 500 none"]
+
+
+def test_equal_calls_at_once_are_two_calls(tmp_path, redis_url, people):
+    """Two calls that wait at the same time are asked and made each."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        numbers = [client.begin("tools/call", name="pay", arguments=BIG) for _ in range(2)]
+        wait_until(lambda: len(list(people.interrupts())) == 2, "both are asked")
+        for asked in people.interrupts():
+            people.vote(asked.id, "approve", by="ana")
+        texts = [client.end(number)["result"]["content"][0]["text"] for number in numbers]
+    assert texts == ["pay: 500 to bob"] * 2
+    assert paid(tmp_path) == ["pay bob 500 none"] * 2
+
+
+def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, people):
+    """An approved call and a free one get a clear error; other calls stay and are asked of a new server."""
+    policy = "calls:\n  - {tools: [garble, hang], rule: pass}\n  - {tools: '*', rule: {}}\n"
+    (tmp_path / "policy.yaml").write_text(policy)
+    with gate(tmp_path, redis_url, wait=30) as client:
+        waiting = client.begin("tools/call", name="pay", arguments=BIG)
+        pay = question(people)
+        free = client.begin("tools/call", name="hang", arguments=BIG)
+        number = client.begin("tools/call", name="die", arguments=BIG)
+        wait_until(lambda: len(list(people.interrupts())) == 2, "both are asked")
+        (die,) = [each for each in people.interrupts() if each.id != pay.id]
+        people.vote(die.id, "approve", by="ana")
+
+        text = client.end(number)["result"]["content"][0]["text"]
+        assert "The server has ended" in text
+        assert "may or may not have been made, and is not repeated" in text
+        assert "The server has ended" in client.end(free)["error"]["message"]
+        assert "The server has ended" in client.ask("ping")["error"]["message"]
+        assert [each.id for each in people.interrupts()] == [pay.id]
+        client.send({"method": "notifications/cancelled", "params": {"requestId": waiting}})
+    people.vote(pay.id, "approve", by="ana")
+    with gate(tmp_path, redis_url, wait=30) as client:
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+
+
+def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, redis_url):
+    """The client gets an error in MCP's form, and the next call is served."""
+    (tmp_path / "policy.yaml").write_text("calls: [{tools: [garble, pay], rule: pass}]")
+    with gate(tmp_path, redis_url) as client:
+        error = client.call("garble", **BIG)["error"]
+        assert error["code"] == -32700
+        assert "not JSON-RPC" in error["message"]
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+
+
+def test_a_server_that_hangs_does_not_hold_the_gate(tmp_path, redis_url, people):
+    """An approved call that gets no answer in time isn't known to have been made, and isn't repeated."""
+    with gate(tmp_path, redis_url, wait=30, timeout=0.5) as client:
+        number = client.begin("tools/call", name="hang", arguments=BIG)
+        vote(people)
+        assert (
+            "has not answered within 0.5 s"
+            in client.end(number)["result"]["content"][0]["text"]
+        )
+        assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+
+
+def test_a_server_may_ask_the_client_under_an_approved_call(tmp_path, redis_url, people):
+    """Its elicitation reaches the client, whose answer reaches it."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="ask", arguments=BIG)
+        vote(people)
+        request = client.asked()
+        assert request["method"] == "elicitation/create"
+        client.send({"id": request["id"], "result": {"action": "decline"}})
+        assert client.end(number)["result"]["content"][0]["text"] == "asked: decline"
+
+
+@pytest.mark.parametrize("change", ["change", "vanish"])
+def test_a_tool_that_has_changed_since_it_was_approved_is_not_called(
+    tmp_path, redis_url, people, change
+):
+    """Under another schema the same arguments may mean something else: the approval does not count."""
+    tool = "vanish" if change == "vanish" else "pay"
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name=tool, arguments=BIG)
+        question(people)
+        (tmp_path / "changes" / change).touch()
+        vote(people)
+        result = client.end(number)["result"]
+    assert result["isError"]
+    assert paid(tmp_path) == []
+
+
+def test_a_line_that_is_not_json_is_refused(tmp_path, redis_url):
+    """The client's own garbage gets an error without an id, and the session goes on."""
+    with gate(tmp_path, redis_url) as client:
+        client.process.stdin.write("{\n")
+        assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+        assert client.end(None)["error"]["code"] == -32700
+
+
+def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, people):
+    """No worker serves the queue, so the gate deletes what answers have put there."""
+    (tmp_path / "plain.py").write_text(
+        "from runner import GraphBuilder, graph\n"
+        "@graph('plain')\n"
+        "def plain():\n"
+        "    builder = GraphBuilder()\n"
+        "    builder.add_node(lambda ctx: 1, 'one')\n"
+        "    return builder.build()\n"
+    )
+    settings = {"RUNNER_GRAPHS": "plain", "PYTHONPATH": str(tmp_path)}
+    with worker_process({"RUNNER_REDIS_URL": redis_url, **settings}, concurrency=1) as worker:
+        worker.wait_ready()  # it leaves what a doorbell needs
+    connection = people.engine.store.connection
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="pay", arguments=BIG)
+        vote(people)
+        assert connection.call("KEYS", "runner/gate*")
+        client.end(number)
+        assert connection.call("KEYS", "runner/gate*") == []
+
+
+def test_a_gate_serves_over_http_and_a_server_may_be_there(tmp_path, redis_url, people):
+    """A gate at a port holds the calls that another gate sends to its URL, in a session for each client."""
+    outer, port = tmp_path / "outer", free_port()
+    outer.mkdir()
+    (outer / "policy.yaml").write_text("calls: [{tools: '*', rule: pass}]")
+    url = f"http://127.0.0.1:{port}/mcp"
+    with serving(tmp_path, redis_url, port=port, wait=30) as process:
+        wait_until(lambda: listens(port), "it listens")
+        assert process.poll() is None
+        with gate(outer, redis_url, url=url) as client:
+            assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+            number = client.begin("tools/call", name="pay", arguments=BIG)
+            vote(people)
+            assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
+    assert paid(tmp_path) == ["pay bob 1 none", "pay bob 500 none"]
+
+
+def listens(port):
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+# Policies
+
+
+def rule(gates, tool, **args):
+    found = of_tool(gates, tool)
+    return found and found.rule(args, CallContext(tool, "", "call", 0))
+
+
+def test_a_policy_in_yaml_takes_the_first_entry_that_fits(tmp_path):
+    """A call that no entry fits is for anyone to approve: nothing passes by being forgotten."""
+    command(tmp_path)
+    gates = read_policy(str(tmp_path / "policy.yaml"))
+
+    assert rule(gates, "pay", amount=50) is None
+    assert list(rule(gates, "pay", amount=51).eligible) == ["ana"]
+    assert list(rule(gates, "pay").eligible) == ["ana"]
+    assert rule(gates, "free_lunch") is None
+    (tmp_path / "policy.yaml").write_text("calls: []")
+    forgotten = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
+    assert list(forgotten.eligible) == ["anyone"]
+
+
+def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):
+    """`approval` of the file is what `mcp_tools` takes: a rule, a function, or a mapping of both."""
+    path = tmp_path / "policy.py"
+    path.write_text(
+        "from runner.approvals import Rule\n"
+        "def approval(args, call):\n"
+        "    return Rule(eligible=['ana']) if call.tool == 'pay' and args['amount'] > 50 else None\n"
+    )
+    gates = read_policy(str(path))
+
+    assert rule(gates, "pay", amount=50) is None
+    assert list(rule(gates, "pay", amount=51).eligible) == ["ana"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "calls: 1",
+        "[]",
+        "calls: [{tools: a}]",
+        "calls: [{tools: a, rule: {need: 0}}]",
+        "calls: [{tools: a, rule: pass, bounds: {amount: {type: money}}}]",
+        "calls: [{tools: a, rule: pass, bound: {}}]",
+    ],
+)
+def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):
+    """The error names the file."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(DefinitionError, match="policy"):
+        read_policy(str(path))
+
+
+def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
+    """An error of the policy is the call's result."""
+    (tmp_path / "policy.py").write_text(
+        "def approval(args):\n    raise ValueError('no rate')\n"
+    )
+    with gate(tmp_path, redis_url, policy="policy.py") as client:
+        text, is_error = client.text("pay", **BIG)
+    assert is_error
+    assert "The call was not made: no rate" in text
+    assert paid(tmp_path) == []
+
+
+# Kills
+
+
+BATCH = int(os.environ.get("GATE_BATCH", "20"))
+"""Calls that wait at the same time."""
+
+REJECTED = 5
+"""Every so manieth call of a storm is rejected."""
+
+
+def ended(people, names):
+    """Return the runs of the calls that have ended, by who is paid; `names` remembers them by run."""
+    found = {}
+    for status in ("completed", "failed"):
+        cursor = ""
+        while cursor is not None:
+            page = people.runs(status, graph="gate", limit=100, cursor=cursor)
+            for run in page:
+                if run.run_id not in names:
+                    task = people.engine.store.read(run.run_id).task
+                    names[run.run_id] = codec.unpack(task)["args"]["to"]
+                found[names[run.run_id]] = run.run_id
+            cursor = page.next
+    return found
+
+
+LOST = {"refused": "It was lost too often: it may or may not have been made."}
+"""The outcome of a run that failed, because its gate was killed five times."""
+
+
+def storm(tmp_path, redis_url, people, calls, main="runner.doors.gate"):
+    """Make calls while gates and clients die at all moments; return their outcomes, and what was made."""
+    chance, names = random.Random(7), {}  # noqa: S311 - moments, no secrets
+    environment = {"RUNNER_LEASE": "1", "PAUSE": "0.02"}
+    todo = [f"p{number}" for number in range(calls)]
+    while todo:
+        before, grows = len(paid(tmp_path)), chance.randrange(BATCH)
+        with gate(tmp_path, redis_url, wait=60, main=main, env=environment) as client:
+            batch = todo[:BATCH]
+            for name in batch:
+                client.begin("tools/call", name="pay", arguments={"to": name, "amount": 500})
+            voted = 0
+            while len(paid(tmp_path)) - before < grows or not voted:
+                people.engine.sweep()
+                for asked in people.interrupts():
+                    number = int(asked.action["args"]["to"][1:])
+                    decision = "reject" if number % REJECTED == 0 else "approve"
+                    voted += people.vote(asked.id, decision, by="ana").status == "accepted"
+                over = ended(people, names)
+                if all(name in over for name in batch):
+                    break
+                voted += any(name in over for name in batch)
+            if chance.random() < 0.3:  # the client dies, and the gate ends by itself
+                client.process.stdin.close()
+                client.process.wait()
+        over = ended(people, names)
+        todo = [name for name in todo if name not in over]
+    outcomes = {
+        name: people.run(run_id).result().results["call"].output
+        for name, run_id in over.items()
+    }
+    made = Counter(line.split()[1] for line in paid(tmp_path))
+    return outcomes, made
+
+
+def check(outcomes, made, calls):
+    """Return the calls that were made without approval, more than once, or otherwise than was told."""
+    assert len(outcomes) == calls
+    wrong = []
+    for name, outcome in outcomes.items():
+        is_unknown = "may or may not" in outcome.get("refused", "")
+        allowed = {0, 1} if is_unknown else {int("result" in outcome)}
+        if int(name[1:]) % REJECTED == 0:
+            allowed = {0}
+        if made[name] not in allowed:
+            wrong.append((name, made[name], outcome))
+    return wrong
+
+
+CALLS = int(os.environ.get("GATE_CALLS", "60"))
+
+
+@pytest.mark.slow
+def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, redis_url, people):
+    """Whenever a gate or its client dies, a call is made at most once, and only if it was approved."""
+    outcomes, made = storm(tmp_path, redis_url, people, CALLS)
+    unknown = sum("may or may not" in each.get("refused", "") for each in outcomes.values())
+    print(f"{CALLS} calls, {sum(made.values())} made, {unknown} unknown")  # noqa: T201 - with -s
+
+    assert check(outcomes, made, CALLS) == []
+    assert unknown
+
+
+@pytest.mark.slow
+def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url, people):
+    """The control of the test above: without the record of the beginning, calls are made twice."""
+    outcomes, made = storm(tmp_path, redis_url, people, 40, "tests.doors.forgetful_gate")
+
+    assert check(outcomes, made, 40)
