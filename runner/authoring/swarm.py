@@ -50,8 +50,8 @@ class Router:
             context = codec.unpack(codec.read(snapshot.outputs[SWARM, number - 1]))["context"]
             key = (history[-1], snapshot.nodes[history[-1]].visit)
             handoff = codec.unpack(snapshot.entries[key]["result"]["state"])[HANDOFF]
-            if added := handoff["context"]:
-                context[history[-1]] = {**context.get(history[-1], {}), **added}
+            if knowledge := handoff["context"]:
+                context[history[-1]] = {**context.get(history[-1], {}), **knowledge}
         recent = len(set(history[-self.window :])) if 0 < self.window <= len(history) else None
         seconds = sum(entry.get("ms", 0) for entry in snapshot.entries.values()) / 1000
         problem = ""
@@ -110,7 +110,7 @@ class Swarm(Graph):
             agent.join(handoff_tool(list(members)), partial(_prompt, descriptions, agent.name))
         router = Router(
             entry.name,
-            min(max_handoffs, max_iterations),
+            limit := min(max_handoffs, max_iterations),
             execution_timeout,
             repetitive_handoff_detection_window,
             repetitive_handoff_min_unique_agents,
@@ -120,6 +120,7 @@ class Swarm(Graph):
             {SWARM: NodeSpec(SWARM, router, KIND), **members},
             tuple(edge for name in members for edge in _edges(name)),
             (SWARM,),
+            max_node_executions=2 * limit + 2,
             node_timeout=node_timeout,
             reset_on_revisit=True,
             hooks=tuple(hooks),
@@ -155,8 +156,8 @@ def handoff_tool(names: Sequence[str]) -> AgentTool:
             text = f"Error: Agent '{agent_name}' not found in swarm"
             return {"status": "error", "content": [{"text": text}]}
         state = tool_context.agent.state
-        shared = (state.get(HANDOFF) or {"context": {}})["context"] | (context or {})
-        state.set(HANDOFF, {"agent_name": agent_name, "message": message, "context": shared})
+        knowledge = (state.get(HANDOFF) or {"context": {}})["context"] | (context or {})
+        state.set(HANDOFF, {"agent_name": agent_name, "message": message, "context": knowledge})
         return {
             "status": "success",
             "content": [{"text": f"Handing off to {agent_name}: {message}"}],
@@ -171,23 +172,23 @@ def _prompt(
     """Build the input of an agent in the form that Strands' swarms give it."""
     state: dict[str, Any] = inputs[0].output
     multimodal = is_blocks(task)
-    parts = [f"Handoff Message: {state['message']}"] if state["message"] else []
-    parts.append(f"User Request: {'Multi-modal task' if multimodal else as_text(task)}")
+    sections = [f"Handoff Message: {state['message']}"] if state["message"] else []
+    sections.append(f"User Request: {'Multi-modal task' if multimodal else as_text(task)}")
     if state["history"]:
-        parts.append(f"Previous agents who worked on this: {' → '.join(state['history'])}")
+        sections.append(f"Previous agents who worked on this: {' → '.join(state['history'])}")
     if state["context"]:
-        shared = [f"• {agent}: {data}" for agent, data in state["context"].items()]
-        parts.append("\n".join(["Shared knowledge from previous agents:", *shared]))
-    others = [
+        knowledge = [f"• {agent}: {data}" for agent, data in state["context"].items()]
+        sections.append("\n".join(["Shared knowledge from previous agents:", *knowledge]))
+    colleagues = [
         f"Agent name: {other}.{f' Agent description: {text}' if text else ''}"
         for other, text in descriptions.items()
         if other != name
     ]
-    if others:
-        parts.append("\n".join(["Other agents available for collaboration:", *others]))
-    parts.append(
+    if colleagues:
+        sections.append("\n".join(["Other agents available for collaboration:", *colleagues]))
+    sections.append(
         "You have access to swarm coordination tools if you need help from other agents. "
         "If you don't hand off to another agent, the swarm will consider the task complete."
     )
-    text = "\n\n".join(parts)
+    text = "\n\n".join(sections)
     return [{"text": f"Context:\n{text}\n\n"}, *(task if multimodal else [])]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner import Agent, GraphBuilder, Status, Swarm, tool
+from runner.authoring import lint
+from runner.definition.registry import Registry
 from runner.errors import DefinitionError
 from runner.hooks import BeforeNodeCallEvent
 from runner.testing import ScriptedModel
@@ -87,6 +89,17 @@ def test_callbacks_see_agents_and_may_ask():
 
     assert seen == ["a", "b", "b"]
     assert (result.status, result.execution_order) == (Status.COMPLETED, ["a", "b"])
+
+
+def test_a_swarm_can_be_drawn_and_checked():
+    """Its agents are drawn, the first one as the start; the hidden node raises no findings."""
+    swarm = Swarm([member("a"), member("b")])
+    registry = Registry()
+    registry.add(swarm.id, lambda: swarm)
+
+    assert lint.check(registry.find(swarm.id)) == []
+    assert "@" not in swarm.draw("mermaid")
+    assert {word for word in swarm.draw().split() if word in "ab"} == {"a", "b"}
 
 
 def test_a_swarm_is_a_node():
