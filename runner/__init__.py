@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from runner.agent import Agent, AgentResult, Budget, Price, ToolContext, tool
     from runner.async_client import AsyncClient, AsyncRun
     from runner.authoring.builder import GraphBuilder
+    from runner.authoring.swarm import Swarm
     from runner.client import Client, Run
     from runner.definition.policies import RetryPolicy
     from runner.definition.registry import graph
@@ -48,6 +49,7 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "Status",
+    "Swarm",
     "ToolContext",
     "graph",
     "tool",
@@ -59,6 +61,7 @@ __getattr__ = lazy_names(
         "runner.agent": ("Agent", "AgentResult", "Budget", "Price", "ToolContext", "tool"),
         "runner.async_client": ("AsyncClient", "AsyncRun"),
         "runner.authoring.builder": ("GraphBuilder",),
+        "runner.authoring.swarm": ("Swarm",),
         "runner.client": ("Client", "Run"),
         "runner.definition.policies": ("RetryPolicy",),
         "runner.definition.registry": ("graph",),

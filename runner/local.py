@@ -28,7 +28,7 @@ from runner.hooks import Callback, HookEvent, HookRegistry
 from runner.operations.answers import apply_decisions
 from runner.records import codec
 from runner.records.interrupts import Decision, ReceiptStatus, answers_from, is_answers
-from runner.records.run import Status
+from runner.records.run import Status, existing
 from runner.store.interface import Doorbell, Event, RunSnapshot, Store
 from runner.store.memory.sessions import Sessions
 from runner.store.memory.store import MemoryStore
@@ -154,6 +154,23 @@ class Graph:
             DefinitionError: a type isn't an event, or the callback can't be called.
         """
         self.hooks.add_callback(event_type, callback, order=order)
+
+    def resume(self, run_id: str) -> Graph:
+        """Continue an interrupted run of this graph's store: the next call gives its answers.
+
+        Raises:
+            NotFoundError: the store has no such run.
+            UsageError: the graph has no store of its own, or the run isn't interrupted.
+        """
+        engine = self._make_engine()
+        record = existing(engine.store.peek(run_id), run_id)
+        if record.graph_id != self.id or record.status is not Status.INTERRUPTED:
+            raise UsageError(
+                f"run {run_id} of graph {record.graph_id!r} is {record.status}: only an interrupted run of "
+                f"graph {self.id!r} can be resumed."
+            )
+        self._engine, self._open = engine, run_id
+        return self
 
     def draw(self, form: str = "text") -> str:
         """Draw the graph as "text", "svg" or "mermaid".

@@ -36,7 +36,7 @@ from runner.agent.models.port import Model
 from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool, abandon_calls
 from runner.agent.tool_caller import ToolCaller
-from runner.agent.tools import tools_by_name
+from runner.agent.tools import AgentTool, tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import Callback, HookEvent, HookProvider, HookRegistry
 from runner.records import codec, failures
@@ -44,12 +44,13 @@ from runner.records.asking import is_answered
 from runner.records.budgets import AWAITED
 from runner.records.checkpoints import session_key, session_of
 from runner.records.codec import JSON, JSONObject
-from runner.records.executors import Visit, input_blocks, restorers
+from runner.records.executors import Input, Visit, input_blocks, restorers
 from runner.records.interrupts import Address, Interrupt, answers_from, is_answers
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import outermost
 
 Executor = Literal["concurrent", "sequential"]
+InputBlocks = Callable[[Any, Sequence[Input]], list[dict[str, Any]]]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
 
 
@@ -128,6 +129,7 @@ class Agent:
             price=price,
         ).for_call(None, structured_output_model)
         self._direct_calls = DirectCalls(self, fixed_session or uuid.uuid4().hex)
+        self._input_blocks: InputBlocks = input_blocks
 
     @property
     def config(self) -> AgentConfig:
@@ -172,6 +174,12 @@ class Agent:
             DefinitionError: a type isn't an event, or the callback can't be called.
         """
         self.hooks.add_callback(event_type, callback, order=order)
+
+    def join(self, handoff: AgentTool, blocks: InputBlocks) -> None:
+        """Become a member of a swarm, with its tool and its form of inputs."""
+        tools = tools_by_name([*self._config.tools.values(), handoff])
+        self._config = replace(self._config, tools=tools)
+        self._input_blocks = blocks
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:
         """Make this agent a tool; its interrupts are passed up to the agent that calls it.
@@ -241,7 +249,9 @@ class Agent:
         if past.visit == number:
             return past, messages, stored_count
         # Large values are decoded here, off the loop that all nodes share.
-        blocks = await async_loop.in_thread(lambda: input_blocks(visit.task, visit.inputs))
+        blocks = await async_loop.in_thread(
+            lambda: self._input_blocks(visit.task, visit.inputs)
+        )
         prompt = as_messages(blocks)
         if session_id is None:
             return begin(past, number, prompt), messages, stored_count

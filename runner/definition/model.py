@@ -277,4 +277,7 @@ BEFORE_GRAPH = "@before"
 AFTER_GRAPH = "@after"
 """The hidden node that fires AfterGraphEvent: it becomes ready when all other nodes have ended."""
 
+SWARM = "@swarm"
+"""The hidden node of a swarm that chooses its next agent."""
+
 DEFAULT_PRIORITY = 5

@@ -44,7 +44,7 @@ class Results(Mapping[str, NodeResult]):
 
     def __getitem__(self, node: str) -> NodeResult:
         """Return a node's result, reading it from the store the first time."""
-        if node not in self._nodes:
+        if node not in self._nodes and node != self._own:
             raise KeyError(f"{node!r} is not a node of this graph")
         self.load([node])
         if not _has_result(self._known[node]):

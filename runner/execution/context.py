@@ -17,7 +17,7 @@ from runner.approvals.freezes import Freezes
 from runner.approvals.policies import wants_no_more
 from runner.approvals.rules import Approval, Rule
 from runner.approvals.visit_judge import KnownGrants, VisitJudge
-from runner.definition.model import HIDDEN, NodeSpec, map_of
+from runner.definition.model import BEFORE_GRAPH, NodeSpec, map_of
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, LeaseLost, NotFoundError, StoreError
 from runner.execution.leases import Lease
@@ -115,7 +115,7 @@ class ClaimedVisit:
         self.inputs: Sequence[Input] = [
             Input(node, visit, output)
             for node, visit, output in claim.inputs
-            if not node.startswith(HIDDEN)
+            if node != BEFORE_GRAPH
         ]
         self.input_values: Sequence[JSON | LazyValue] = [
             claim.task,

@@ -212,6 +212,8 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
         return Failed.of(error)
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
+        if spec.executor is not None:
+            return spec.executor.execute(visit)
         return execute_graph_event(plan.definition, hooks, visit)
     if visit.claim.record.handed.startswith(SKIPPED):
         return _skipped(spec, visit)

@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
 
-from runner.definition.model import HIDDEN, map_of
+from runner.definition.model import HIDDEN, SWARM, map_of
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec, failures
@@ -124,12 +124,18 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         attrgetter("node_id"),
     )
     results: dict[str, NodeResult] = {}
-    for name, record in snapshot.nodes.items():
+    for name, current in snapshot.nodes.items():
+        record = current
         # The nodes of the graph's own events show only while they wait or when they failed.
         hidden = name.startswith(HIDDEN) and record.status in HARMLESS
         if record.status is Status.PENDING or hidden or _is_old(snapshot, name, record):
             continue
         key = (name, record.visit)
+        if record.status is Status.SKIPPED and SWARM in snapshot.nodes:
+            # Another agent's turn: an agent shows its last turn, if it had one.
+            if key not in snapshot.entries:
+                continue
+            record = replace(record, status=Status.COMPLETED)
         result = node_result(
             record, snapshot.outputs.get(key), snapshot.entries.get(key), waiting.get(name, ())
         )

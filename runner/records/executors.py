@@ -162,12 +162,12 @@ def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
 
 def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     """Build the content blocks for an agent: the task, and a section per input."""
-    task_blocks = task if _is_blocks(task) else [{"text": as_text(task)}]
+    task_blocks = task if is_blocks(task) else [{"text": as_text(task)}]
     if not inputs:
         return list(task_blocks)
     blocks = (
         [{"text": "Original Task:"}, *task_blocks]
-        if _is_blocks(task)
+        if is_blocks(task)
         else [{"text": f"Original Task: {as_text(task)}"}]
     )
     blocks.append({"text": "\nInputs from previous nodes:"})
@@ -179,7 +179,8 @@ def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
     return blocks
 
 
-def _is_blocks(task: Any) -> bool:
+def is_blocks(task: Any) -> bool:
+    """Return whether a task is content blocks."""
     return (
         isinstance(task, list) and bool(task) and all(isinstance(item, dict) for item in task)
     )

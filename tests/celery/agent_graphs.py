@@ -9,7 +9,7 @@ import asyncio
 import os
 import threading
 
-from runner import Agent, GraphBuilder, ToolContext, graph, tool
+from runner import Agent, GraphBuilder, Swarm, ToolContext, graph, tool
 from runner.hooks import (
     AfterGraphEvent,
     AfterInvocationEvent,
@@ -26,7 +26,7 @@ from runner.hooks import (
     MessageAddedEvent,
 )
 from runner.testing import ScriptedModel
-from tests.celery.graphs import GATE_SECONDS, result_text, store
+from tests.celery.graphs import GATE_SECONDS, result_text, store, weather_tool
 
 GATED = {"sequential": {3}, "concurrent": {3, 4}}
 """Which of the five calls wait for the gate; the third of them is the one in flight at the kill."""
@@ -272,6 +272,29 @@ def boss():
 
     clerk = Agent("clerk", ScriptedModel([first, result_text]), [look])
     return one_node(Agent("boss", ScriptedModel([order, result_text]), [clerk]))
+
+
+@graph("team")
+def team():
+    """A swarm whose second agent asks."""
+    handoff = {"agent_name": "weather", "message": "where is it sunny?", "context": {"day": 1}}
+
+    def says_why(messages):
+        context = messages[0]["content"][0]["text"]
+        return f"{result_text(messages)}; {context.splitlines()[1]}"
+
+    desk = Agent(
+        "desk",
+        ScriptedModel(
+            [{"toolUse": {"name": "handoff_to_agent", "input": handoff}}, "handed over"]
+        ),
+    )
+    weather = Agent(
+        "weather",
+        ScriptedModel([{"toolUse": {"name": "weather_tool"}}, says_why]),
+        [weather_tool],
+    )
+    return Swarm([desk, weather])
 
 
 # -- memory across runs -----------------------------------------------------------------------------------

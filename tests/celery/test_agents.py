@@ -37,6 +37,7 @@ WAITING = {
     "again": ("looked_at", None),
     "enough": ("looked_at", None),
     "local": ("looked_at_local", None),
+    "team": ("team", None),
     **{kind: ("around", {"name": kind, "ask": [kind]}) for kind in AROUND},
 }
 IN_FLIGHT = {
@@ -118,6 +119,20 @@ def killed(databases):
     site.ready(1, **GRAPHS)
     yield story
     site.end()
+
+
+def test_a_swarm_goes_on_where_it_waited(killed):
+    """After kill -9 the asking agent ends its turn; the one before it is not called again."""
+    asked = killed.before["team"]
+    assert (asked.status, asked.execution_order) == (Status.INTERRUPTED, ["desk"])
+
+    result = killed.answered("team", "Seattle")
+
+    assert (result.status, result.execution_order) == (Status.COMPLETED, ["desk", "weather"])
+    assert result.results["desk"].output == "handed over"
+    assert "Seattle" in result.results["weather"].output
+    assert "Handoff Message: where is it sunny?" in result.results["weather"].output
+    assert "@swarm" not in result.results
 
 
 def numbers(lines):

@@ -11,7 +11,7 @@ import weakref
 import pytest
 
 from runner import GraphBuilder, Status, local
-from runner.errors import ResponseError, RunnerError, UnstorableError
+from runner.errors import NotFoundError, ResponseError, RunnerError, UnstorableError, UsageError
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import SettleVisit
 from runner.testing import ManualClock
@@ -410,6 +410,30 @@ def test_a_store_of_ones_own():
         (result.run_id, "mine", "completed")
     ]
     assert graph._engine.leases._lease == 30
+
+
+def test_a_new_object_takes_the_answers_of_an_open_run(fake_store):
+    """`resume` continues a run of the same store, as in a process that starts after the questions."""
+
+    def build():
+        return wired({"a": ask}).set_store(fake_store.open()).build()
+
+    asked = build()("task")
+    graph = build().resume(asked.run_id)
+    with pytest.raises(ResponseError):
+        graph("task")
+    result = graph(answer_all(asked))
+
+    assert (result.status, result.run_id) == (Status.COMPLETED, asked.run_id)
+    assert result.results["a"].output == "yes"
+    with pytest.raises(UsageError, match="completed: only an interrupted run"):
+        build().resume(asked.run_id)
+    with pytest.raises(UsageError, match="only an interrupted run of graph 'other'"):
+        wired({"a": ask}).set_graph_id("other").set_store(fake_store.open()).build().resume(
+            asked.run_id
+        )
+    with pytest.raises(NotFoundError):
+        single(ask).resume(asked.run_id)
 
 
 def test_an_execution_has_a_limit_of_time():

@@ -16,6 +16,7 @@ from runner.definition.model import (
     BEFORE_GRAPH,
     BRACKETS,
     HIDDEN,
+    SWARM,
     Definition,
     EdgeKind,
     NodeSpec,
@@ -140,7 +141,8 @@ def diagram(definition: Definition, run: RunShown | None = None, path: str = "")
     edges = [
         edge for edge in definition.edges if not {edge.source[0], edge.target[0]} & {HIDDEN}
     ]
-    starts = entries(definition)
+    swarm = definition.nodes.get(SWARM)
+    starts = [swarm.executor.entry] if swarm else entries(definition)
     back = cycles.back_edges(names, starts, edges)
     incoming = dict.fromkeys(names, 0)
     for index, edge in enumerate(edges):
