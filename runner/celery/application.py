@@ -32,7 +32,6 @@ from runner.celery.engines import collect_less, load_graphs
 from runner.celery.heartbeat import Heartbeat
 from runner.celery.inline_continuation import continue_in_children
 from runner.celery.kombu_fixes import (
-    CONSUMER,
     forget_old_connections,
     restart_semaphore_tracker,
     use_safe_channel,
@@ -66,6 +65,8 @@ THREADS = frozenset(
 
 CELERY_CONSUMER = "celery.worker.consumer:Consumer"
 """The setting `worker_consumer` of an app that doesn't choose another class."""
+
+CONSUMER = "runner.celery.safe_consumer:SafeConsumer"
 
 POOL = "threads"
 

@@ -25,10 +25,11 @@ class ToFile(Transport):
                 file.write(json.dumps(event, default=str) + "\n")
 
 
-sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=ToFile)
-
 app = Celery("tracked", broker=as_broker(os.environ["RUNNER_REDIS_URL"]))
 runner.celery.install(app)
+
+# After `install`, as in a Django project whose settings initialize Sentry: Celery reads them later.
+sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=ToFile)
 
 
 @app.task(name="tracked.explode")

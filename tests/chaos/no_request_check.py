@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from runner.celery import kombu_fixes
+from runner.celery import safe_consumer
 
-kombu_fixes.check_message = lambda _request: None
+safe_consumer.check_message = lambda _request: None
