@@ -22,6 +22,7 @@ from runner.cli import (
 )
 from runner.limits.control import LimitView
 from runner.operations.api_keys import ApiKey
+from runner.operations.backlog import QueueBacklog
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
@@ -90,6 +91,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "limits show": ("", LimitView),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
+    "workers backlog": ("queues", QueueBacklog),
     "workers list": ("workers", WorkerView),
 }
 """By command: the key of its list, or "" if it writes one document, and the type of each."""
