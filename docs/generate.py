@@ -100,8 +100,8 @@ ENGINE = re.compile(
     "abandon|callbacks_for|check_input|claimed|config|counts|covers|delay|due|execute|from_document|longest|"
     "of_call|of_reply|queue|refusal|shape|share|show|to_document|topology|"
     # Of Services: only the API and the pages.
-    "count_queued|dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
-    "queued_keys|rate_times|remove_graph|scheduler|schedules|servers|sessions|unreadable_queues|use_key|"
+    "dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
+    "graphs_by_queue|history|queued_keys|queued_nodes|rate_times|remove_graph|scheduler|schedules|servers|sessions|unreadable_queues|use_key|"
     "waiting_keys|webhooks"
 )
 """Methods of public classes that only the library itself calls."""

@@ -129,6 +129,8 @@ class Settings(BaseSettings):
     """Seconds a worker may be silent before its node runs again."""
     sweep_interval: Interval = 5.0
     """Seconds between two sweeps for due work."""
+    max_wait: Pause = 300.0
+    """Seconds that a ready node may wait for a worker before `runner doctor` fails."""
     retention: LongTime = 7 * DAY
     """Seconds that a finished run is kept."""
     archive: str = ""

@@ -127,14 +127,19 @@ AT_ONCE = 20
 """Sweeps in a row that may find less than a batch due: a stop closes 500 questions with each."""
 
 
+SAMPLE_EVERY = 60.0
+"""Seconds between two samples of the metrics, for charts."""
+
+
 class Sweeper(WorkerThread):
-    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; again at once while timers were due.
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; again at once while timers were due. Samples the metrics.
 
     A worker that asks directly after another's sweep does not sweep. Programs that can't ring the
     queue (because the broker is not the store) request a sweep.
     """
 
     label = "sweeper"
+    _sample_at = 0.0
 
     def prepare(self, worker: Any) -> None:
         """Prepare the sweeps, and listen for requests from programs that can't ring."""
@@ -146,6 +151,7 @@ class Sweeper(WorkerThread):
         )
         self._is_requested = False
         self._sealer = Sealer(self.engine, self.settings)
+        self._shared = Shared(self.settings)
         self._webhooks = WebhookThreads(self.engine, self.settings, self.stopping.is_set)
         self.engine.fire = {**self.engine.fire, "webhook": self._webhooks.begin}
 
@@ -154,7 +160,7 @@ class Sweeper(WorkerThread):
         self._webhooks.join()
 
     def run_once(self) -> None:
-        """Apply due timers, seal the audit, then pause."""
+        """Apply due timers, seal the audit, take a sample of the metrics if it is due, then pause."""
         if self._is_requested or self._locks.acquire("sweep", SWEEP_APART):
             small_sweeps = 0
             while small_sweeps < AT_ONCE and (count := self.engine.sweep(BATCH)):
@@ -162,6 +168,11 @@ class Sweeper(WorkerThread):
                 if self.stopping.is_set():
                     break
         self._sealer.seal(self.stopping.is_set)
+        if time.monotonic() >= self._sample_at:
+            self._sample_at = time.monotonic() + SAMPLE_EVERY
+            if self._locks.acquire("sample", SAMPLE_EVERY * 0.9):
+                self._shared.take_sample()
+                self._shared.release(runs=True)
         pause = jittered(self.settings.sweep_interval)
         if self._requests is None:
             self.stopping.wait(pause)

@@ -236,10 +236,15 @@ def show(context: CommandContext, run_id: str) -> None:
     question (interrupt, id, node, name, people, reason), then each closed one (decided, id, node, name,
     decision).
     """
+    from runner.operations.backlog import with_waits
     from runner.operations.views import archived_run, read_run
 
     archived_export = _archived_export(context, run_id)
-    view = archived_run(archived_export) if archived_export else read_run(context.store, run_id)
+    view = (
+        archived_run(archived_export)
+        if archived_export
+        else with_waits(context.installation, read_run(context.store, run_id))
+    )
     _show(context.output, view)
 
 

@@ -85,7 +85,7 @@ def keeper(context: CommandContext, app: str, loglevel: str) -> None:
 @click.group()
 @common_options
 def workers() -> None:
-    """List the workers, the processes that run nodes."""
+    """List the workers, the processes that run nodes, and the nodes that wait for one."""
 
 
 @workers.command("list")
@@ -109,6 +109,36 @@ def list_workers(context: CommandContext) -> None:
     rows = [_row(item) for item in views]
     context.output.listing(
         {"workers": views}, headings, rows, nothing, lines=map(_cells, views)
+    )
+
+
+@workers.command()
+@with_context
+def backlog(context: CommandContext) -> None:
+    """List the queues with the nodes that wait there for a worker.
+
+    Without a terminal: queue, waiting nodes, seconds that the first of them waits, nodes of its graphs that
+    ended each second of the last minute, running nodes, slots of the workers that serve it, and graphs,
+    separated by tabs.
+    """
+    from runner.operations.backlog import read_backlog
+
+    queues = read_backlog(context.installation).queues
+    headings = ("QUEUE", "WAITING", "OLDEST S", "DONE/S", "RUNNING", "SLOTS", "GRAPHS")
+    rows = [
+        (
+            row.queue,
+            row.ready,
+            round(row.oldest_seconds, 1),
+            "" if row.per_second is None else round(row.per_second, 1),
+            row.executing,
+            row.slots,
+            " ".join(row.graphs),
+        )
+        for row in queues
+    ]
+    context.output.listing(
+        {"queues": queues}, headings, rows, "No queues: no graph is published."
     )
 
 

@@ -24,6 +24,7 @@ from runner.limits.concurrency import QueuedKey, of_graph
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
+from runner.operations.backlog import QueueBacklog, read_queues
 from runner.operations.setting_sources import unknown_settings
 from runner.operations.views import read_run
 from runner.records.json_form import span
@@ -105,6 +106,8 @@ class Facts:
     dropped: int = 0
     address: str = ""
     doors: Sequence[Worker] = ()
+    backlog: Sequence[QueueBacklog] = ()
+    max_wait: float = 0.0
 
     @property
     def alive(self) -> list[Worker]:
@@ -173,6 +176,8 @@ def read_facts(settings: Settings) -> Facts:
         limits=LimitControl(shared).all(),
         fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
         queued=list(shared.queued_keys()),
+        backlog=list(read_queues(shared)),
+        max_wait=settings.max_wait,
         audits=[_audited(log) for log in store.audit_logs],
         audit=settings.audit,
         clock=clock,
@@ -691,6 +696,18 @@ def _queues(facts: Facts) -> Checks:
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
 
 
+def _backlog(facts: Facts) -> Checks:
+    """Check that no node waits too long for a worker."""
+    waiting = [row for row in facts.backlog if row.ready]
+    late = [str(row) for row in waiting if row.oldest_seconds > facts.max_wait]
+    problem = (
+        f"a node waits for longer than {facts.max_wait:g} s on {_names(late)}" if late else ""
+    )
+    fix = "Start workers for the queue, or raise --concurrency; `runner workers backlog` shows all queues."
+    detail = _names([str(row) for row in waiting]) or "no node waits for a worker"
+    yield from _check("backlog", detail if facts.alive else "", problem, fix, FAIL)
+
+
 def _routing(facts: Facts) -> Checks:
     """Check that no worker serves a queue with nodes of a graph that it doesn't have."""
     # Graphs that have neither a worker nor an unfinished run send nothing.
@@ -1021,6 +1038,7 @@ CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _graphs,
     _deploy,
     _queues,
+    _backlog,
     _routing,
     _sweep,
     _timers,

@@ -12,10 +12,10 @@ from runner.records.run import PATH
 from runner.records.validation import similar
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import Scheduler
-from runner.store.shared import AuditLog, NoticeTail, Shared
+from runner.store.shared import SPANS, AuditLog, NoticeTail, Sample, Shared
 from runner.webhooks.delivery import WebhookAdmin
 
-__all__ = ["AuditLog", "Installation", "NoticeTail"]
+__all__ = ["SPANS", "AuditLog", "Installation", "NoticeTail", "Sample"]
 
 
 class Installation(Shared):

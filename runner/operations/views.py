@@ -6,7 +6,7 @@ Tables, trees, lines and JSON are forms of these views. Times are ms of the stor
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from functools import partial
 from operator import attrgetter
@@ -16,7 +16,7 @@ from runner.approvals.freezes import frozen
 from runner.approvals.rules import plain_name
 from runner.definition.model import item_id, map_of, shape_name
 from runner.definition.registry import registry
-from runner.errors import NotFoundError, UsageError
+from runner.errors import NotFoundError
 from runner.execution.results import sink_outputs, total_usage
 from runner.immutable import immutable
 from runner.limits.limit import input_key
@@ -227,15 +227,6 @@ def _reasons_held(
             yield f"{node.id} is held{by}: {reason}".removesuffix(": ")
 
 
-@immutable
-class Backlog:
-    """The nodes of some queues: ready ones, executing ones, and both."""
-
-    ready: int
-    executing: int
-    total: int
-
-
 def read_workers(shared: Shared) -> list[WorkerView]:
     """Read the workers of a store."""
     now = shared.workers.now()
@@ -243,30 +234,6 @@ def read_workers(shared: Shared) -> list[WorkerView]:
         view_of(WorkerView, worker, state=worker.state_at(now))
         for worker in shared.workers.all()
     ]
-
-
-def read_backlog(shared: Shared, queues: Collection[str]) -> Backlog:
-    """Count the nodes of queues, for autoscalers; executing nodes are as of the workers' last heartbeats.
-
-    Stopping workers are left out, because an autoscaler no longer counts them.
-
-    Raises:
-        UsageError: the queues are not on the store's server.
-    """
-    if not shared.settings.broker_is_store:
-        raise UsageError(
-            "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
-            "the broker's own counts."
-        )
-    ready = shared.count_queued(set(queues))
-    names = [shared.settings.node_queue(queue) for queue in set(queues)]
-    executing = sum(
-        worker.executing.get(name, 0)
-        for worker in read_workers(shared)
-        if worker.state == "alive"
-        for name in names
-    )
-    return Backlog(ready, executing, ready + executing)
 
 
 def spendings(spent: Mapping[str, Sum]) -> Iterator[tuple[str, str]]:

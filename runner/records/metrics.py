@@ -14,6 +14,7 @@ SPENT = "runner_spent_total"
 VOTES = "runner_votes_total"
 DROPPED = "runner_dead_letters_dropped_total"
 FORGOTTEN = "runner_limit_keys_forgotten_total"
+STARTED = "runner_runs_started_total"
 
 
 @immutable

@@ -29,6 +29,8 @@ PROBLEM = {
 
 FRAME = {
     "type": "string",
+    "contentMediaType": "text/event-stream",
+    "contentSchema": {"$ref": f"{PLACE}StreamEvent"},
     "description": (
         "Frames of `id`, `event` and `data`. The `data` of `snapshot` is the route's JSON, for /v1/events "
         "a page of open questions, or of the runs that `run` names. The `data` of any other event is an "
@@ -37,8 +39,29 @@ FRAME = {
     ),
 }
 
+RESET = {"type": "object", "properties": {"reason": TEXT}, "required": ["reason"]}
+
+STREAM_EVENT = {
+    "type": "object",
+    "properties": {
+        "id": TEXT,
+        "event": {"anyOf": [{"enum": ["snapshot", "reset", *EventKind], **TEXT}, TEXT]},
+        "data": {
+            "anyOf": [
+                *(
+                    {"$ref": PLACE + name}
+                    for name in ("RunView", "Page_QuestionView_", "Event")
+                ),
+                RESET,
+            ]
+        },
+    },
+    "required": ["event", "data"],
+    "description": "One event of a stream, with its fields by name and its data read as JSON.",
+}
+
 HEADERS = {
-    "etag": "The digest of the question, for If-Match",
+    "etag": "The digest of the question, for If-Match, with a checksum of all that is shown",
     "location": "The path of the new run or job",
     "retry-after": "Seconds to wait",
 }
@@ -69,7 +92,7 @@ def complete(document: dict[str, Any], routes: Iterable[APIRoute]) -> dict[str, 
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
         schemas.pop(name, None)
-    schemas["ProblemDocument"] = PROBLEM
+    schemas |= {"ProblemDocument": PROBLEM, "StreamEvent": STREAM_EVENT}
     document["components"]["securitySchemes"] = SCHEMES
     document["security"] = [{name: []} for name in SCHEMES]
     document["servers"] = [{"url": "/"}]

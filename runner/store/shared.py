@@ -20,16 +20,18 @@ from runner.settings import Settings
 from runner.store.addresses import ALTERNATIVE, SENTINELS, without_password
 from runner.store.archive import open_archive
 from runner.store.archive.interface import Archive
-from runner.store.redis import layout, server_info
+from runner.store.redis import layout, measurements, server_info
 from runner.store.redis.connection import RedisConnection, mapping_of
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.deliveries import Deliveries
 from runner.store.redis.documents import Documents, Kind
+from runner.store.redis.history import SPANS, History, Sample, figures
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.keys import Keys
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.partitions import SharedStore, connections, open_store
 from runner.store.redis.queued_keys import queued_keys
+from runner.store.redis.queued_nodes import QueuedNodes, graphs_by_queue, queued_nodes
 from runner.store.redis.server_info import ServerInfo, WaitingKey
 from runner.store.redis.sessions import list_sessions
 from runner.store.redis.store import RedisStore
@@ -37,6 +39,7 @@ from runner.store.redis.streams import NoticeGroups, NoticeReader, NoticeTail
 from runner.store.redis.workers import WorkerRegistry
 
 __all__ = [
+    "SPANS",
     "AuditLog",
     "DeadLetters",
     "Deliveries",
@@ -45,6 +48,7 @@ __all__ = [
     "NoticeReader",
     "NoticeTail",
     "RedisStore",
+    "Sample",
     "ServerInfo",
     "Shared",
     "SharedStore",
@@ -184,9 +188,32 @@ class Shared:
         keys = [Keys(namespace, place.partition) for place in places]
         return list(zip(connections(self.store), keys, strict=True))
 
-    def count_queued(self, queues: Iterable[str]) -> int:
-        """Count the doorbells on queues of the store's server."""
-        return server_info.count_queued(self._first, self.settings.namespace, queues)
+    def graphs_by_queue(self) -> dict[str, set[str]]:
+        """Return the graphs of each queue of nodes that a graph has or a worker serves."""
+        return graphs_by_queue(self._first, self.settings.namespace, self.workers.all())
+
+    def queued_nodes(self, queues: Iterable[str]) -> list[QueuedNodes]:
+        """Read the nodes on queues of the store's server, by the broker's names of the queues."""
+        return list(queued_nodes(self._first, self.settings.namespace, queues))
+
+    @cached_property
+    def history(self) -> History:
+        """The samples of metrics, for charts."""
+        return History(self._first, self._keys.history)
+
+    def take_sample(self) -> None:
+        """Add a sample of all metrics to the history if it is due, and count runs started since the last."""
+        now, history = self.workers.now(), self.history
+        due = [span for span in SPANS if history.is_due(span, now)]
+        if not due:
+            return
+        newest = history.read("hour", newest=1)
+        since = int(newest[0]["at"]) if newest else now
+        for graph, runs in server_info.started_runs(self._partitions(), since, now).items():
+            self.store.measure(measurements.started(graph, runs))
+        totals = figures(self.metrics())
+        for span in due:
+            history.add(span, {graph: {"at": now, **total} for graph, total in totals.items()})
 
     def drop_doorbells(self, queue: str) -> None:
         """Delete the doorbells on a queue of nodes, if they are in the store."""

@@ -21,6 +21,7 @@ from runner.cli import (
     program,
 )
 from runner.limits.control import LimitView
+from runner.operations.backlog import QueueBacklog
 from runner.operations.dead import Replayed
 from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
@@ -87,6 +88,7 @@ DOCUMENTS: dict[str, tuple[str, Any]] = {
     "limits show": ("", LimitView),
     "thaw": ("", freeze.Frozen),
     "version": ("", program.Versions),
+    "workers backlog": ("queues", QueueBacklog),
     "workers list": ("workers", WorkerView),
 }
 """By command: the key of its list, or "" if it writes one document, and the type of each."""

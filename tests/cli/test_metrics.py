@@ -61,19 +61,19 @@ def test_an_answer_counts_with_the_time_that_its_question_was_open(call, store, 
     call("interrupts", "respond", question.id, "--response", "true", url=fake_store.url)
     numbers = samples(call, fake_store.url)
 
-    assert numbers["runner_answer_seconds_count{}"] == 1
-    assert numbers['runner_answer_seconds_bucket{le="10"}'] == 1
+    assert numbers['runner_answer_seconds_count{graph="bench"}'] == 1
+    assert numbers['runner_answer_seconds_bucket{graph="bench",le="10"}'] == 1
 
 
 def test_decided_questions_are_not_counted_as_open(call, store, fake_store):
     """After a decision there are as many as wait, and the age is of these; control: before it, of both."""
     graph = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
     first, _ = (Bench(graph, lambda _: store).start().finish().interrupts[0] for _ in range(2))
-    assert samples(call, fake_store.url)["runner_questions_open{}"] == 2
+    assert samples(call, fake_store.url)['runner_questions_open{graph="bench"}'] == 2
     call("interrupts", "respond", first.id, "--response", "true", url=fake_store.url)
     numbers = samples(call, fake_store.url)
 
-    assert numbers["runner_questions_open{}"] == 1
+    assert numbers['runner_questions_open{graph="bench"}'] == 1
     assert numbers["runner_question_oldest_seconds{}"] < 600
 
 

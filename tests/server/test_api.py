@@ -335,15 +335,29 @@ def test_a_sweep_carries_on_a_job_that_its_process_has_left(site):
     assert engine.sweep() == 0
 
 
-def test_a_question_has_its_digest_as_etag(site):
-    """What a vote must repeat in If-Match is what was shown."""
-    run = site.start("approval")
+def test_a_question_has_an_etag_for_votes_and_for_readers(site):
+    """It begins with the digest, which a vote repeats; a reader gets 304 until something is added."""
+    run = site.start("refund", requester="ben")
+    (question,) = run.interrupts()
+    path = f"/v1/questions/{question.id}"
+    shown = site.http.get(path)
+    etag = shown.headers["etag"]
+    known = {"If-None-Match": etag}
+    again = site.http.get(path, headers=known)
+    site.as_role("approver", name="cora", groups=["finance"])
+    seen = site.http.get(path).headers["etag"]
+    said = site.http.post(f"{path}:comment", json={"comment": "who is it for?"})
 
-    (listed,) = site.http.get("/v1/questions", params={"run": run.id}).json()["items"]
-    shown = site.http.get(f"/v1/questions/{listed['id']}")
-
-    assert shown.json()["reason"] == {"order": 7, "note": "unpunctual"}
-    assert shown.headers["etag"] == f'"{shown.json()["digest"]}"'
+    assert etag.startswith(f'"{shown.json()["digest"]}.')
+    assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", etag)
+    assert said.status_code == 200
+    assert seen == etag
+    assert site.http.get(path, headers=known).status_code == 200
+    vote = {"decision": "reject", "comment": "no"}
+    assert (
+        site.http.post(f"{path}/votes", json=vote, headers={"If-Match": etag}).status_code
+        == 200
+    )
 
 
 def test_a_graph_is_drawn(site):

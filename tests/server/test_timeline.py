@@ -78,7 +78,7 @@ def test_a_graph_inside_and_a_map_wait_for_what_is_in_them():
 
 def test_rows_share_one_scale():
     """Each phase has its place on it, the shortest can be seen, and the words add them up."""
-    (row,) = rows(
+    laid_out, shortened = rows(
         {
             "a": [
                 NodePhase("queued", 0, 0),
@@ -88,10 +88,13 @@ def test_rows_share_one_scale():
         },
         0,
         2_000,
-    ).values()
+    )
+    (row,) = laid_out.values()
 
+    # Two seconds in which nothing runs are as long as the millisecond of work.
     assert [(bar.kind, bar.x, bar.width) for bar in row.bars][1:] == [
-        ("running", 0, 4),
-        ("waiting", 0.5, 999.5),
+        ("running", 0, 500),
+        ("waiting", 500, 500),
     ]
+    assert shortened == 1_998
     assert row.words == "ran 1 ms, waited for people 2.0 s"

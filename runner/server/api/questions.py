@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+import zlib
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
@@ -25,7 +27,7 @@ from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.listings import EVER, InterruptQuery, Page
 from runner.records.validation import violation
 from runner.server.access import Decides, DecidesAll, Lists, Operates, Person, Seen
-from runner.server.answers import record_router
+from runner.server.answers import record_router, seen_document
 from runner.server.api.documents import (
     PAGE,
     Cursor,
@@ -189,12 +191,27 @@ def list_questions(
     return Page(read_questions(services.store, page), page.next)
 
 
-@router.get("/{question_id}", summary="Show a question, open or not")
-def show(_: Seen, question_id: str, services: Served, response: Response) -> QuestionView:
-    """Show a question with votes and comments. The ETag is its digest, which a vote repeats in If-Match."""
+@router.get(
+    "/{question_id}",
+    summary="Show a question, open or not",
+    responses={304: {"description": "The question is as If-None-Match has it"}},
+)
+def show(
+    person: Seen,
+    question_id: str,
+    services: Served,
+    response: Response,
+    if_none_match: Annotated[str, Header()] = "",
+) -> QuestionView | Response:
+    """Show a question with votes and comments. A vote repeats its ETag in If-Match, or its digest."""
     question = services.client.interrupt(question_id)
-    response.headers["etag"] = f'"{question.digest}"'
-    return with_comments(services.store, read_question(services.store, question))
+    view = with_comments(services.store, read_question(services.store, question))
+    content = json.dumps(seen_document(person, view)).encode()
+    etag = f'"{question.digest}.{zlib.crc32(content):x}"'
+    if etag in if_none_match:
+        return Response(status_code=304, headers={"etag": etag})
+    response.headers["etag"] = etag
+    return view
 
 
 @router.post("/{question_id}/votes", summary="Vote on a question, or answer it")
@@ -290,7 +307,7 @@ def matched(services: Services, question_id: str, if_match: str | None) -> str:
     question = services.client.interrupt(question_id)
     if if_match is None:
         raise Problem(428, "Name the question you decide on: send If-Match with its ETag.")
-    if if_match.strip().removeprefix("W/").strip('"') != question.digest:
+    if if_match.strip().removeprefix("W/").strip('"').partition(".")[0] != question.digest:
         raise Problem(
             412,
             "The question is not the one you were shown; nothing was counted. Read it again.",

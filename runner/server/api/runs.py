@@ -11,6 +11,7 @@ from fastapi.concurrency import run_in_threadpool
 from pydantic import Field, StrictBool
 
 from runner.client import Run
+from runner.operations.backlog import with_waits
 from runner.operations.exports import event_of
 from runner.operations.interventions import Action, intervene
 from runner.operations.migration import MigrationResult
@@ -245,7 +246,7 @@ def shown_run(services: Services, run_id: str) -> RunView:
         export = services.archive.read(run_id)
         if export is not None:
             return archived_run(export)
-    return read_run(services.store, run_id)
+    return with_waits(services, read_run(services.store, run_id))
 
 
 @router.delete("/{run_id}", status_code=204, summary="Remove a run that has ended")

@@ -12,9 +12,10 @@ from runner.audit.files import audit_of
 from runner.errors import NotFoundError, StoreError
 from runner.immutable import immutable
 from runner.operations.api_keys import ApiKey, list_keys
+from runner.operations.backlog import Backlog, read_backlog
 from runner.operations.dead import Replayed, replay
 from runner.operations.metrics import prometheus
-from runner.operations.views import Backlog, WorkerView, read_backlog, read_workers
+from runner.operations.views import WorkerView, read_workers
 from runner.records.dead_letters import DeadLetter
 from runner.records.listings import Page, SessionSummary
 from runner.records.run import existing
@@ -201,10 +202,13 @@ def list_workers(_: Seen, services: Served) -> Page[WorkerView]:
 
 @workers.get("/backlog", summary="Count the nodes of queues")
 def backlog(
-    _: Seen, services: Served, queue: Annotated[list[str], Query(min_length=1, max_length=100)]
+    _: Seen, services: Served, queue: Annotated[list[str] | None, Query(max_length=100)] = None
 ) -> Backlog:
-    """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker."""
-    return read_backlog(services, queue)
+    """Count the nodes of these queues that are ready or run, for autoscalers: both need a worker.
+
+    Without `queue` it counts all queues; each also has how long its first node waits.
+    """
+    return read_backlog(services, queue or ())
 
 
 @dead.get("", summary="List dead letters, newest first", dependencies=[ONE_PAGE])

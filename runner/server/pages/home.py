@@ -10,12 +10,15 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.rules import DAY
+from runner.operations.backlog import read_queues
 from runner.operations.exports import question_of
 from runner.records.listings import InterruptQuery
-from runner.records.metrics import QUEUE_WAIT, Metric
+from runner.records.metrics import Metric
 from runner.server.access import OPEN, Seen
 from runner.server.deciding import count_mine
+from runner.server.pages.charts import charts_of
 from runner.server.pages.rendering import STATIC, page
+from runner.server.parameters import QueryText
 from runner.server.problems import Problem
 from runner.server.services import Served
 
@@ -28,13 +31,15 @@ MOST_ENDING = 50
 
 
 @router.get("/")
-def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
+def home(
+    request: Request, person: Seen, services: Served, span: QueryText = ""
+) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     metrics = services.metrics()
     oldest, frozen = services.client.interrupts(limit=1), services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = services.store.open_interrupts(day, MOST_ENDING)
-    waits = _sum(metrics, f"{QUEUE_WAIT}_count")
+    queues = list(read_queues(services))
     return page(
         request,
         "home.html",
@@ -51,7 +56,8 @@ def home(request: Request, person: Seen, services: Served) -> HTMLResponse:
         workers=int(_sum(metrics, "runner_workers")),
         slots=int(_sum(metrics, "runner_slots")),
         busy=int(_sum(metrics, "runner_slots_busy")),
-        waited=1000 * _sum(metrics, f"{QUEUE_WAIT}_sum") / waits if waits else None,
+        backlog=[row for row in queues if row.ready],
+        charts=charts_of(services, span),
         freezes=list(frozen.values()),
         letters=int(_sum(metrics, "runner_dead_letters")),
         checks=services.findings(frozen),

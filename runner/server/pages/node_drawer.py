@@ -17,9 +17,6 @@ from runner.server.access import Person
 from runner.server.pages.run_graph import Level
 from runner.server.services import Services
 
-ITEMS = 100
-"""Maximum items of a map that are listed, those that need attention first; the others are counted."""
-
 MESSAGES = 100
 """Maximum messages of a conversation that are shown, the newest."""
 
@@ -86,7 +83,6 @@ class Drawer:
     messages: tuple[MessageView, ...]
     earlier_messages: int
     items: tuple[NodeView, ...]
-    more_items: int
     links: Mapping[str, str]
 
 
@@ -97,7 +93,7 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
     messages = list(
         messages_of(snapshot.messages.get(node.id, ()) if snapshot and reads else ())
     )
-    items = sorted(node.items, key=lambda item: item.status in QUIET)
+    items = sorted(node.items, key=lambda item: (item.status != "failed", item.status in QUIET))
     entry = snapshot.entries.get((node.id, node.visit), {}) if snapshot else {}
     return Drawer(
         path=level.path + node.id,
@@ -116,8 +112,7 @@ def drawer(level: Level, node: NodeView, person: Person, services: Services) -> 
         visits=tuple(_visits(level, node)) if node.visit > 1 else (),
         messages=tuple(messages[-MESSAGES:]),
         earlier_messages=max(0, len(messages) - MESSAGES),
-        items=tuple(items[:ITEMS]),
-        more_items=max(0, len(items) - ITEMS),
+        items=tuple(items),
         links=dict(_links(level, node, services)),
     )
 

@@ -18,12 +18,14 @@ from runner.definition.registry import inner
 from runner.immutable import immutable
 from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
-from runner.records.run import PATH, NodeRecord, RunRecord
+from runner.records.run import PATH, NodeRecord, RunRecord, Status
 from runner.server.services import Services
 from runner.store.interface import RunSnapshot
 
 SMALL = 60
 """Nodes of a graph, including inner graphs, up to which all inner graphs are open by default."""
+
+ACTIVE = {Status.READY, Status.RUNNING, Status.RETRYING}
 
 GROUP = "#"
 
@@ -95,14 +97,14 @@ def shape_of(services: Services, record: RunRecord) -> Topology | None:
 class PageState:
     """State in the address of a run's page: its tab, the node shown, and the nodes opened or closed.
 
-    The graph is fitted into the width of the page if `fits`, else it has its full size.
+    `zoom` is "yes" if the graph is fitted into the width of the page, "half", or "" for its full size.
     """
 
     tab: str = GRAPH
     node: str = ""
     opened: frozenset[str] = field(default_factory=frozenset)
     closed: frozenset[str] = field(default_factory=frozenset)
-    fits: bool = False
+    zoom: str = ""
 
     @classmethod
     def of(cls, request: Request) -> PageState:
@@ -113,7 +115,7 @@ class PageState:
             query.get("node", ""),
             frozenset(query.getlist("open")),
             frozenset(query.getlist("close")),
-            bool(query.get("fit")),
+            query.get("fit", ""),
         )
 
     def link(
@@ -121,7 +123,7 @@ class PageState:
     ) -> str:
         """Return the address of the same page with another node and target."""
         pairs = [("tab", self.tab)] * (self.tab != GRAPH)
-        pairs += [("node", node)] * bool(node) + [("fit", "yes")] * self.fits
+        pairs += [("node", node)] * bool(node) + [("fit", self.zoom)] * bool(self.zoom)
         pairs += [("open", name) for name in sorted(opened)] + [
             ("close", name) for name in sorted(closed)
         ]
@@ -135,11 +137,9 @@ class PageState:
         """Return the address of another tab."""
         return replace(self, tab=tab).link(self.node, "tabs", self.opened, self.closed)
 
-    def resized(self) -> str:
-        """Return the address that shows the graph in its other size."""
-        return replace(self, fits=not self.fits).link(
-            self.node, "graph", self.opened, self.closed
-        )
+    def resized(self, zoom: str) -> str:
+        """Return the address that shows the graph in another size."""
+        return replace(self, zoom=zoom).link(self.node, "graph", self.opened, self.closed)
 
     def toggled(self, node: str, *, is_open: bool) -> str:
         """Return the address that opens a closed node, or closes an open one."""
@@ -160,6 +160,13 @@ class Opened:
         return node in self._state.opened or (default and node not in self._state.closed)
 
 
+def activity(node: NodeView) -> Status:
+    """Return a node's status; of a node that waits for a map or graph in which something runs, "running"."""
+    inside = node.run.nodes if node.run is not None else node.items
+    runs = any(activity(child) in ACTIVE for child in inside)
+    return Status.RUNNING if runs and node.status == Status.WAITING else node.status
+
+
 def drawing(services: Services, shown: list[Level], page_state: PageState) -> Markup:
     """Draw a run from its code, or from its shape in the store."""
     outer = shown[0]
@@ -175,7 +182,9 @@ def drawing(services: Services, shown: list[Level], page_state: PageState) -> Ma
         lambda node: page_state.toggled(node, is_open=node in open_groups),
         page_state.node,
     )
-    states = {level.path + node.id: node.status for level in shown for node in level.run.nodes}
+    states = {
+        level.path + node.id: activity(node) for level in shown for node in level.run.nodes
+    }
     text = draw_run(graph, RunShown(states, dict(_progress(shown)), open_groups), links)
     return Markup(text)  # noqa: S704 - our own, escaped
 

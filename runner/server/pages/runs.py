@@ -12,10 +12,12 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse
 
+from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.audit.files import audit_of
 from runner.definition.model import HIDDEN, map_of
 from runner.immutable import immutable
+from runner.operations.backlog import with_waits
 from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
@@ -29,6 +31,7 @@ from runner.server.pages.run_graph import (
     GRAPH,
     Level,
     PageState,
+    activity,
     drawing,
     find,
     levels,
@@ -134,7 +137,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         run, position, events = archived_run(export), "0", []
     else:
         position = str(existing(store.read(run_id), run_id).events)
-        run = read_run(store, run_id)
+        run = with_waits(services, read_run(store, run_id))
         events = all_events(store, run_id) if address.tab in {"nodes", "events"} else []
     run, events = seen_by(person, run), [seen_by(person, event) for event in events]
     shown, now = list(levels(services, run)), round(time.time() * 1000)
@@ -157,6 +160,8 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         timeline=list(_timeline(events, run.created_at)),
         decided=_grouped(run.decided),
         asks=asks,
+        people_of=lambda question: deciders(question.rule, question.assignees),
+        activity=activity,
         left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
@@ -179,11 +184,18 @@ def _nodes(
     if len(paths) > NODES:
         paths.sort(key=lambda one: one[0] != node and one[1].status in QUIET)
     spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
+    times, shortened = rows(spent, run.created_at, ended_at)
     return {
         "nodes": paths[:NODES],
         "hidden_nodes": Counter(node.status for _, node in paths[NODES:]),
-        "failures": [(path, node) for path, node in paths if node.error][:ITEMS],
-        "times": rows(spent, run.created_at, ended_at),
+        "failures": [
+            (path, node)
+            for path, node in paths
+            if not map_of(node.id)
+            if node.error or any(item.status == Status.FAILED for item in node.items)
+        ],
+        "times": times,
+        "shortened": shortened,
         "ended": ended_at,
     }
 

@@ -17,6 +17,7 @@ from runner.authoring.drawing import outline
 from runner.definition.model import Definition
 from runner.errors import CorruptDocument, NotFoundError
 from runner.execution.functions import task_schema
+from runner.operations.backlog import read_queues
 from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
@@ -33,6 +34,7 @@ from runner.server.forms import (
     marked,
     with_json,
 )
+from runner.server.pages.charts import charts_of
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.services import Served, Services
@@ -138,6 +140,8 @@ def _graph(
         has_passkey=bool(passkeys(request, services, person)),
         fields=marked(fields, problems or {}),
         start_key=secrets.token_hex(16),
+        backlog=[row for row in read_queues(services) if name in row.graphs],
+        charts=charts_of(services, request.query_params.get("span", ""), name),
         runs=services.client.runs(graph=name, limit=RECENT).items,
     )
 
@@ -145,7 +149,13 @@ def _graph(
 @router.get("/workers")
 def workers(request: Request, person: Seen, services: Served) -> HTMLResponse:
     """Show the workers and keepers."""
-    return page(request, "workers.html", person, workers=read_workers(services))
+    return page(
+        request,
+        "workers.html",
+        person,
+        workers=read_workers(services),
+        backlog=list(read_queues(services)),
+    )
 
 
 @router.get("/dead")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 
 from runner.definition.model import map_of
 from runner.immutable import immutable
@@ -15,6 +17,9 @@ WIDTH = 1000.0
 
 LEAST = 4.0
 """Units of the shortest phase, so that it can be seen."""
+
+ACTIVE = {"queued", "running"}
+"""The phases in which a run goes on."""
 
 WORDS = {
     "queued": "queued",
@@ -116,23 +121,50 @@ def phases(
 
 def rows(
     phases: Mapping[str, Sequence[NodePhase]], begun: int, now: int
-) -> dict[str, TimelineRow]:
-    """Lay out the phases of each node on one scale."""
-    scale = WIDTH / max(1, now - begun)
-    return {
+) -> tuple[dict[str, TimelineRow], int]:
+    """Lay out the phases of each node on one scale; return also by how many ms it is shortened.
+
+    All time in which no node is queued or runs is together at most as long as the other time.
+    """
+    active = sorted(
+        (phase.start, phase.end)
+        for node_phases in phases.values()
+        for phase in node_phases
+        if phase.kind in ACTIVE
+    )
+    gaps, until = list[tuple[int, int]](), begun
+    for start, end in [*active, (now, now)]:
+        gaps += [(until, start)] * (start > until)
+        until = max(until, end)
+    sums = [0, *accumulate(end - start for start, end in gaps)]
+    idle = sums[-1]
+    cut = max(0.0, 1 - (now - begun - idle) / idle) if active and idle else 0.0
+
+    def position(at: int) -> float:
+        """Return the ms of the scale at a time."""
+        number = bisect_left(gaps, (at, at))
+        ahead = max(0, gaps[number - 1][1] - at) if number else 0
+        return at - begun - cut * (sums[number] - ahead)
+
+    scale = WIDTH / max(1.0, position(now))
+    laid_out = {
         node: TimelineRow(
-            tuple(_bars(node_phases, begun, scale)), ", ".join(_totals(node_phases))
+            tuple(_bars(node_phases, position, scale)), ", ".join(_totals(node_phases))
         )
         for node, node_phases in phases.items()
     }
+    return laid_out, round(cut * idle)
 
 
-def _bars(node_phases: Iterable[NodePhase], begun: int, scale: float) -> Iterator[Bar]:
+def _bars(
+    node_phases: Iterable[NodePhase], position: Callable[[int], float], scale: float
+) -> Iterator[Bar]:
     for phase in node_phases:
-        width = max(LEAST, (phase.end - phase.start) * scale)
-        x = min((phase.start - begun) * scale, WIDTH - width)
+        start, end = position(phase.start) * scale, position(phase.end) * scale
+        width = max(LEAST, end - start)
         title = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
-        yield Bar(phase.kind, round(max(0.0, x), 1), round(width, 1), title)
+        x = max(0.0, min(start, WIDTH - width))
+        yield Bar(phase.kind, round(x, 1), round(width, 1), title)
 
 
 def _totals(node_phases: Iterable[NodePhase]) -> Iterator[str]:

@@ -199,6 +199,9 @@ passkeys (hash)
 metrics (hash)
     histogram, labels and bucket (JSON) -> measurements in it; when each graph last measured something. Stays
     for 30 days after its graph's last measurement, for ever without a graph.
+history:<span>:<graph> (list)
+    samples of a graph's metrics (JSON), of all graphs without a name, the newest first: 61 of the last hour,
+    97 of the last day. Stays for a day after the last.
 layout (string)
     number of the layout, which this page describes. Stays for ever.
 partitions (list)
@@ -306,6 +309,7 @@ class Keys:
         self.failing = f"{self.prefix}failing"
         self.timers = f"{self.prefix}timers"
         self.metrics = f"{self.prefix}metrics"
+        self.history = f"{self.prefix}history"
         self.archive = f"{self.prefix}archive"
         self.unarchived = f"{self.prefix}unarchived"
         self.layout = f"{self.prefix}layout"

@@ -14,7 +14,16 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 
-from runner.records.metrics import ANSWER, DROPPED, FORGOTTEN, NODE, QUEUE_WAIT, SPENT, VOTES
+from runner.records.metrics import (
+    ANSWER,
+    DROPPED,
+    FORGOTTEN,
+    NODE,
+    QUEUE_WAIT,
+    SPENT,
+    STARTED,
+    VOTES,
+)
 
 Increments = Mapping[str, float]
 """Fields of the hash, with the amount to add to each."""
@@ -32,9 +41,10 @@ KEPT = 30 * 86_400
 HELP = {
     NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
-    ANSWER: "How long questions were open before they were answered.",
+    ANSWER: "How long questions were open before they were answered, by graph.",
     FORGOTTEN: "Keys of limits with a rate that were forgotten: a limit had more than 100,000.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
+    STARTED: "Runs that were started, by graph; counted once a minute.",
     VOTES: "Votes that were counted, by decision.",
     DROPPED: "Dead letters that were deleted, because there were too many, old or large ones.",
 }
@@ -43,6 +53,11 @@ HELP = {
 def spending(counter: str, amount: float, graph: str) -> dict[str, float]:
     """Return the increment for an agent's spending under a budget or a price."""
     return {_field(SPENT, {"graph": graph, "counter": counter}, "sum"): amount}
+
+
+def started(graph: str, runs: int) -> dict[str, float]:
+    """Return the increment for started runs."""
+    return {_field(STARTED, {"graph": graph}, "sum"): runs}
 
 
 def vote(decision: str) -> dict[str, float]:
@@ -59,7 +74,7 @@ def counters(fields: Mapping[bytes, float]) -> Iterator[tuple[str, float, dict[s
     """Read the counters: name, value and labels, in order."""
     read = [(json.loads(key), value) for key, value in fields.items()]
     for (name, labels, _), value in sorted(read, key=lambda pair: json.dumps(pair[0])):
-        if name in {SPENT, VOTES, DROPPED}:
+        if name in {SPENT, STARTED, VOTES, DROPPED}:
             yield name, value, labels
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -25,6 +25,7 @@ from runner.store.redis import measurements
 from runner.store.redis.connection import HOME, RedisConnection, mapping_of
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of, queued_index
+from runner.store.redis.queued_nodes import graphs_by_queue, queued_nodes
 from runner.store.redis.workers import WorkerRegistry
 
 
@@ -147,24 +148,11 @@ def _info(text: Any) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
-def count_queued(connection: RedisConnection, namespace: str, queues: Iterable[str]) -> int:
-    """Count the doorbells on queues of the store's server."""
-    keys = _queue_keys(connection, namespace, queues)
-    return sum(int(connection.call("LLEN", key)) for key in keys)
-
-
 def drop_queued(connection: RedisConnection, namespace: str, queue: str) -> None:
     """Delete the doorbells on a queue of the store's server."""
-    for key in _queue_keys(connection, namespace, [queue]):
-        connection.call("DEL", key)
-
-
-def _queue_keys(
-    connection: RedisConnection, namespace: str, queues: Iterable[str]
-) -> Iterator[str]:
     fields = connection.texts(Keys(namespace).doorbell)
-    ends = {end for name, end in fields.items() if name.isdecimal()}
-    return (f"{fields['prefix']}{queue}{end}" for queue in queues for end in ends)
+    for end in {end for name, end in fields.items() if name.isdecimal()}:
+        connection.call("DEL", f"{fields['prefix']}{queue}{end}")
 
 
 # Metrics of a store, for Prometheus: cheap commands, however many runs exist.
@@ -222,9 +210,7 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
         return [
             *_runs(opened),
             *_questions(opened, now),
-            *_ready(
-                opened, namespace, now, max([0.0, *(one.lease for one in workers)]) or LEASE
-            ),
+            *_ready(opened, namespace, now, workers),
             *_fair_nodes(opened, now),
             *_rest(opened, now),
             *_memory(opened),
@@ -250,6 +236,20 @@ def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:
         )
 
 
+def started_runs(
+    partitions: Iterable[tuple[RedisConnection, Keys]], since: int, until: int
+) -> Counter[str]:
+    """Count the runs of each graph that began after a time (ms), until another; not runs inside others."""
+    counts = Counter[str]()
+    for redis, keys in partitions:
+        graphs = [name for name in redis.texts(keys.graphs) if name == outermost(name)]
+        for graph in graphs:
+            (indexes,) = keys.runs(RunQuery(), [graph])
+            looks = [("ZCOUNT", index, f"({since}", until) for index in indexes]
+            counts[graph] += sum(redis.call_all(*looks))
+    return +counts
+
+
 def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     indexes = [
         (one, key)
@@ -257,8 +257,12 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         for key in one.keys.questions(InterruptQuery(), "", one.graphs)[0]
     ]
     asked = min((first for one, key in indexes for first in one.first(key)), default=now)
-    count = sum(int(one.redis.call("ZCOUNT", key, 0, "+inf")) for one, key in indexes)
-    yield Metric("runner_questions_open", "Questions that wait for people.", count)
+    counts = Counter[str]()
+    for one, key in indexes:
+        counts[key.rpartition(":g:")[2]] += int(one.redis.call("ZCOUNT", key, 0, "+inf"))
+    for graph, count in counts.items():
+        labels = {"graph": graph}
+        yield Metric("runner_questions_open", "Questions that wait for people.", count, labels)
     yield Metric(
         "runner_question_oldest_seconds",
         "For how long the oldest open question waits.",
@@ -278,9 +282,13 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 
 
 def _ready(
-    partitions: Sequence[Partition], namespace: str, now: int, lease: float
+    partitions: Sequence[Partition], namespace: str, now: int, workers: Sequence[Worker]
 ) -> Iterator[Metric]:
-    """Yield the wait of each queue's first ready node, among the nodes that are rung again next."""
+    """Yield the number of each graph's nodes on queues of the store's server, and each queue's longest wait.
+
+    Of queues elsewhere that is the longest among the nodes that are rung again next.
+    """
+    lease = max([0.0, *(one.lease for one in workers)]) or LEASE
     oldest: dict[str, float] = {}
     for one in partitions:
         names = one.redis.call(
@@ -323,6 +331,21 @@ def _ready(
                 min(lease * 1000 * 2**ring, MAX_REDISPATCH_MS) for ring in range(rings + 1)
             )
             oldest[queue] = max(oldest.get(queue, 0.0), (now - rung) / 1000)
+    graphs = {outermost(graph) for one in partitions for graph in one.graphs}
+    queues = graphs_by_queue(partitions[0].redis, namespace, workers)
+    counts = dict.fromkeys(sorted(graphs), 0)
+    for queued in queued_nodes(partitions[0].redis, namespace, queues):
+        for graph, nodes in queued.graphs.items():
+            counts[graph] = counts.get(graph, 0) + nodes
+        if queued.since:
+            oldest[queued.queue] = (now - queued.since) / 1000
+    for graph, nodes in counts.items():
+        yield Metric(
+            "runner_ready_nodes",
+            "Nodes that wait for a worker on a queue of the store's server.",
+            nodes,
+            {"graph": graph},
+        )
     for queue, seconds in sorted(oldest.items(), key=lambda pair: -pair[1])[:QUEUES]:
         yield Metric(
             "runner_ready_oldest_seconds",

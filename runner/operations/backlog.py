@@ -1,0 +1,152 @@
+"""Nodes that wait for a worker: how many of each queue, how long, and why a run's node doesn't run yet."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from runner.errors import UsageError
+from runner.immutable import immutable
+from runner.operations.views import NodeView, RunView, read_workers, with_items
+from runner.records.json_form import span
+from runner.records.run import Status
+from runner.store.shared import Shared
+
+MOST_KEYS = 1_000
+"""The most keys of a queue with fair sharing whose waiting nodes are counted."""
+
+
+@immutable
+class QueueBacklog:
+    """The nodes of a queue that are ready and have no slot yet, and those that run.
+
+    `oldest_seconds` is for how long the first waits, `per_second` how many nodes of its graphs ended each
+    second of the last minute; None if that isn't known. `slots` are those of workers that serve the queue, in
+    which nodes of other queues may run. Executing nodes are as of the workers' last heartbeats.
+    """
+
+    queue: str
+    graphs: tuple[str, ...]
+    ready: int
+    executing: int
+    slots: int
+    oldest_seconds: float = 0.0
+    per_second: float | None = None
+
+    def __str__(self) -> str:
+        """Describe it in one line."""
+        rate = "" if self.per_second is None else f" · {self.per_second:.1f} done a second"
+        oldest = f" · oldest {span(1000 * self.oldest_seconds)}" if self.oldest_seconds else ""
+        return f"{self.queue}: {self.ready:,} waiting{oldest}{rate} · {self.slots:,} slots"
+
+
+@immutable
+class Backlog:
+    """The nodes of some queues: ready ones, executing ones, both, and each queue's."""
+
+    ready: int
+    executing: int
+    total: int
+    queues: Sequence[QueueBacklog] = ()
+
+
+def read_backlog(shared: Shared, queues: Collection[str] = ()) -> Backlog:
+    """Count the nodes of queues, by default of all that a graph has or a worker serves.
+
+    Stopping workers are left out, because an autoscaler no longer counts them.
+
+    Raises:
+        UsageError: the queues are not on the store's server.
+    """
+    if not shared.settings.broker_is_store:
+        raise UsageError(
+            "the queues are not on the store's server, so their doorbells are not counted here. Scale by "
+            "the broker's own counts."
+        )
+    rows = list(read_queues(shared, queues))
+    ready, executing = sum(row.ready for row in rows), sum(row.executing for row in rows)
+    return Backlog(ready, executing, ready + executing, rows)
+
+
+def read_queues(shared: Shared, queues: Collection[str] = ()) -> Iterator[QueueBacklog]:
+    """Read the backlog of queues, by default of all; of none that aren't on the store's server."""
+    if not shared.settings.broker_is_store:
+        return
+    now, graphs, keys = (
+        shared.workers.now(),
+        shared.graphs_by_queue(),
+        shared.fair_keys(MOST_KEYS),
+    )
+    node_queue = shared.settings.node_queue
+    names = [node_queue(queue) for queue in dict.fromkeys(queues)]
+    workers = [worker for worker in read_workers(shared) if worker.state == "alive"]
+    for queued in shared.queued_nodes(names or sorted(graphs)):
+        name = queued.queue
+        in_turn = [key for key in keys if node_queue(key.queue) == name]
+        since = [queued.since] * bool(queued.since) + [key.since for key in in_turn]
+        of_queue = sorted({*graphs.get(name, ()), *queued.graphs})
+        rates = [rate for graph in of_queue if (rate := _rate(shared, graph)) is not None]
+        yield QueueBacklog(
+            name,
+            tuple(of_queue),
+            len(queued.tasks) + queued.unread + sum(key.nodes for key in in_turn),
+            sum(worker.executing.get(name, 0) for worker in workers),
+            sum(worker.slots for worker in workers if name in worker.queues),
+            max(0, now - min(since)) / 1000 if since else 0.0,
+            sum(rates) if rates else None,
+        )
+
+
+def _rate(shared: Shared, graph: str) -> float | None:
+    """Return how many nodes of a graph ended each second between its last two samples."""
+    samples = shared.history.read("hour", graph, newest=2)
+    if len(samples) < 2:
+        return None
+    ends, times = zip(
+        *(
+            (sample.get("completed", 0) + sample.get("failed", 0), sample["at"])
+            for sample in samples
+        ),
+        strict=True,
+    )
+    return max(0.0, ends[1] - ends[0]) * 1000 / max(1, times[1] - times[0])
+
+
+def with_waits(shared: Shared, run: RunView) -> RunView:
+    """Add to a run's ready nodes how many others are before them on their queue."""
+    is_ready = any(node.status == Status.READY and not node.progress for node in _all(run))
+    if not (is_ready and shared.settings.broker_is_store):
+        return run
+    served = {
+        queue
+        for worker in read_workers(shared)
+        if worker.state == "alive"
+        for queue in worker.queues
+    }
+    waits: dict[str, str] = {}
+    for queued in shared.queued_nodes(shared.graphs_by_queue()):
+        slot = "no free slot" if queued.queue in served else f"no worker serves {queued.queue}"
+        for number, task in enumerate(queued.tasks):
+            visit = task.rpartition(".")[0]
+            waits[visit] = f"behind {number:,} others, {slot}" if number else f"next, {slot}"
+    return _waiting(run, waits)
+
+
+def _all(run: RunView) -> Iterator[NodeView]:
+    for node in with_items(run.nodes):
+        yield node
+        if node.run is not None:
+            yield from _all(node.run)
+
+
+def _waiting(run: RunView, waits: Mapping[str, str]) -> RunView:
+    def waiting(node: NodeView) -> NodeView:
+        wait = waits.get(f"{run.run_id}.{node.id}.{node.visit}", "")
+        return replace(
+            node,
+            progress=node.progress or wait * (node.status == Status.READY),
+            run=node.run and _waiting(node.run, waits),
+            items=tuple(map(waiting, node.items)),
+        )
+
+    return replace(run, nodes=tuple(map(waiting, run.nodes)))

@@ -1,0 +1,84 @@
+"""A backlog as each door shows it, with a real worker whose slots are all busy."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from fastapi.testclient import TestClient
+
+from runner.approvals.rules import Principal
+from runner.operations.backlog import read_backlog, with_waits
+from runner.operations.doctor import FAIL, PASS, examine, read_facts
+from runner.operations.installation import Installation
+from runner.operations.views import read_run
+from runner.server import create_app
+from runner.server.access import GRANTS, Person
+from runner.settings import Settings
+from tests.waiting import wait_until
+
+SLOTS, RUNS = 40, 400
+QUEUE = "runner/gated"
+
+
+@pytest.fixture
+def crowd(empty_site, monkeypatch):
+    """400 runs on 40 slots, whose nodes end when the test says so."""
+    monkeypatch.setenv("RUNNER_REDIS_URL", empty_site.url)
+    empty_site.add("threads", slots=SLOTS).wait_ready()
+    runs = [empty_site.client.start("gated", None) for _ in range(RUNS)]
+    wait_until(
+        lambda: sum(empty_site.redis.exists(f"started:{run.id}") for run in runs) == SLOTS,
+        "every slot is busy",
+    )
+    return empty_site
+
+
+@pytest.mark.full
+def test_the_401st_run_says_why_it_waits(crowd, monkeypatch):
+    """Within two seconds after its start: how many are before it; a node rung again counts once."""
+    installation = Installation(Settings(redis_url=crowd.url))
+    began = time.monotonic()
+    last = crowd.client.start("gated", None)
+    (node,) = with_waits(installation, read_run(installation.store, last.id)).nodes
+    took = time.monotonic() - began
+    key = f"{QUEUE}\x06\x163"
+    length = crowd.redis.llen(key)
+    wait_until(lambda: crowd.redis.llen(key) > length, "doorbells are rung again")
+    backlog = read_backlog(installation)
+    (row,) = (row for row in backlog.queues if row.queue == QUEUE)
+
+    assert (node.status, node.progress) == ("ready", "behind 360 others, no free slot")
+    assert took < 2
+    assert (row.ready, row.graphs, row.slots) == (RUNS + 1 - SLOTS, ("gated",), SLOTS)
+    assert backlog.ready >= row.ready
+    assert 0 < row.oldest_seconds < 60
+
+    person = Person(Principal("ola"), frozenset(GRANTS))
+    app = create_app(Settings(), auth=lambda request: person)
+    http = TestClient(app, base_url="https://runner.example")
+    of_api = http.get("/v1/backlog").json()
+    pages = {path: http.get(path).text for path in ("/", "/workers", "/graphs/gated")}
+    run_page = http.get(f"/runs/{last.id}?tab=nodes").text
+
+    assert of_api["ready"] == backlog.ready
+    assert "361 nodes wait for a worker" in pages["/"]
+    assert all(
+        '<td class="right" data-label="waiting">361</td>' in text for text in pages.values()
+    )
+    assert "behind 360 others, no free slot" in run_page
+    assert "behind 360 others" in json.dumps(http.get(f"/v1/runs/{last.id}").json())
+
+
+@pytest.mark.full
+def test_a_check_fails_while_a_node_waits_too_long(crowd, monkeypatch):
+    """It names queue, number and wait; control: it passes with a longer bound."""
+    results = {}
+    for bound in (0, 3600):
+        checks = examine(read_facts(Settings(redis_url=crowd.url, max_wait=bound)))
+        results[bound] = next(check for check in checks if check.name == "backlog")
+
+    assert [results[bound].result for bound in (0, 3600)] == [FAIL, PASS]
+    assert f"{QUEUE}: 360 waiting" in results[0].detail
+    assert f"{QUEUE}: 360 waiting" in results[3600].detail
