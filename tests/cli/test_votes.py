@@ -62,6 +62,7 @@ def test_a_list_says_how_the_votes_stand(runner, people):
     assert len(rows[plain.id]) == 7
 
 
+@pytest.mark.full
 def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
     """By the login name, with the groups of the directory; closed ones are those that one has voted on."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -238,6 +239,7 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
     assert [taken["comment"] for taken in store.votes(question.id)] == ["", "fine"]
 
 
+@pytest.mark.full
 def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     """`show` has what changes and how its votes stand; `--variant` is a vote for it, without its JSON."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -377,6 +379,7 @@ def client(store):
     return client
 
 
+@pytest.mark.full
 def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
     """One receipt each; another question among them, and nothing is done."""
     worker = ManualWorker(store)
