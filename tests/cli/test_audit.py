@@ -260,6 +260,7 @@ def test_metrics_say_how_the_audit_stands(audit):
     assert measured(audit) == [1, 0, 0, 1]
 
 
+@pytest.mark.full
 def test_a_tree_that_lost_entries_is_given_up_with_a_reason(audit, redis_url):
     """Nothing is signed until somebody begins a new tree; its file holds beside the old checkpoints."""
     audit.export()

@@ -280,6 +280,7 @@ def test_a_key_that_signs_must_be_known(tmp_path):
     assert "no private decision key" in signing_problem(public, public)
 
 
+@pytest.mark.full
 def test_doctor_looks_at_a_real_store_and_worker(cli):
     """On a real site everything passes but what the tests' store does without: its file on disk, and a key of
     the audit, which other tests may have written to.

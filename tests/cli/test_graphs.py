@@ -244,6 +244,7 @@ def two(call, redis_url):
         store.close()
 
 
+@pytest.mark.full
 def test_a_graph_that_nothing_needs_is_removed(two):
     """It goes from every partition with the graphs inside it, until a program publishes it again."""
     store, cli = two

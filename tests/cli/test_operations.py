@@ -59,6 +59,7 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
     assert cli("runs", "cancel", "00none").exit_code == 4
 
 
+@pytest.mark.full
 def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     """`runs hold`, `release` and `skip` write the run's status; `runs show` names the operator."""
     (run_id, _), node = waiting, "approve"

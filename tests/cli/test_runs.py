@@ -130,6 +130,7 @@ def test_the_same_idempotency_key_starts_one_run(cli):
     assert first == second
 
 
+@pytest.mark.full
 def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     """`@file` and `-` are other ways to pass the same JSON."""
     (tmp_path / "order.json").write_text('{"order": 7}')
@@ -550,6 +551,7 @@ def test_ctrl_c_ends_the_watching_and_not_the_run(shop_url):
     run.cancel("the test is over")
 
 
+@pytest.mark.full
 def test_what_agents_have_spent_is_shown(call, fake_store):
     """With the bound that holds now: for people, for pipes, and in JSON."""
     url = fake_store.url

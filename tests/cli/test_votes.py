@@ -62,6 +62,31 @@ def test_a_list_says_how_the_votes_stand(runner, people):
     assert len(rows[plain.id]) == 7
 
 
+@pytest.mark.full
+def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
+    """By the login name, with the groups of the directory; closed ones are those that one has voted on."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    _, plain = people.worker.asking("a")
+    named = people.worker.asking("a", assignees=["zoe"])[1]
+
+    def listed(name, *options):
+        monkeypatch.setenv("LOGNAME", name)
+        lines = runner("interrupts", "list", *options).stdout.splitlines()
+        return {line.split("\t")[0] for line in lines}
+
+    everything = {people.question.id, plain.id, named.id}
+    assert listed("zoe") == everything
+    assert (listed("ana", "--mine"), listed("ana", "--voted")) == (set(), {people.question.id})
+    assert (listed("ben", "--mine"), listed("ben", "--voted")) == ({people.question.id}, set())
+    assert listed("ben", "--requested") == set()
+    assert runner("interrupts", "list", "--mine", "--voted").exit_code == 2
+    assert runner("interrupts", "list", "--by", "ana").exit_code == 2
+    assert listed("zoe", "--mine") == {named.id}
+    people.vote("ben")
+    closed = ("--mine", "--status", "closed")
+    assert (listed("ana", *closed), listed("zoe", *closed)) == ({people.question.id}, set())
+
+
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     """In words, whole, with who has voted as what and how sure that is."""
     text = drawn(
@@ -209,6 +234,7 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
     assert [taken["comment"] for taken in store.votes(question.id)] == ["", "fine"]
 
 
+@pytest.mark.full
 def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     """`show` has what changes and how its votes stand; the edited call is approved as it stands there."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -344,6 +370,7 @@ def client(store):
     return client
 
 
+@pytest.mark.full
 def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
     """One receipt each; another question among them, and nothing is done."""
     worker = ManualWorker(store)

@@ -143,6 +143,7 @@ def test_a_start_names_a_module_that_can_t_be_imported(fake_store, monkeypatch):
         client.start("nobody", 1)
 
 
+@pytest.mark.full
 def test_the_hint_is_true_for_each_way_to_start(fake_store):
     """What names graphs differs: this program's setting, its registry, or that of the workers alone."""
     worker = "Start a worker whose RUNNER_GRAPHS names its module."

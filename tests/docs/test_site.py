@@ -96,6 +96,7 @@ def test_a_search_finds_guides_and_no_notes_of_developers(site, path, is_searche
     assert (page.meta == {}) == is_searched
 
 
+@pytest.mark.full
 def test_programs_find_each_page_as_markdown(site, tmp_path):
     """`llms.txt` leads to each page of the navigation; its links and those between pages lead to files."""
     config = site.on_config(

@@ -303,6 +303,7 @@ def test_tokens_are_counted_once(site):
     assert (waiting.usage, done.usage[0].input_tokens, repeated.usage) == (None, 30, None)
 
 
+@pytest.mark.full
 def test_an_interrupt_says_when_it_expires(site):
     """The time is in ISO 8601; control: a question without an end has none."""
     for graph in ("soon", "text"):
@@ -431,6 +432,7 @@ def test_a_state_that_can_not_be_read_lists_no_interrupts(site):
     assert finished(thread.answer("yes")).result == {"said": "yes"}
 
 
+@pytest.mark.full
 def test_a_state_that_is_nested_too_deep_starts_nothing(site):
     """The state is sent back, so one that could not be is refused before the run starts."""
     state: list = []
@@ -641,6 +643,7 @@ def test_what_was_answered_elsewhere_meanwhile(site):
     assert finished(thread.answer(approve())).result == {"said": "approve"}
 
 
+@pytest.mark.full
 def test_a_repeated_resume_counts_once(site):
     """The same entries again, as after a lost response, end as the first ones did."""
     thread = Thread(site, "text")
@@ -756,6 +759,7 @@ def test_a_message_begins_one_run(site):
     assert runs_of(site) == 2
 
 
+@pytest.mark.full
 def test_a_run_of_the_client_begins_one_run(site):
     """Its id with another message or a resume is refused; with the same message it is that run."""
     thread = Thread(site, "text")
@@ -853,6 +857,7 @@ def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
         assert attached.state["runner"]["run_id"] == (run.id if is_theirs else begun.run_id)
 
 
+@pytest.mark.full
 def test_what_graphs_don_t_take_is_refused(site):
     """Media, no message at all, and a resume of nothing start no run."""
     thread = Thread(site, "say")
@@ -925,6 +930,7 @@ def test_capabilities_are_those_of_the_protocol(site):
     assert site.http.post("/mcp", json={}).status_code == 404  # no other door is open
 
 
+@pytest.mark.full
 def test_any_server_goes_on_with_a_thread(site):
     """Another server answers what one has asked: nothing is kept in a process."""
     thread = Thread(site, "text")

@@ -287,6 +287,7 @@ def test_a_link_decides_once(site, mailbox):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
+@pytest.mark.full
 def test_a_link_counts_once_in_a_race(site, mailbox):
     """Of decisions that were sent by one link at the same time one counts, also where it is taken back."""
     question, token = asked(site, mailbox, "quorum")
@@ -301,6 +302,7 @@ def test_a_link_counts_once_in_a_race(site, mailbox):
     assert state_of(site, question) == ("open", [])
 
 
+@pytest.mark.full
 def test_a_refused_vote_uses_no_link(site, mailbox, monkeypatch, tmp_path):
     """Without a key of the server a rule of level 1 counts nothing; with it the link decides, signed."""
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
@@ -319,6 +321,7 @@ def test_a_refused_vote_uses_no_link(site, mailbox, monkeypatch, tmp_path):
     assert site.client.run(question.run_id).result().status == "completed"
 
 
+@pytest.mark.full
 def test_an_error_of_the_directory_uses_no_link(site, mailbox, monkeypatch):
     """A vote that was not counted since the directory is away by then is counted when it is back."""
     question, token = asked(site, mailbox, "quorum")
@@ -418,6 +421,7 @@ def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     assert token not in caplog.text
 
 
+@pytest.mark.full
 def test_no_request_of_a_page_repeats_its_link(site, mailbox):
     """Proxies log the referrer of each request: pages of links, refused ones too, have browsers send none."""
     _, token = asked(site, mailbox, "rule")
@@ -565,6 +569,7 @@ def test_an_address_adds_no_receiver(site, mailbox, monkeypatch, caplog, address
     assert "isn't an address" in caplog.text
 
 
+@pytest.mark.full
 def test_a_person_gets_one_message(site, mailbox, monkeypatch):
     """Two servers, a restart and more notices of a question send each person one message about it."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
@@ -599,6 +604,7 @@ def test_another_process_sends_what_one_has_left(site, mailbox, monkeypatch):
     assert taken
 
 
+@pytest.mark.full
 def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     """People of a later stage are sent theirs when it opens."""
     question, token = asked(site, mailbox, "staged")
@@ -610,6 +616,7 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     assert mailbox.receivers == [ANA, BEN]
 
 
+@pytest.mark.full
 def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     """While a question is open hashes say who has a link; then nothing does."""
     question, token = asked(site, mailbox, "rule")
@@ -622,6 +629,7 @@ def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     assert site.door._read(question.id).sent == ()
 
 
+@pytest.mark.full
 def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
     """Who has a message, and whose link has decided, is read as 0.1.0 has stored it."""
     question, token = asked(site, mailbox, "quorum")

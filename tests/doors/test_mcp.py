@@ -354,6 +354,7 @@ def test_an_answer_that_does_not_fit_is_asked_again(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_a_decision_leaves_out_no_field(site):
     """An argument beside the decision is refused, and asked again; control: the decision alone counts."""
 
@@ -373,6 +374,7 @@ def test_a_decision_leaves_out_no_field(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_a_state_counts_for_its_call_and_its_caller_only(site):
     """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
 
@@ -449,6 +451,7 @@ def test_a_state_counts_for_a_week(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
     """It is called again with its state, and is the same run; a client of before is told which that is."""
     monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
@@ -485,6 +488,7 @@ def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
     assert keys_of(Settings()) != keys_of(Settings())
 
 
+@pytest.mark.full
 def test_a_task_asks_and_takes_a_part_of_the_answers(site):
     """Of two questions one may be answered first; keys that are unknown, foreign or answered are ignored."""
 
@@ -648,6 +652,7 @@ def test_an_edit_is_shown_and_approved_on_the_page(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_a_call_that_waits_for_others_returns(site):
     """Who has voted is asked once, and the result says for whom the run waits."""
     asked = []
@@ -731,6 +736,7 @@ def test_an_agent_never_decides_for_people(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_tools_that_write_are_there_when_asked_for(site):
     """Without RUNNER_MCP_WRITE a client can't stop a run or vote by a tool."""
 
@@ -815,6 +821,7 @@ def test_roles_count_for_tools(site):
     asyncio.run(go())
 
 
+@pytest.mark.full
 def test_over_http_each_request_says_who_calls(site, served):
     """Who calls is what `auth` says; other sites, large bodies and who is not known are refused."""
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}

@@ -199,6 +199,7 @@ def test_a_click_decides(site, workspace):
     assert elsewhere.status_code == 403  # the exception is for signed requests of that route
 
 
+@pytest.mark.full
 def test_a_rejection_asks_for_a_reason(site, workspace):
     """Reject opens a form; what is sent is the vote's comment, also where it is empty."""
     comments = []
@@ -227,6 +228,7 @@ def test_a_form_says_that_it_comes_too_late(site, workspace):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
+@pytest.mark.full
 def test_a_person_counts_once_at_all_doors(site, workspace):
     """Two of two takes two people: a click adds nothing to the same person's vote at another door."""
     question, message = asked(site, workspace, "quorum")
@@ -260,6 +262,7 @@ def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     assert state_of(site, control)[0] == "answered"
 
 
+@pytest.mark.full
 def test_an_edit_is_shown_and_approved_on_the_page(site, workspace):
     """The next approver sees what was changed, by whom; the button of the first version decides nothing."""
     question, message = asked(site, workspace, "quorum")
@@ -402,6 +405,7 @@ def test_the_rule_says_who_decides(site, workspace):
     assert state_of(site, question)[0] == "answered"
 
 
+@pytest.mark.full
 def test_the_server_signs_for_the_person(site, workspace, tmp_path, monkeypatch):
     """A rule of level 1 counts a click that the server has signed; without its key it counts none."""
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
@@ -778,6 +782,7 @@ def test_each_check_stops_nothing_else(site, workspace, kind):
     assert state_of(site, question)[0] == "answered"
 
 
+@pytest.mark.full
 def test_a_replayed_click_counts_once(site, workspace):
     """The same request again changes nothing, also after the vote was taken back; a new click counts."""
     question, message = asked(site, workspace, "quorum")

@@ -83,6 +83,7 @@ class Office(Desk):
         return self.question(self.run(**options))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 2])
 def test_another_votes_while_one_is_away(redis_url, keys, level):
     """Before and after, or without it, they may not; the question says who may, and the events who did."""
@@ -214,6 +215,7 @@ def key_of(name):
     return SigningKey(name, Ed25519PrivateKey.from_private_bytes(name.encode().ljust(32, b"k")))
 
 
+@pytest.mark.full
 def test_a_passkey_signs_one_absence_for_many_questions(redis_url, keys, monkeypatch):
     """Its counter is of the signature, not of the votes that it lends."""
     monkeypatch.setattr(test_forged_writes.PASSKEY, "count", 5)
@@ -228,6 +230,7 @@ def test_a_passkey_signs_one_absence_for_many_questions(redis_url, keys, monkeyp
     assert office.paid() == [120] * 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sees", ["door", "worker"])
 def test_a_key_that_was_revoked_lends_no_vote_from_then_on(redis_url, keys, monkeypatch, sees):
     """A thief of a key dates an absence before its revocation, and it lasts for no year."""

@@ -267,6 +267,7 @@ def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, ke
     assert granting.list_grants(desk.engine)[0].state == "over"
 
 
+@pytest.mark.full
 def test_one_who_rejects_a_grant_ends_it(redis_url, keys):
     """As a question's rejection does."""
     desk = Desk(redis_url, rule_of(need=2))
@@ -349,6 +350,7 @@ def test_a_revoked_grant_is_used_no_more(redis_url, keys):
         granting.revoke(desk.engine, "unknown", "why")
 
 
+@pytest.mark.full
 def test_a_rule_that_allows_no_grants_any_more_takes_none(redis_url, keys):
     """The rule in the code counts, and so do its bounds."""
     desk = Desk(redis_url, rule_of())

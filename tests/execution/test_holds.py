@@ -203,6 +203,7 @@ def deployed(bench: Bench, *edges, options=None, **nodes) -> None:
     bench.engine.publish(["bench"])
 
 
+@pytest.mark.full
 def test_neither_a_deploy_nor_a_migration_starts_a_held_node(in_redis):
     """A worker that publishes a graph releases no hold of a person, and a migrated run keeps it."""
     nodes = {"a": give, "b": give, "c": give}

@@ -167,6 +167,7 @@ def test_a_rejection_of_the_stricter_question_holds(run_graph, calm):
     assert (run.status, payments) == (Status.COMPLETED, [])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("broken", [ValueError("no limits known"), "yes", 1])
 def test_a_policy_that_fails_at_first_fails_the_node(run_graph, broken):
     """Nobody is asked, and nothing is paid."""

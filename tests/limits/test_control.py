@@ -129,6 +129,7 @@ def test_a_damaged_name_hides_no_other_key(site, redis_url):
     assert site.checks(FAIL) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", ["model", "model:tag:tenant:x"])
 def test_a_pause_is_shown_until_it_is_over(site, key):
     """A limit or one key of it is paused; doctor names it, and that it has no end, until it is resumed."""

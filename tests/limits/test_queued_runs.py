@@ -140,6 +140,7 @@ def test_a_damaged_debounced_run_is_no_run(begin):
     ]
 
 
+@pytest.mark.full
 def test_keys_say_which_runs_wait_and_behind_which(begin):
     """A key is listed while a run waits, with those that are open; control: an account without a wait."""
     site = begin(Concurrency(1, by="tag:account"), name="sync")

@@ -143,6 +143,7 @@ def test_a_run_that_can_not_be_written_keeps_no_other_back(
     assert (archived(archive), archivist.problem) == (good | {bad}, "")
 
 
+@pytest.mark.full
 def test_an_archive_that_is_down_is_not_asked_for_each_run(
     worker, archivist, archive, client, caplog
 ):

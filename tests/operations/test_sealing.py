@@ -120,6 +120,7 @@ def test_many_entries_are_sealed_in_steps(client, log, at_once):
     assert verdict(exported(log, at_once)).result is Result.HOLDS
 
 
+@pytest.mark.full
 def test_it_is_signed_when_it_is_time_or_much_was_added(client, log, anchor):
     """A checkpoint is signed after RUNNER_AUDIT_SIGN seconds, or after a thousand entries."""
     terms = SealingPolicy(SIGNER, [anchor], sign_ms=3_600_000)

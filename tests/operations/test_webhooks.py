@@ -137,6 +137,7 @@ def test_a_refused_delivery_is_sent_again_and_then_given_up(site, endpoint):
     assert endpoint.ids() == [failed.id] * 4
 
 
+@pytest.mark.full
 def test_a_dead_endpoint_holds_nobody_up(site, endpoint):
     """While one does not answer, another gets all; the dead one has one request in flight."""
     with Endpoint() as dead:

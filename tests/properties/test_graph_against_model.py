@@ -593,6 +593,7 @@ class AgainstRedis(Against):
             self.server.close()
 
 
+@pytest.mark.full
 def test_memory_does_what_the_model_says():
     """The reference store is the slow model, only faster."""
     play(Against, EXAMPLES // 2)

@@ -203,6 +203,7 @@ def play(url, examples=EXAMPLES, **options):
     return counts
 
 
+@pytest.mark.full
 def test_moved_runs_fit_their_history(store_server):
     """Whatever the two shapes and the request are, a replay gives what is stored, and the run ends."""
     counts = play(store_server.url)
