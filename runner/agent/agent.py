@@ -68,6 +68,7 @@ class Agent:
     """
 
     kind = "agent"
+    is_async = True
 
     def __init__(
         self,

@@ -33,6 +33,7 @@ SETTINGS = {
     "RUNNER_LEASE": str(LEASE),
     "RUNNER_SWEEP_INTERVAL": str(SWEEP),
     "RUNNER_EARLY_ANSWER": "150",
+    "CELERY_CUSTOM_WORKER_POOL": "runner.celery.async_pool:TaskPool",
 }
 
 DATABASES = 16
@@ -121,7 +122,9 @@ class Site:
     ) -> Worker:
         """Start a worker; `wait_ready` says when it takes work. Without slots it has its defaults."""
         self._started += 1
-        words = ["--pool", pool, "--concurrency", str(slots)] if slots else []
+        # Celery's own command knows a pool that isn't Celery's by this name.
+        name = "custom" if pool == "async" else pool
+        words = ["--pool", name, "--concurrency", str(slots)] if slots else []
         words += [*(["--queues", queues] if queues else []), *options]
         log = self.folder / f"{pool}{self._started}.log"
         log.touch()
