@@ -20,6 +20,7 @@ from bench import (
     growth,
     hop,
     idle,
+    llm,
     memory,
     nodes,
     partitions,
@@ -34,6 +35,7 @@ PARTS: dict[str, ModuleType] = {
     "flow": flow,
     "answers": answers,
     "agents": agents,
+    "llm": llm,
     "fair": fair,
     "memory": memory,
     "idle": idle,
@@ -56,7 +58,7 @@ def main() -> None:
     parser.add_argument(
         "--sizes",
         default="",
-        help="nodes (partitions), runs (waiting, memory) or questions (growth)",
+        help="nodes (partitions), runs (waiting, memory), questions (growth) or calls at once (llm)",
     )
     chosen = parser.parse_args()
     console = Console(width=160)

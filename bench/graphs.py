@@ -5,6 +5,7 @@ A worker registers those that BENCH_GRAPHS names, and no others: each has a queu
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -18,6 +19,9 @@ from runner import Fairness, Graph, GraphBuilder, NodeContext, graph
 
 SLEEP = 0.2
 """Seconds that an agent-like node waits, as for a model."""
+
+CALL = 5.0
+"""Seconds that an async node waits, as for a slow model."""
 
 AGENTS = 500
 """Agent-like nodes of one graph."""
@@ -35,6 +39,11 @@ def noop(_: NodeContext) -> None:
 def nap(_: NodeContext) -> None:
     """Wait, as for a model."""
     time.sleep(SLEEP)
+
+
+async def call(_: NodeContext) -> None:
+    """Wait for a slow model."""
+    await asyncio.sleep(CALL)
 
 
 def moment(_: NodeContext) -> float:
@@ -148,6 +157,7 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "agents": lambda: fan(AGENTS, nap),
     "items": lambda: mapped(AGENTS, nap),
     "turns": turns,
+    "call": lambda: build({"call": call}, []),
     "short": lambda: chain(3),
     "single": lambda: chain(1, moment),
     "fair": lambda: chain(1, moment),

@@ -26,6 +26,8 @@ from runner.store.redis.store import RedisStore
 
 BARE, OURS = 0, 1
 SLOTS = {"threads": 8, "solo": 1, "prefork": 2}
+CUSTOM = {"async": "runner.celery.async_pool:TaskPool"}
+"""Pools that Celery's own command knows as `custom`."""
 READY = {BARE: " ready.", OURS: "worker.ready:"}
 PATIENCE = 900.0  # seconds
 PAUSE = 0.005
@@ -169,6 +171,9 @@ def worker(
 def _worker(
     app: str, pool: str, slots: int, log: Path, environment: dict[str, str]
 ) -> SupervisedProcess:
+    if pool in CUSTOM:
+        environment = {**environment, "CELERY_CUSTOM_WORKER_POOL": CUSTOM[pool]}
+        pool = "custom"
     options = ["--pool", pool, "--concurrency", str(slots), "--loglevel", "info"]
     options += ["--hostname", f"{log.stem}@%h"]
     if app != "runner.celery:app":  # ours says no to these itself

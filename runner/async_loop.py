@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import operator
 import os
 import sys
 import threading
@@ -204,19 +205,30 @@ def waiting() -> Iterator[None]:
         _waits.reset(before)
 
 
+# A pool whose tasks share threads replaces both.
+
+result_of: Callable[[Future[Any]], Any] = Future.result
+"""Waits for the work of a task on another thread, and returns its result."""
+
+call_blocking: Callable[..., Any] = operator.call
+"""Calls a function that may block, with these arguments."""
+
+
 def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Context) -> Result:
     ours = _process_loop()
     done: Future[Result] = Future()
 
     def start() -> None:
         task = ours.loop.create_task(work, context=context)
-        done.add_done_callback(lambda _: ours.loop.call_soon_threadsafe(task.cancel))
+        done.add_done_callback(
+            lambda _: done.cancelled() and ours.loop.call_soon_threadsafe(task.cancel)
+        )
         task.add_done_callback(lambda _: _hand_over(task, done))
 
     ours.loop.call_soon_threadsafe(start)
     try:
         with (_stop.get() or Stop()).watched(done):
-            return done.result()
+            return cast("Result", result_of(done))
     except BaseException:
         # The caller was stopped (KeyboardInterrupt) or the work failed: leave nothing running.
         done.cancel()

@@ -69,6 +69,7 @@ class Agent:
     """
 
     kind = "agent"
+    is_async = True
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ import logging
 import sys
 
 from celery.bin.base import CLIContext
-from celery.bin.worker import worker
+from celery.concurrency import ALIASES
 
 from runner.celery.config import settings_of
 from runner.errors import UsageError
@@ -19,6 +19,9 @@ from runner.execution.telemetry import JsonFormatter
 
 def main() -> None:
     """Run a worker."""
+    ALIASES["async"] = "runner.celery.async_pool:TaskPool"
+    from celery.bin.worker import worker  # noqa: PLC0415 - its options list the aliases
+
     try:
         from runner.celery import app  # noqa: PLC0415 - importing it builds the app
     except UsageError as error:

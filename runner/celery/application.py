@@ -70,8 +70,8 @@ CONSUMER = "runner.celery.safe_consumer:SafeConsumer"
 
 POOL = "threads"
 
-SLOTS = 100
-"""Nodes that run at once in a worker with threads: they mostly wait for models and services."""
+SLOTS = {"celery.concurrency.thread": 100, "runner.celery.async_pool": 1000}
+"""Nodes that run at once by default, by the pool's module: they mostly wait for models and services."""
 
 
 SWITCH_INTERVAL = 0.001
@@ -180,10 +180,8 @@ class RunnerWorker(worker.Worker):
         if pool is None or _is_default("pool"):
             pool = POOL
         options |= {"pool": pool, "pool_cls": None}
-        if not options.get("concurrency") and get_implementation(pool) is get_implementation(
-            POOL
-        ):
-            options["concurrency"] = SLOTS
+        kind = get_implementation(pool)
+        options["concurrency"] = options.get("concurrency") or SLOTS.get(kind.__module__)
         # These two add a second to the start, and traffic among workers. Ours find everything in
         # the store.
         options |= {"without_gossip": True, "without_mingle": True}

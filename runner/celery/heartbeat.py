@@ -235,7 +235,7 @@ class Heartbeat(WorkerThread):
 def _pool(kind: Any) -> str:
     """Return the pool's name as the option `--pool` spells it."""
     name = str(kind.__module__).rpartition(".")[2]
-    return "threads" if name == "thread" else name
+    return {"thread": "threads", "async_pool": "async"}.get(name, name)
 
 
 def _visibility(app: Any) -> float:

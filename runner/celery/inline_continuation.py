@@ -31,7 +31,7 @@ from billiard.sharedctypes import RawArray, RawValue
 from celery import bootsteps, signals
 from celery.app.task import Context
 from celery.app.trace import LOG_RECEIVED, fast_trace_task, trace_task_ret
-from celery.concurrency import asynpool, solo, thread
+from celery.concurrency import asynpool
 from celery.concurrency.base import apply_target
 from celery.worker import state
 from celery.worker.request import Request
@@ -70,6 +70,13 @@ SHARE_OF_LIMIT = 0.5
 
 PERMISSION_LASTS = 1.0
 """Seconds that one pass of the worker's event loop permits: children of a blocked worker begin no more."""
+
+INLINE_POOLS = {
+    "celery.concurrency.solo",
+    "celery.concurrency.thread",
+    "runner.celery.async_pool",
+}
+"""Modules of pools whose slots run the next node themselves; a pool of a user's gets every node."""
 
 SOFT_CHECK = 0.1
 """Seconds between two checks whether tasks still run at a soft shutdown."""
@@ -478,7 +485,7 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
                 break
             try:
                 self.become(task_id, claim, runtime)
-                if type(consumer.pool) not in {solo.TaskPool, thread.TaskPool}:
+                if type(consumer.pool).__module__ not in INLINE_POOLS:
                     state.active_requests.discard(self)  # until the pool starts it
                     consumer.on_task_request(self)
                     return

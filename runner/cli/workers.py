@@ -15,7 +15,7 @@ from runner.records.json_form import stamp
 if TYPE_CHECKING:
     from runner.operations.views import WorkerView
 
-POOLS = ("threads", "prefork", "solo")
+POOLS = ("threads", "async", "prefork", "solo")
 
 LOG_LEVEL = click.option(
     "--loglevel",
@@ -31,12 +31,14 @@ LOG_LEVEL = click.option(
     type=click.Choice(POOLS),
     default=POOLS[0],
     show_default=True,
-    help="Run nodes in threads, in processes (prefork), or one at a time (solo).",
+    help="Run nodes in threads, in processes (prefork), or one at a time (solo). With async, nodes that "
+    "await hold no thread.",
 )
 @click.option(
     "--concurrency",
     type=click.IntRange(min=1),
-    help="Maximum number of nodes that run at the same time (default: 100 threads, or a process per CPU).",
+    help="Maximum number of nodes that run at the same time (default: 100 threads, 1000 with async, or a "
+    "process per CPU).",
 )
 @LOG_LEVEL
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")

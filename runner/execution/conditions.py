@@ -10,9 +10,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
+from runner import async_loop
 from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
 from runner.definition.registry import CompiledGraph
 from runner.execution.context import ClaimedVisit
@@ -151,12 +152,13 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
 
     An edge for expired questions does not hold after a node that completed on its own.
     """
-    if edge.condition is None:
+    condition = edge.condition
+    if condition is None:
         return not edge.on_expire
     try:
-        if _wants_state(edge.condition):
-            return bool(edge.condition(state, invocation_state=state.invocation_state))
-        return bool(edge.condition(state))
+        if _wants_state(condition):
+            condition = partial(condition, invocation_state=state.invocation_state)
+        return bool(async_loop.call_blocking(condition, state))
     except Exception as error:
         error.add_note(
             f"raised by the condition of the edge from {edge.source!r} to {edge.target!r}"

@@ -624,7 +624,7 @@ class Engine:
             reply = self.do(SettleVisit(token, settlement, nonce))
             if reply.word != "locked":
                 break
-            time.sleep(LOCKED)
+            async_loop.call_blocking(time.sleep, LOCKED)
         return reply
 
     def _park(

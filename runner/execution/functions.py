@@ -621,14 +621,14 @@ class FunctionNode:
     def __init__(self, function: Callable[..., Any], signature: NodeSignature) -> None:
         """Wrap a function, called by its `signature`. Made by `function_node`."""
         self.function, self.signature = function, signature
-        self._is_async = inspect.iscoroutinefunction(function)
+        self.is_async = inspect.iscoroutinefunction(function)
 
     def execute(self, visit: Visit) -> Outcome:
         """Run the function once; an error that it raises is its failure."""
         context = NodeContext(visit)
         outcome: Outcome | None = None
         try:
-            if self._is_async:
+            if self.is_async:
                 _ = (
                     context.task,
                     context.inputs,

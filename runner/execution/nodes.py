@@ -164,7 +164,8 @@ def _abandon(definition: Definition, visit: ClaimedVisit) -> None:
         target=context.run, args=(_end_elsewhere, definition, documents), daemon=True
     )
     ends.start()
-    ends.join(min(definition.node_timeout or ABANDON_WITHIN, ABANDON_WITHIN) / 2)
+    within = min(definition.node_timeout or ABANDON_WITHIN, ABANDON_WITHIN) / 2
+    async_loop.call_blocking(ends.join, within)
 
 
 def _end_elsewhere(definition: Definition, documents: Mapping[str, codec.JSON]) -> None:
@@ -327,7 +328,8 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
     node = _GatedNode(address, visit.answers, visit.store.namespace, visit.idempotency_key)
     where = (address.run_id, address.node_id, address.visit)
     try:
-        state = decide(spec.approval, node, args, CallContext(spec.id, *where, address.judge))
+        context = CallContext(spec.id, *where, address.judge)
+        state = async_loop.call_blocking(decide, spec.approval, node, args, context)
     except (ApprovalMismatch, ConflictError, StoreError):
         raise
     except Exception as error:  # noqa: BLE001 - users' policies may raise anything
@@ -377,11 +379,13 @@ def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
 def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     try:
         if spec.kind == "graph":
-            outcome: Outcome = _graph(spec, visit)
+            outcome: Outcome = async_loop.call_blocking(_graph, spec, visit)
+        elif spec.map:
+            outcome = async_loop.call_blocking(map_nodes.execute, spec, visit)
+        elif getattr(spec.executor, "is_async", False):
+            outcome = spec.executor.execute(visit)
         else:
-            outcome = (
-                map_nodes.execute(spec, visit) if spec.map else spec.executor.execute(visit)
-            )
+            outcome = async_loop.call_blocking(spec.executor.execute, visit)
     except (ApprovalMismatch, LeaseLost, RunStopped, CorruptDocument):
         raise
     except RetryAfter as error:

@@ -49,6 +49,7 @@ PastT = TypeVar("PastT", bound="Past")
 class FrameworkNode:
     """A node that runs a framework's agent, which a factory builds for each execution."""
 
+    is_async = True
     built_type: type
     """The type of what the factory builds."""
 

@@ -123,7 +123,7 @@ class Executor(Protocol):
     """Anything that can be a node: it runs one execution and returns its outcome.
 
     `execute` must not raise an error of the node's own code, but return `Failed`. It may block; it
-    is called on its own thread.
+    is called on its own thread. With a true `is_async` it only waits in `async_loop.run`.
     """
 
     kind: str

@@ -9,7 +9,7 @@ from tests.rabbitmq import channel, rabbit
 
 __all__ = ["channel", "databases", "empty_site", "rabbit"]
 
-POOLS = ("threads", "prefork", "solo")
+POOLS = ("threads", "prefork", "solo", "async")
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ need("sentry_sdk", "sentry-sdk")
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
 def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path, pool):
     """One line and one event, with the node's frames; a retry, a question and a cancel have none."""
     events = tmp_path / "events"

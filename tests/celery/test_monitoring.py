@@ -157,7 +157,7 @@ def monitor(sites):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["option", "control"])
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
 def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     """A node that waits is shown so, though no setting of the app's asks for events."""
     worker = empty_site.add(

@@ -28,7 +28,7 @@ def failed_for(run):
     assert "revoked" in str(result.results["a"].result)
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
 def test_a_node_that_is_ready_ends_when_its_task_is_revoked(empty_site, pool):
     """Behind another one, which goes on; the run says why it failed, and a retry of it runs the node."""
     empty_site.ready(1, pool=pool, slots=1)

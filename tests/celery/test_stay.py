@@ -118,8 +118,8 @@ def stopped_between(site, worker):
     return run
 
 
-def on_solo(site):
-    return site.workers[0].log.stem.startswith("solo")
+def on(site, pool):
+    return site.workers[0].log.stem.startswith(pool)
 
 
 def revoked(site, task_id):
@@ -140,7 +140,7 @@ def rows():
 
 def test_a_row_has_eight_nodes(place):
     """Eight nodes run on the thread of one slot; the next comes from the queue, and begins another row."""
-    other = None if on_solo(place) else busy(place)
+    other = None if on(place, "solo") else busy(place)
     run = place.client.start("line", "go")
     begun(place, run, "n0")
     if other is not None:
@@ -158,10 +158,12 @@ def test_a_row_has_eight_nodes(place):
     assert [came for _, came in tasks(place, run)] == rows()
     assert {each.attempts for each in result.results.values()} == {1}
     threads = [starts(place, run, f"n{number}")[0][2] for number in range(LENGTH)]
+    if on(place, "async"):
+        return  # nodes that block run on any thread
     assert {len(set(threads[at : at + MAX_NODES])) for at in range(0, LENGTH, MAX_NODES)} == {1}
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
 def test_a_row_goes_on_while_a_slot_is_free(staying_sites, pool):
     """Nothing waits in the queue then; `test_a_row_has_eight_nodes` is the control, with no slot free."""
     site = staying_sites[pool]
@@ -258,7 +260,7 @@ def test_a_node_that_fails_in_a_row_fails_as_any_task(place):
 
 def test_a_node_that_stays_is_active_under_its_own_id(place):
     """Celery's `inspect` shows the task that runs, since when, and no longer the one before it."""
-    if on_solo(place):
+    if on(place, "solo"):
         pytest.skip("its only thread answers when the node has ended")
     run = place.client.start("gates", "go")
 
@@ -280,7 +282,7 @@ def test_a_node_that_stays_is_active_under_its_own_id(place):
 
 def test_a_rate_limit_ends_rows(place):
     """Set while a node runs, it holds for the next one, which comes from the queue; nothing is lost."""
-    if on_solo(place):
+    if on(place, "solo"):
         pytest.skip("its only thread hears of it when the node has ended")
     run = busy(place)
     place.control.rate_limit("runner.node", "50/s", reply=True, timeout=MARGIN, limit=1)
@@ -306,7 +308,7 @@ def test_nodes_of_a_fan_are_taken_from_the_queue_with_a_settle(place):
     came = dict(tasks(place, run))
     assert len(came) == LENGTH + 1
     assert "stayed" in came.values()
-    if on_solo(place):
+    if on(place, "solo"):
         assert [came[f"w{number}"] for number in range(LENGTH)] == [
             "stayed" if number % MAX_NODES else "fetched" for number in range(1, LENGTH + 1)
         ]
@@ -331,8 +333,8 @@ def test_the_queue_has_its_turn_after_a_row(staying_sites):
 
 def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
     """A node that stays keeps the delivery of its slot: other messages are left to other workers."""
-    runs = [busy(place) for _ in range(1 if on_solo(place) else 2)]
-    if not on_solo(place):  # its only thread runs the node
+    runs = [busy(place) for _ in range(1 if on(place, "solo") else 2)]
+    if not on(place, "solo"):  # its only thread runs the node
         wait_until(
             lambda: place.control.inspect(limit=1).ping(),
             "the worker has asked for what it wants",
@@ -436,7 +438,7 @@ def test_time_limits_hit_a_node_that_stays(empty_site, limit):
 
 def test_a_revoked_node_does_not_start_and_fails(place):
     """Revoked by its id before it starts, it is refused as a fetched one is, and ends with the reason."""
-    if on_solo(place):
+    if on(place, "solo"):
         pytest.skip("its only thread hears of it when the node has ended")
     run = place.client.start("gates", "go")
     begun(place, run, "a")
@@ -456,7 +458,7 @@ def test_a_revoked_node_does_not_start_and_fails(place):
 
 def test_a_claim_that_was_returned_serves_no_later_doorbell(place):
     """Its queue is cancelled on the worker and served again: the node starts once, by its new doorbell."""
-    if on_solo(place):
+    if on(place, "solo"):
         pytest.skip("its only thread hears of it when the node has ended")
     run = busy(place)
     place.control.cancel_consumer("runner/gates", reply=True, timeout=MARGIN, limit=1)

@@ -35,6 +35,7 @@ SETTINGS = {
     "RUNNER_LEASE": str(LEASE),
     "RUNNER_SWEEP_INTERVAL": str(SWEEP),
     "RUNNER_EARLY_ANSWER": "150",
+    "CELERY_CUSTOM_WORKER_POOL": "runner.celery.async_pool:TaskPool",
 }
 
 DATABASES = 16
@@ -122,7 +123,9 @@ class Site:
         A fork has the library imported; an app that doesn't import it needs a program of its own.
         """
         self._started += 1
-        words = ["--pool", pool, "--concurrency", str(slots)] if slots else []
+        # Celery's own command knows a pool that isn't Celery's by this name.
+        name = "custom" if pool == "async" else pool
+        words = ["--pool", name, "--concurrency", str(slots)] if slots else []
         words += [*(["--queues", queues] if queues else []), *options]
         log = self.folder / f"{pool}{self._started}.log"
         log.touch()
