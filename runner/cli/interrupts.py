@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from runner.operations.exports import Question
+    from runner.operations.own_questions import Part
     from runner.operations.questions import QuestionView
     from runner.records.interrupts import Interrupt, Receipt
 
@@ -41,6 +42,21 @@ def interrupts() -> None:
 
 
 @interrupts.command("list")
+@click.option(
+    "--mine",
+    "part",
+    flag_value="mine",
+    help="Only those you may decide and haven't, by your login name.",
+)
+@click.option(
+    "--voted",
+    "part",
+    flag_value="voted",
+    help="Only those that wait for others after your vote.",
+)
+@click.option(
+    "--requested", "part", flag_value="requested", help="Only those of runs that you asked for."
+)
 @click.option(
     "--run",
     "run_id",
@@ -66,6 +82,7 @@ def interrupts() -> None:
 def list_interrupts(
     context: CommandContext,
     *,
+    part: Part | None,
     limit: int,
     cursor: str | None,
     run_id: str | None,
@@ -76,9 +93,12 @@ def list_interrupts(
 
     Without a terminal: id, run id, node, name, people, time of asking (UTC), reason and, for a question
     with a rule, its votes such as "1 of 2", separated by tabs. If there are more, stderr has the cursor of
-    the next page. Closed questions, and those that wait for one person, are listed by the API: `runner
-    api GET '/v1/questions?status=decided'`, also with by, since and until, or `?mine=true`.
+    the next page. Closed questions are listed by the API: `runner api GET '/v1/questions?status=decided'`,
+    also with by, since and until.
     """
+    from runner.approvals.directory import looked_up
+    from runner.approvals.rules import OWN_KEY, Principal, Voter
+    from runner.operations.own_questions import own_questions
     from runner.operations.questions import read_questions
     from runner.records.listings import InterruptQuery
 
@@ -87,18 +107,35 @@ def list_interrupts(
         context.client.run(run_id)  # raises if there is no such run
     before = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
     query = InterruptQuery(run=run_id, until=before, **filters)
-    page = read_pages(
-        lambda number, after: context.store.open_interrupts(query, number, after or ""),
-        limit,
-        cursor,
-    )
-    questions = read_questions(context.store, page)
+    questions: Sequence[QuestionView]
+    if part is None:
+        page = read_pages(
+            lambda number, after: context.store.open_interrupts(query, number, after or ""),
+            limit,
+            cursor,
+        )
+        questions = read_questions(context.store, page)
+        following = page.next
+    elif context.user:
+        voter = looked_up(
+            Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
+        )
+        questions = own = read_pages(
+            lambda number, after: own_questions(
+                context.client.engine, voter, part, query, number, cursor=after or ""
+            ),
+            limit,
+            cursor,
+        )
+        following = own.next
+    else:
+        raise click.UsageError(f"--{part} needs a login name, and this process has none.")
     output.present(
-        {"interrupts": questions, "next": page.next},
+        {"interrupts": questions, "next": following},
         lambda: _show_list(output, questions),
         map(_row, questions),
     )
-    output.next_page(page.next)
+    output.next_page(following)
 
 
 def _votes(question: QuestionView) -> str:

@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 PIPE_WIDTH = 120
 """Width, in columns, of a drawing that doesn't go to a terminal."""
 
+LEAST_LAST = 24
+"""Least width of a table's last column; with less room, its cells stand below the row."""
+
+NARROW = 60
+"""Width of a terminal, in columns, below which a table has a line for each cell."""
+
 
 class Output:
     """Stdout and stderr of one command."""
@@ -89,9 +95,22 @@ class Output:
         self.lines([cells])
 
     def lines(self, rows: Iterable[Sequence[object]]) -> None:
-        """Write tab-separated lines."""
+        """Write tab-separated lines; a narrow terminal gets the cells of a long row wrapped at words."""
+        wraps = self.is_terminal and self.console.width < NARROW
         for row in rows:
-            print("\t".join(map(one_line, row)))  # noqa: T201 - as above
+            cells = [one_line(cell) for cell in row]
+            if wraps and len("  ".join(cells)) > self.console.width and len(cells) > 1:
+                from rich.padding import Padding
+                from rich.text import Text
+
+                # A row of one cell, such as a command to copy, stays in one piece.
+                head, *tail = cells
+                self.show(Text(head, overflow="fold"))
+                self.show(
+                    Padding(Text("  ".join(filter(None, tail)), overflow="fold"), (0, 0, 0, 2))
+                )
+            else:
+                print("\t".join(cells))  # noqa: T201 - as above
         sys.stdout.flush()
 
     def show(self, *drawings: RenderableType) -> None:
@@ -135,16 +154,50 @@ class Output:
         if not rows:
             self.note(nothing)
             return
+        from rich.padding import Padding
         from rich.table import Table
         from rich.text import Text
 
-        # People copy the ids of runs, so they are never broken.
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for heading in headings:
-            table.add_column(heading, overflow="fold", no_wrap=heading == "RUN")
-        for row in rows:
-            table.add_row(*(Text(one_line(cell), style=style(cell)) for cell in row))
-        self.show(table)
+        cells = [
+            [Text(one_line(cell), style=style(cell), overflow="fold") for cell in row]
+            for row in rows
+        ]
+        if self.console.width < NARROW:
+            for row in cells:
+                for heading, cell in zip(headings, row, strict=True):
+                    if cell:
+                        self.show(Text.assemble((f"{heading}  ".lstrip(), "bold"), cell))
+                self.show("")
+            return
+        titled = zip([Text(heading) for heading in headings], *cells, strict=False)
+        widths = [max(cell.cell_len for cell in column) for column in titled]
+        count, room = len(widths), self.console.width - 2 * len(widths[1:])
+        # Last columns that have no room, such as the fixes of `doctor`, stand below their row.
+        while (
+            count > 2
+            and room - sum(widths[: count - 1]) < min(widths[count - 1], LEAST_LAST)
+            and (count == len(widths) or widths[count - 1] > LEAST_LAST)
+        ):
+            count, room = count - 1, room + 2
+        # The last column is broken first, then the widest; never ids, which people copy.
+        narrowed = [at for at in range(1, count) if headings[at] != "RUN"]
+        breaks_last = count == len(widths)
+        while sum(widths[:count]) + 2 * (count - 1) > self.console.width:
+            at = max(narrowed, key=lambda number: widths[number], default=0)
+            at = count - 1 if breaks_last and widths[count - 1] > 8 else at
+            if widths[at] <= 8:
+                break
+            widths[at] -= 1
+        for number, row in enumerate(cells):
+            table = Table(box=None, pad_edge=False, header_style="bold", show_header=not number)
+            for heading, width in zip(headings[:count], widths, strict=False):
+                table.add_column(heading, overflow="fold", width=width)
+            table.add_row(*row[:count])
+            self.show(table)
+            for heading, cell in zip(headings[count:], row[count:], strict=True):
+                if cell:
+                    below = Text.assemble((f"{heading.lower()} ", "dim"), cell)
+                    self.show(Padding(below, (0, 0, 0, 4)))
 
 
 # -- text --------------------------------------------------------------------------------------------

@@ -10,13 +10,15 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Group
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
 from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
-from runner.cli.output import Output, clock_time, compact, short, style, times
+from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
 from runner.records.json_form import span
@@ -39,18 +41,37 @@ BUSY = frozenset({"ready", "running", "retrying"})
 
 ENDED = frozenset({"completed", "skipped", "failed", "cancelled"})
 
+MANY = 10
+"""Number of nodes from which a run that is executing has a progress bar of its own."""
+
 MAX_ITEMS = 20
 """Maximum number of waiting or failed items of a map that are shown; the others are counted."""
 
 
-def draw(run: RunView, now: int, lines: int = 0) -> Tree:
+def draw(run: RunView, now: int, lines: int = 0, *, wrap: bool = False) -> Tree:
     """Draw a run. `now` is in ms; with `lines` set, quiet nodes that don't fit are only counted.
 
-    Errors and questions continue on the next line; another line that is too long is cut off.
+    Errors and questions continue on the next line; another line that is too long is cut off, unless
+    `wrap` is set, for narrow terminals.
     """
-    tree = Tree(_heading(run, now), guide_style="dim")
+    heading: RenderableType = _heading(run, now)
+    if run.status == "executing" and len(run.nodes) >= MANY:
+        count = sum(node.status in ENDED for node in run.nodes)
+        heading = Group(heading, _bar(count, len(run.nodes), now - run.created_at))
+    tree = Tree(heading, guide_style="dim")
     _add_nodes(tree, run, now, lines)
+    if wrap:
+        _wrap(tree)
     return tree
+
+
+def _wrap(tree: Tree) -> None:
+    label = tree.label
+    for text in label.renderables if isinstance(label, Group) else [label]:
+        if isinstance(text, Text):
+            text.no_wrap, text.overflow = False, "fold"
+    for branch in tree.children:
+        _wrap(branch)
 
 
 def people(interrupt: Interrupt) -> str:
@@ -94,7 +115,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
     decided = grouped((item for item in run.decided if item.run_id == run.run_id), by_node)
     width = min(32, max((len(node.id) for node in nodes), default=0))
     for node in nodes:
-        branch = tree.add(_line(node, now, width))
+        line, bar = _line(node, now, width), _bar_of(node, now)
+        branch = tree.add(Group(line, bar) if bar else line)
         for decision in decided.get(node.id, ()):
             branch.add(_decision(decision))
         for question in questions.get(node.id, ()):
@@ -130,6 +152,32 @@ def _add_items(
             _add_nodes(line, item.run, now, 0)
     if len(items) > most:
         branch.add(Text(f"… and {len(items) - most} more", style="dim"))
+
+
+def _bar_of(node: NodeView, now: int) -> Table | None:
+    """Draw the progress of a map that runs, or of a node whose code reports it."""
+    percent, mark, _ = node.progress.partition("%")
+    if _status(node) != "running":
+        return None
+    if node.total:
+        count = sum(item.status in ENDED for item in node.items)
+        return _bar(count, node.total, now - node.since)
+    if mark and percent.isdecimal():
+        return _bar(int(percent), 100, now - node.since, rate=False)
+    return None
+
+
+def _bar(count: int, total: int, duration: int, *, rate: bool = True) -> Table:
+    """Draw progress as a bar with its rate and the remaining time; `duration` is in ms."""
+    rate_now = count * 1000 / max(1, duration)
+    texts = [f"{count * 100 // total}%"]
+    if 0 < count < total and duration > 0:
+        if rate and rate_now >= 0.05:
+            texts.append(f"{rate_now:,.{int(rate_now < 10)}f}/s")
+        texts.append(f"{span(duration * (total - count) // count)} left")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row(ProgressBar(total, count, width=24), "  ".join(texts))
+    return grid
 
 
 def _counts(node: NodeView) -> str:
@@ -375,4 +423,6 @@ class LiveTree:
     def draw(self) -> RenderableType:
         """Draw the run as last read, with current times."""
         lines = 0 if self.whole else self._console.height - 3
-        return draw(self.run, wall_clock(), lines=lines)
+        # The last drawing stays on the screen, so no line is cut off.
+        wrap = self.whole and self._console.width < NARROW
+        return draw(self.run, wall_clock(), lines=lines, wrap=wrap)

@@ -20,7 +20,7 @@ from runner.cli.arguments import (
 )
 from runner.cli.context import CommandContext, common_options, with_context
 from runner.cli.exits import CommandError, Exit, exit_of_run
-from runner.cli.output import Output, compact, short_time
+from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import NotFoundError
 from runner.records.json_form import stamp
 
@@ -305,7 +305,7 @@ def _show(output: Output, view: RunView) -> None:
     def draw_tree() -> None:
         from runner.cli.run_tree import draw, wall_clock
 
-        output.show(draw(view, wall_clock()))
+        output.show(draw(view, wall_clock(), wrap=output.console.width < NARROW))
 
     head = ("run", view.run_id, view.graph, view.status, view.reason)
     rows: list[tuple[object, ...]] = [(*head, "archived") if view.archived else head]

@@ -201,9 +201,9 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
     monkeypatch.setattr(Output, "is_terminal", True)
     run, headings = "0" * 28, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS")
     for name, tags, lines in (
-        ("Q" * 60, "Z" * 40, 6),
+        ("Q" * 60, "Z" * 40, 4),  # the last column stands below
         ("Q" * 8, "Z" * 8, 1),
-        ("Q" * 60, "", 4),
+        ("Q" * 60, "", 3),
     ):
         output, written = Output(), io.StringIO()
         output.console = Console(file=written, width=80)
@@ -215,8 +215,8 @@ def test_long_names_are_broken_in_80_columns(monkeypatch):
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_long_texts_are_folded_in_their_column(monkeypatch, width):
-    """Whole, within the width of the terminal; ids, also in the second column, stay in one piece."""
+def test_long_texts_stand_below_their_row(monkeypatch, width):
+    """Over the whole width, each with its heading; ids, also in the second column, stay in one piece."""
     monkeypatch.setattr(Output, "is_terminal", True)
     run, texts = "0" * 28, {"MESSAGE": "wrong " * 40, "ADVICE": "change " * 20}
     output, written = Output(), io.StringIO()
@@ -227,5 +227,36 @@ def test_long_texts_are_folded_in_their_column(monkeypatch, width):
 
     assert rows[1].split()[:2] == ["held", run]
     assert sum(row.split()[:1] == ["held"] for row in rows) == 2
-    assert "".join(rows).count("w") == 2 * 40
+    below = [row.strip() for row in rows if row.startswith("    ") and "wrong" in row]
+    assert below[0].startswith("message wrong")
+    assert len(below) == 2 * -(-len("message " + texts["MESSAGE"]) // (width - 10))
+    assert "".join(rows).count("change") == 40
     assert max(map(len, rows)) <= width
+
+
+@pytest.mark.slow
+def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
+    """In 40 columns a table would be unreadable: each cell has a line with its heading."""
+    screen = on_terminal(
+        shop_url, "runs", "list", "--status", "interrupted", NO_COLOR="1", COLUMNS="40"
+    )
+
+    lines = re.sub(r"\x1b\[\d+m", "", screen).splitlines()
+    assert f"RUN  {waiting[0]}" in lines
+    assert "STATUS  interrupted" in lines
+
+
+def on_40_columns(url, *arguments: str) -> list[str]:
+    """The lines of a command on a terminal of 40 columns, without colours."""
+    screen = on_terminal(url, *arguments, NO_COLOR="1", COLUMNS="40")
+    return re.sub(r"\x1b\[\d+m", "", screen).splitlines()
+
+
+@pytest.mark.slow
+def test_a_tree_cuts_nothing_off_on_a_narrow_terminal(shop_url, waiting):
+    """Where a line doesn't fit in 40 columns it continues on the next one."""
+    lines = on_40_columns(shop_url, "runs", "show", waiting[0])
+
+    assert max(map(len, lines)) <= 40
+    assert "…" not in "".join(lines)
+    assert "ana, ben" in " ".join(line.strip("│├└─ ") for line in lines)

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 from rich.console import Console
@@ -402,6 +402,28 @@ def of_status(**numbers):
         for status, number in numbers.items()
         for _ in range(number)
     ]
+
+
+def test_what_runs_long_has_a_bar_with_its_rate_and_the_rest():
+    """A map, a node that reports it, a graph of many nodes; control: a map that waits for people."""
+    run, now = run_of(["a"]), 1_700_000_000_000
+    items = tuple(of_status(completed=500, failed=28, running=3))
+    invoices = NodeView(
+        "invoices" * 5, Status.WAITING, 1, 1, now - 10_000, 0, total=2000, items=items
+    )
+    pack = NodeView("pack", Status.RUNNING, 1, 1, now - 10_000, 0, progress="40% half of it")
+    asks = replace(invoices, items=tuple(of_status(waiting=1)))
+    run = replace(run, status=Status.EXECUTING, created_at=now - 10_000)
+
+    lines = drawn(replace(run, nodes=(invoices,)), now)
+    assert "28 failed, 5" in lines[1]
+    assert lines[2].strip("━╸╺ ").split() == ["26%", "53/s", "27.9", "s", "left"]
+    lines = drawn(replace(run, nodes=(pack,)), now)
+    assert lines[2].strip("━╸╺ ").split() == ["40%", "15.0", "s", "left"]
+    nodes = tuple(of_status(completed=3, skipped=1, pending=4))
+    assert not any("━" in line for line in drawn(replace(run, nodes=(*nodes, asks)), now))
+    lines = drawn(replace(run, nodes=(*nodes, asks, asks)), now)
+    assert lines[1].strip("━╸╺ ").split() == ["40%", "0.4/s", "15.0", "s", "left"]
 
 
 def test_the_time_of_a_map_is_that_of_all_its_items():

@@ -64,7 +64,7 @@ def test_a_list_says_how_the_votes_stand(runner, people):
 
 @pytest.mark.full
 def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
-    """By the login name, with the groups of the directory; closed ones are those that one has voted on."""
+    """By the login name, with the groups of the directory."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
     _, plain = people.worker.asking("a")
     named = people.worker.asking("a", assignees=["zoe"])[1]
@@ -79,12 +79,9 @@ def test_mine_lists_what_waits_for_me(runner, people, monkeypatch):
     assert (listed("ana", "--mine"), listed("ana", "--voted")) == (set(), {people.question.id})
     assert (listed("ben", "--mine"), listed("ben", "--voted")) == ({people.question.id}, set())
     assert listed("ben", "--requested") == set()
-    assert runner("interrupts", "list", "--mine", "--voted").exit_code == 2
-    assert runner("interrupts", "list", "--by", "ana").exit_code == 2
     assert listed("zoe", "--mine") == {named.id}
-    people.vote("ben")
-    closed = ("--mine", "--status", "closed")
-    assert (listed("ana", *closed), listed("zoe", *closed)) == ({people.question.id}, set())
+    monkeypatch.setenv("LOGNAME", "ana")
+    assert runner("interrupts", "list", "--mine", "--graph", "x").stdout == ""
 
 
 def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):

@@ -16,7 +16,6 @@ import runner.approvals
 from runner.approvals.directory import directory
 from runner.cli import program
 from runner.definition.registry import registry
-from runner.dev.worker_process import WorkerProcess, worker_process
 from runner.settings import Settings, as_broker
 from tests.celery.workers import Worker
 from tests.docs import blocks, provider
