@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.immutable import immutable
 
-BASE64 = re.compile(r"(?:data:[\w.+/-]+;base64,)?([A-Za-z0-9+/\r\n]{200,}={0,2})\s*", re.ASCII)
+BASE64 = re.compile(r"(?:data:[\w.+/-]+;base64,)?([A-Za-z0-9+/\r\n]{1000,}={0,2})\s*", re.ASCII)
 
 KINDS = {"JVBERi": "pdf", "iVBORw": "png", "/9j/": "jpg", "R0lGOD": "gif", "UEsDB": "zip"}
 """Kinds of files by the beginning of their base64."""

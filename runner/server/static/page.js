@@ -43,7 +43,7 @@
     const [from, to] = [item.textContent, money(item.value)], row = item.closest("tr[data-row]");
     item.textContent = to;
     const same = new RegExp(`(?<![\\d.,])${from.replaceAll(".", "\\.")}(?![.,]?\\d)`, "g");
-    if (from !== to) for (const title of row ? all(row, "th a") : all(root, "h1, title")) {
+    if (from !== to) for (const title of row ? all(row, "th a") : all(root, "h1, title, .crumbs")) {
       for (const text of title.childNodes) if (text.nodeType === Node.TEXT_NODE) text.data = text.data.replace(same, to);
     }
   }
