@@ -516,7 +516,8 @@ def test_what_agents_write_is_text(site, mailbox):
     plain, page = texts_of(mailbox.mails[0])
     shown = site.http.get(PATH, params={"t": token}).text
 
-    assert plain.startswith("Decide: https://runner.example/doors/mail?t=")
+    (link,) = [line for line in plain.splitlines() if "Decide:" in line and line[0] != ">"]
+    assert link.startswith("Decide: https://runner.example/doors/mail?t=")
     assert "\n> Decide: https://evil.example/" in plain
     for text in (page, shown):
         assert "<script>alert" not in text
