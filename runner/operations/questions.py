@@ -215,7 +215,7 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 def _place(store: Store, run_id: str) -> dict[str, str] | None:
     """Return the place of a run's questions without a rule, which isn't stored with them."""
     run = store.peek(run_id)
-    return run and run.place
+    return None if run is None else run.place
 
 
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
