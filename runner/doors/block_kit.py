@@ -10,7 +10,10 @@ MOST_INPUT = 3000
 MOST_LABEL = 2000
 MOST_CHOICES = 100
 MOST_CHOICE = 75
-"""Slack's limits: characters of texts, inputs and labels, choices in a menu, characters of each."""
+MOST_CONFIRM = 300
+MOST_FACTS = 10
+"""Slack's limits: characters of texts, inputs and labels, choices in a menu, characters of each, of a
+question whether to go on, and fields of a section."""
 
 ESCAPES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 """The characters with which Slack marks links and mentions; each becomes at most five."""
@@ -26,9 +29,23 @@ def plain(text: str, most: int | None = None) -> dict[str, Any]:
     return {"type": "plain_text", "text": escaped(text, most), "emoji": False}
 
 
-def button(action_id: str, label: str, **more: str) -> dict[str, Any]:
+def button(action_id: str, label: str, **more: Any) -> dict[str, Any]:
     """Make a button with a `value` or the `url` of a page."""
     return {"type": "button", "action_id": action_id, "text": plain(label), **more}
+
+
+def approval(title: str) -> dict[str, Any]:
+    """Make the options of a button that approves: it stands out, and asks again."""
+    ask = {"title": plain("Approve?"), "text": plain(title, MOST_CONFIRM)}
+    answers = {"confirm": plain("Approve"), "deny": plain("Cancel")}
+    return {"style": "primary", "confirm": {**ask, **answers}}
+
+
+def facts(values: Mapping[str, str]) -> dict[str, Any]:
+    """Make the fields of a section; {} if Slack can't show all of them."""
+    texts = [f"{name}\n{value}" for name, value in values.items()]
+    is_fit = 0 < len(texts) <= MOST_FACTS and max(map(len, map(escaped, texts))) <= MOST_LABEL
+    return {"fields": [*map(plain, texts)]} if is_fit else {}
 
 
 def fits(form: Mapping[str, Any]) -> bool:

@@ -20,14 +20,14 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from email.message import EmailMessage
-from email.utils import formatdate
+from email.utils import formataddr, formatdate
 from functools import partial
 from html import escape
 from textwrap import indent
 from typing import Annotated, Any, ClassVar
 
 from runner.approvals.directory import addresses_of
-from runner.approvals.rules import Principal, Rule, plain_name
+from runner.approvals.rules import Principal, plain_name
 from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of
 from runner.doors.mail_server import MailServer
@@ -37,6 +37,7 @@ from runner.doors.questions import (
     MOST_SHOWN,
     check_settings,
     decider,
+    deciders,
     message,
     page_message,
     page_of,
@@ -52,7 +53,8 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
-from runner.records.interrupts import Receipt
+from runner.records.interrupts import InterruptStatus, Receipt
+from runner.records.json_form import pretty
 from runner.records.shown_text import shown
 from runner.settings import DAY
 
@@ -103,6 +105,12 @@ MOST_SUBJECT = 150
 ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
 """An address for a header: nothing in it begins another address, a comment or a line."""
 
+REPLIES = "Decide with the link: replies are not read"
+"""The name of the address for replies, which mail programs show to people who reply."""
+
+EXPIRED = "expired:"
+"""The mark of messages that say that a question has expired; a reminder's mark is its number."""
+
 UNSUBSCRIBE = re.compile(r"|(mailto:|https://)[!-;=?-~]{1,900}")
 """An address for the header List-Unsubscribe, or an empty text."""
 
@@ -111,7 +119,7 @@ UNSUBSCRIBE = re.compile(r"|(mailto:|https://)[!-;=?-~]{1,900}")
 class MailedQuestion:
     """The people who got a message about a question, and whose link decided, as hashed addresses.
 
-    `id` is the question's id.
+    `id` is the question's id. Messages after the first have a mark and a colon before the address.
     """
 
     id: str
@@ -254,6 +262,12 @@ class MailDoor:
         content, problems = answer_of(form, texts)
         if problems:
             return problems
+        if (
+            question.rule
+            and content["decision"] == "reject"
+            and not content.get("reason", "").strip()
+        ):
+            return {"reason": "Say why you reject it."}
         decision = decision_of(question, content)
         if isinstance(decision, Receipt):
             return {"": decision.detail}
@@ -283,8 +297,8 @@ class MailDoor:
 
     # Messages
 
-    def handle(self, question_id: str, hold: Callable[[], bool]) -> bool:
-        """Send the messages due about a question; return False to try again later.
+    def handle(self, question_id: str, hold: Callable[[], bool], reminder: int = 0) -> bool:
+        """Send the messages due about a question, or a reminder; return False to try again later.
 
         Raises:
             Unavailable: the mail server is unavailable. RunnerError: the store or the directory is
@@ -292,12 +306,13 @@ class MailDoor:
         """
         interrupt = self._services.store.interrupts([question_id])[0]
         stored = self._read(question_id)
-        if interrupt is None or not interrupt.is_open:
+        has_expired = interrupt is not None and interrupt.status is InterruptStatus.EXPIRED
+        if interrupt is None or not (interrupt.is_open or (has_expired and stored.sent)):
             if stored.sent or stored.used:
                 self._mailed.remove(question_id)
             return True
         question = read_question(self._services.store, interrupt)
-        addresses = addresses_of(_selectors(question), self._settings.directory)
+        addresses = addresses_of(deciders(question), self._settings.directory)
         if len(addresses) > MOST_PEOPLE:
             log.warning(
                 "mail.cut: %d people may decide %s; %d get a message.",
@@ -305,23 +320,27 @@ class MailDoor:
                 question_id,
                 MOST_PEOPLE,
             )
-        is_done = True
+        is_done, mark = True, EXPIRED if has_expired else f"{reminder}:" if reminder else ""
         for address in addresses[:MOST_PEOPLE]:
-            if _hash(address) in stored.sent:
+            person = _hash(address)
+            if mark + person in stored.sent or (mark and person not in stored.sent):
                 continue
             if not _is_address(address):
                 log.error("mail.refused: %.200r isn't an address.", address)
                 continue
             try:
-                self._decider(address, question)
+                if not has_expired:
+                    self._decider(address, question)
             except Problem:
                 continue
             if not hold():
                 return False
-            if self._is_over(address, question):
-                self._change(question_id, partial(_with_sent, who=_hash(address)))
+            if self._is_over(address, question, mark):
+                self._change(question_id, partial(_with_sent, mark=mark, who=person))
             else:
                 is_done = False
+        if has_expired and is_done:
+            self._mailed.remove(question_id)
         return is_done
 
     def _read(self, question_id: str) -> MailedQuestion:
@@ -341,10 +360,10 @@ class MailDoor:
             except ConflictError:  # another process has just added it
                 self._mailed.change(question_id, change)
 
-    def _is_over(self, address: str, question: QuestionView) -> bool:
+    def _is_over(self, address: str, question: QuestionView, mark: str) -> bool:
         """Send a message; return False to try again later."""
-        name = f"{question.id} {_hash(address)}"
-        problem, is_refused = self._server.send(self._message(address, question), address)
+        name = f"{question.id} {mark}{_hash(address)}"
+        problem, is_refused = self._server.send(self._message(address, question, mark), address)
         self._tries[name] += 1
         if problem and not is_refused and self._tries[name] < MOST_TRIES:
             log.warning(
@@ -356,11 +375,17 @@ class MailDoor:
         del self._tries[name]
         return True
 
-    def _message(self, address: str, question: QuestionView) -> EmailMessage:
+    def _message(self, address: str, question: QuestionView, mark: str = "") -> EmailMessage:
         """Write the message about a question to a person: the whole question, and a link."""
         text, subject = message(question), " ".join(shown(question.title).split())
         opens = page_of(self._settings.server_url, question.id)
-        if flat_forms.form(question) is None:
+        if mark == EXPIRED:
+            verb, link, note = (
+                "See it",
+                opens,
+                "Its time is over, so it can't be decided any more.",
+            )
+        elif flat_forms.form(question) is None:
             verb, link, note = "Open it", opens, "It is decided on its page, after a login."
         else:
             latest = round((time.time() + LINK_AGE) * 1000)
@@ -372,8 +397,12 @@ class MailDoor:
                 "Keep the link to yourself: anyone who has it can decide in your name, once, until "
                 f"{end} UTC. After a login: {opens}"
             )
+        call = (question.action or {}).get("args") or question.reason
+        facts = call if isinstance(call, Mapping) else {}
         if len(text) > MOST_SHOWN:
-            text = page_message(question)
+            text, facts = page_message(question), {}
+        if mark:
+            subject = f"{'Expired' if mark == EXPIRED else 'Reminder'}: {subject}"
         mail = EmailMessage()
         # Setting an encoded word decodes it, so line ends in it would begin headers or the body.
         mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
@@ -382,13 +411,21 @@ class MailDoor:
         if self._settings.mail_unsubscribe:
             mail["List-Unsubscribe"] = f"<{self._settings.mail_unsubscribe}>"
         domain = self._settings.mail_from.rpartition("@")[2]
+        mail["Reply-To"] = formataddr((REPLIES, self._settings.mail_from))
         # The id is the same at each attempt, so that mail programs show duplicates once.
-        mail["Message-ID"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"
+        mail["Message-ID"] = f"<{_hash(f'{question.id} {address}{mark}')}@{domain}>"
+        if mark:
+            mail["In-Reply-To"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"
         # The text is quoted, so that no line looks like the link or this program's words.
-        mail.set_content(f"{verb}: {link}\n\n{note}\n\n{indent(text, '> ', lambda _: True)}\n")
+        mail.set_content(f"{indent(text, '> ', lambda _: True)}\n\n{verb}: {link}\n\n{note}\n")
+        rows = "".join(
+            f'<tr><th align="left">{escape(shown(name))}</th><td>{escape(shown(pretty(value)))}</td></tr>'
+            for name, value in facts.items()
+        )
         html = (
-            f'<p><a href="{escape(link)}">{verb}</a></p><p>{escape(note)}</p>'
-            f'<blockquote><pre style="white-space:pre-wrap">{escape(text)}</pre></blockquote>'
+            f'<blockquote><p><b>{escape(subject)}</b></p><table border="1" cellpadding="6" '
+            f'cellspacing="0">{rows}</table><pre style="white-space:pre-wrap">{escape(text)}</pre>'
+            f'</blockquote><p><a href="{escape(link)}">{verb}</a></p><p>{escape(note)}</p>'
         )
         mail.add_alternative(html, subtype="html")
         return mail
@@ -403,27 +440,10 @@ def _hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _with_sent(mailed: MailedQuestion, who: str) -> MailedQuestion:
-    return replace(mailed, sent=[*mailed.sent, who])
-
-
-def _selectors(question: QuestionView) -> list[str]:
-    """Return selectors for everyone who might decide a question, now or at a later stage."""
-    if question.rule is None:
-        return [f"user:{name}" for name in question.assignees] or ["anyone"]
-    rule = Rule.thawed(question.rule)
-    entries = [name for step in rule.steps for name in step.eligible]
-    entries += [
-        name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
-    ]
-    entries += [f"user:{key}" for key in question.delegated]
-    entries += [f"user:{away.to}" for away in question.away]
-    return list(
-        dict.fromkeys(
-            f"user:{plain_name(name[5:])}" if name.startswith("user:") else name
-            for name in entries
-        )
-    )
+def _with_sent(mailed: MailedQuestion, mark: str, who: str) -> MailedQuestion:
+    """Note a message that was sent, and forget earlier reminders."""
+    notes = [each for each in mailed.sent if ":" not in each or each.startswith(mark)]
+    return replace(mailed, sent=[*notes, mark + who])
 
 
 # The application

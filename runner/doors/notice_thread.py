@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from runner.errors import CorruptDocument, RunnerError, StoreError, needs_extra
+from runner.records.notices import Notice
 
 with needs_extra("server", "a door of the server"):
     from fastapi import FastAPI
@@ -42,16 +43,17 @@ class Unavailable(Exception):
 class NoticeThread:
     """Handles the notices of questions for a door.
 
-    `handle` gets a question's id and a function that keeps the lock, or returns False if another
-    process has it. It returns whether the notice is done; if not, it gets the notice again. `door`
-    names the group and the lock, with a colon, which no webhook's id has.
+    `handle` gets a question's id, a function that keeps the lock or returns False if another process
+    has it, and the number of the reminder that is due, or 0. It returns whether the notice is done;
+    if not, it gets the notice again. `door` names the group and the lock, with a colon, which no
+    webhook's id has.
     """
 
     def __init__(
         self,
         services: Services,
         door: str,
-        handle: Callable[[str, Callable[[], bool]], bool],
+        handle: Callable[[str, Callable[[], bool], int], bool],
         *,
         retry: float | None = None,
         lock_ms: int = LOCK_MS,
@@ -112,16 +114,16 @@ class NoticeThread:
                         if stopping.is_set() or not self.hold():
                             return
                         is_ours = notice.kind.startswith("interrupt.")
-                        if not is_ours or self._is_done(notice.detail):
+                        if not is_ours or self._is_done(notice):
                             reader.done([notice])
         finally:
             for reader in readers:
                 reader.close()
 
-    def _is_done(self, question_id: str) -> bool:
+    def _is_done(self, notice: Notice) -> bool:
         """Handle a question; log one that can't be handled, so that it doesn't block others."""
         try:
-            return self._handle(question_id, self.hold)
+            return self._handle(notice.detail, self.hold, notice.reminded)
         except Exception as error:
             is_passing = isinstance(error, (RunnerError, Unavailable, OSError))
             if is_passing and not isinstance(error, CorruptDocument):
@@ -129,7 +131,7 @@ class NoticeThread:
             log.exception(
                 "%s.refused: The question %s is only on its page; please report this.",
                 self._door,
-                question_id,
+                notice.detail,
             )
             return True
 

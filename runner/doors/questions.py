@@ -74,6 +74,25 @@ def decider(
     return person
 
 
+def deciders(question: QuestionView) -> list[str]:
+    """Return selectors for everyone who might decide a question, now or at a later stage."""
+    if question.rule is None:
+        return [f"user:{name}" for name in question.assignees] or ["anyone"]
+    rule = Rule.thawed(question.rule)
+    entries = [name for step in rule.steps for name in step.eligible]
+    entries += [
+        name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
+    ]
+    entries += [f"user:{key}" for key in question.delegated]
+    entries += [f"user:{away.to}" for away in question.away]
+    return list(
+        dict.fromkeys(
+            f"user:{plain_name(name[5:])}" if name.startswith("user:") else name
+            for name in entries
+        )
+    )
+
+
 def open_questions(
     services: Services, person: Person, view: RunView
 ) -> Iterator[tuple[QuestionView, bool]]:

@@ -21,12 +21,20 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
+from runner.approvals.directory import addresses_of
 from runner.approvals.rules import Principal
 from runner.doors import block_kit, flat_forms
 from runner.doors.block_kit import MOST_LABEL, MOST_SHOWN, button, escaped, plain
 from runner.doors.flat_forms import decision_of
 from runner.doors.notice_thread import NoticeThread, Unavailable
-from runner.doors.questions import GOOD, check_settings, decider, message, page_of
+from runner.doors.questions import (
+    GOOD,
+    check_settings,
+    decider,
+    deciders,
+    message,
+    page_of,
+)
 from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
     ConflictError,
@@ -40,6 +48,7 @@ from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
+from runner.records.json_form import pretty
 from runner.records.shown_text import shown
 
 with needs_extra("server", "the Slack door"):
@@ -77,6 +86,9 @@ LOCK_MS = 15_000
 
 MOST_SENT = 1_048_576
 """Maximum bytes of a request from Slack: a form returns all fields; a character takes 8 or more."""
+
+MOST_MENTIONED = 20
+"""Maximum people whom a message mentions: each is looked up."""
 
 MOST_PAUSE = 300.0
 """Maximum seconds before a retry after a failure."""
@@ -250,6 +262,8 @@ class SlackDoor:
         self, person: Person, question: QuestionView, content: Mapping[str, Any], key: str
     ) -> None:
         """Count a decision; a repeated one has the same key. Raise Problem if it is refused."""
+        if content.get("decision") == "reject" and not content.get("reason", "").strip():
+            raise Problem(422, "Say why you reject it.")
         decision = decision_of(question, content)
         if isinstance(decision, Decision):
             decision = decide(self._services, person, replace(decision, idempotency_key=key))
@@ -295,8 +309,10 @@ class SlackDoor:
 
     # Messages
 
-    def show(self, question_id: str) -> None:
+    def show(self, question_id: str, reminder: int = 0) -> None:
         """Update a question's message to its state: write it, rewrite it, or remove its buttons.
+
+        A new question, and a reminder of a number, mentions in the message's thread who may decide.
 
         Raises:
             one of PASSING: the store or Slack failed.
@@ -320,6 +336,7 @@ class SlackDoor:
                 unfurl_media=False,
             )
             self._note(question_id, reply["channel"], reply["ts"], checksum)
+            self._mention(interrupt, reply["channel"], reply["ts"])
             return
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
@@ -332,10 +349,30 @@ class SlackDoor:
                 log.warning(
                     "slack.gone: The message of %s can't be changed: %s.", question_id, why
                 )
+        if interrupt.is_open and reminder:
+            self._mention(interrupt, stored.channel, stored.ts, f"Reminder {reminder}: ")
         if interrupt.is_open:
             self._messages.replace(stored, replace(stored, checksum=checksum))
         else:
             self._messages.remove(question_id)
+
+    def _mention(self, interrupt: Interrupt, channel: str, ts: str, prefix: str = "") -> None:
+        """Mention the people who may decide in a message's thread, if the directory has addresses."""
+        question = read_question(self._services.store, interrupt)
+        addresses: Sequence[str] = ()
+        with suppress(UsageError):
+            addresses = addresses_of(deciders(question), self._settings.directory)
+        people = []
+        for address in addresses[:MOST_MENTIONED]:
+            with suppress(SlackApiError):  # the person isn't here, or the app may not look
+                people.append(self._writer.users_lookupByEmail(email=address)["user"]["id"])
+        if people or prefix:
+            names = " ".join(f"<@{person}>" for person in people)
+            title = escaped(f"{shown(question.title):.150}")
+            text = f"{names} {prefix}{title} waits for a decision."
+            self._writer.chat_postMessage(
+                channel=channel, thread_ts=ts, text=text.strip(), reply_broadcast=bool(prefix)
+            )
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
         """Store which message shows a question; without a checksum the next notice rewrites it."""
@@ -355,11 +392,17 @@ class SlackDoor:
         is_whole = len(escaped(text)) <= MOST_SHOWN
         if not is_whole:
             text = f"{shown(question.title):.400}\n\nThis is too long for a message: open it to see all."
+        args = (question.action or {}).get("args", {})
+        facts = {name: shown(pretty(value)) for name, value in args.items()}
         note = f"Digest {question.digest.rpartition(':')[2]:.12}"
         if not question.is_open:
             note = _sentence(question)
         blocks: list[dict[str, Any]] = [
-            {"type": "section", "text": plain(text)},
+            {
+                "type": "section",
+                "text": plain(text),
+                **(block_kit.facts(facts) if is_whole else {}),
+            },
             {"type": "context", "elements": [plain(note, MOST_LABEL)]},
         ]
         if not question.is_open:
@@ -369,6 +412,7 @@ class SlackDoor:
                 f"runner:{action}",
                 action.capitalize(),
                 value=self.seal(Intent(action, question.id, question.digest)),
+                **(block_kit.approval(title) if action == "approve" else {}),
             )
             for action in (_actions(question) if is_whole else ())
         ]
@@ -376,7 +420,7 @@ class SlackDoor:
         buttons.append(button(OPEN, "Open", url=page))
         return [*blocks, {"type": "actions", "elements": buttons}], escaped(title)
 
-    def handle(self, question_id: str, _hold: Callable[[], bool]) -> bool:
+    def handle(self, question_id: str, _hold: Callable[[], bool], reminder: int = 0) -> bool:
         """Show a question; log one that Slack refuses, so that it doesn't block others.
 
         Raises:
@@ -384,7 +428,7 @@ class SlackDoor:
             RunnerError: another error of the library.
         """
         try:
-            self.show(question_id)
+            self.show(question_id, reminder)
         except (*PASSING, UsageError) as error:
             if _is_passing(error):
                 raise Unavailable(_summary(error), _pause_after(error)) from error
@@ -451,7 +495,7 @@ def _modal_form(question: QuestionView, intent: Intent) -> dict[str, Any]:
     form = flat_forms.form(question) or {}
     if intent.action != "reject":
         return form
-    return {"properties": {"reason": form["properties"]["reason"]}, "required": []}
+    return {"properties": {"reason": form["properties"]["reason"]}, "required": ["reason"]}
 
 
 # The application

@@ -448,7 +448,7 @@ class NodeContext:
         default: InterruptExpired is raised here), {"response": value}, "fail" (the node fails) or
         {"route": node} (the node ends, and an edge for that leads on). People are reminded every
         `remind_every` seconds, or when the seconds in `remind_after` have passed since the
-        question.
+        question. `title` is a sentence with names of the reason in braces, as in a rule.
 
         With a `rule` people vote, and an `Approval` is returned, even for a rejection. `action` is
         the action to approve (an object of JSON data): the function must then do exactly that, or

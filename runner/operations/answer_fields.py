@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
@@ -11,12 +12,21 @@ from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.nested_schemas import part, pointer_step
-from runner.records.validation import mismatch
+from runner.records.validation import violation
 
 NULL = {"type": "null"}
 
 DEEPEST = 8
 """Depth to which nested references and "or null" are read; a schema may refer to itself."""
+
+PLAIN_WORDS = [
+    (re.compile(r'does not match ".*"$'), "does not have the expected form"),
+    (re.compile(r'is not of type "integer"$'), "is not a whole number"),
+    (re.compile(r'is not of type "(\w+)"$'), r"is not a \1"),
+    (re.compile(r'is not a "(\S+)"$'), r"is not a valid \1"),
+    (re.compile(r'^("\w+") is a required property$'), r"\1 is needed"),
+]
+"""Messages of the validator that name parts of the schema, and what people read instead."""
 
 
 @immutable
@@ -85,8 +95,14 @@ class AnswerField:
             return text
 
     def mismatch(self, value: Any) -> str:
-        """Describe how a value violates the schema; "" when it is valid."""
-        return mismatch(part(self.root, self.pointer), value)
+        """Say in plain words how a value violates the schema; "" when it is valid."""
+        steps, message = violation(part(self.root, self.pointer), value)
+        for pattern, words in PLAIN_WORDS:
+            message = pattern.sub(words, message)
+        if steps == [] and (example := next(iter(self.schema.get("examples", ())), None)):
+            message += f", such as {example}"
+        names = (f"line {step + 1}" if isinstance(step, int) else step for step in steps or ())
+        return "".join(f"{name}: " for name in names) + message
 
     def _part(self, keyword: str, *path: str, required: bool = True) -> AnswerField:
         pointer = self.places.get(keyword, self.pointer)

@@ -142,7 +142,16 @@ def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
     """Read all that was done to a question; without a rule, only absences are read."""
     absences = _absences(store, [interrupt])
     if interrupt.rule is None:
-        return _view(interrupt, absences=absences)
+        asked_for = store.requester(interrupt.run_id) or {}
+        return _view(
+            replace(
+                interrupt,
+                place=_place(store, interrupt.run_id),
+                requester=asked_for.get("principal", ""),
+                on_behalf_of=[*asked_for.get("on_behalf_of", ())],
+            ),
+            absences=absences,
+        )
     standing = store.standings([interrupt.id])[0]
     view = _view(interrupt, standing, absences)
     votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
@@ -191,7 +200,22 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
     standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
     absences = _absences(store, interrupts)
-    return [_view(interrupt, standings.get(interrupt.id), absences) for interrupt in interrupts]
+    run_ids = {interrupt.run_id for interrupt in interrupts if interrupt.rule is None}
+    places = {run_id: _place(store, run_id) for run_id in run_ids}
+    return [
+        _view(
+            replace(interrupt, place=interrupt.place or places.get(interrupt.run_id)),
+            standings.get(interrupt.id),
+            absences,
+        )
+        for interrupt in interrupts
+    ]
+
+
+def _place(store: Store, run_id: str) -> dict[str, str] | None:
+    """Return the place of a run's questions without a rule, which isn't stored with them."""
+    run = store.peek(run_id)
+    return None if run is None else run.place
 
 
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
@@ -368,6 +392,17 @@ def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
                 yield response
         except RunnerError:
             continue  # not this program's message: only its digest can be shown
+
+
+def edits_of(view: QuestionView) -> dict[str, tuple[Change, ...]]:
+    """Return the changes that each edit makes, by its effect, also if its votes are void by now."""
+    args = (view.action or {}).get("args")
+    return {
+        vote.effect: tuple(changes(args, response))
+        for vote in view.votes
+        if vote.decision == "edit"
+        for response in _shown(view, [vote])
+    }
 
 
 def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = ()) -> bool:

@@ -21,11 +21,10 @@ from typing import Annotated, Any, Protocol, TypedDict, TypeVar, Unpack
 
 import pydantic
 
-from runner.approvals import digests
+from runner.approvals import digests, titles
 from runner.approvals.digests import Action
 from runner.approvals.policies import CallSource
 from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, plain_name
-from runner.approvals.titles import check_names, filled
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, failures, validation
@@ -62,6 +61,7 @@ class DeliveryOptions(TypedDict, total=False):
     on_expire: object
     remind_every: float | None
     remind_after: Sequence[float] | None
+    title: str
 
 
 class InterruptOptions(DeliveryOptions, total=False):
@@ -104,7 +104,8 @@ class Interrupt:
     principal who started the run, `on_behalf_of` the principals they acted for, `place` the graph,
     fingerprint, root and path of its run when it was asked, `escalates_at` (ms) when others become
     eligible. `decision` and `effect` are the result of the votes; `used` records how the decision
-    was used: the idempotency `key`, the `effect` and the time (`at`).
+    was used: the idempotency `key`, the `effect` and the time (`at`). `title` describes a question
+    without a rule in a sentence.
     """
 
     id: str
@@ -144,6 +145,7 @@ class Interrupt:
     decision: str = ""
     effect: str = ""
     used: dict[str, Any] | None = None
+    title: Payload[str] = ""
 
     @property
     def is_open(self) -> bool:
@@ -268,6 +270,7 @@ class Address:
             ),
             remind_every=every,
             remind_after=reminder_delays,
+            title=_title(options, reason, field) if "title" in options else "",
             **_ruled(options, field, name, self.judge),
         )
         return replace(question, digest=digest(question))
@@ -285,12 +288,13 @@ OF_RULES: dict[str, Any] = {
     "decision": "",
     "effect": "",
     "used": None,
+    "title": "",
 }
-"""Defaults of the fields that only questions with a rule have; they aren't stored without one."""
+"""Defaults of the fields that most questions don't have; they are stored only with another value."""
 
 
 def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
-    """Remove a rule's unused fields from a question's JSON, and return the JSON."""
+    """Remove unused fields from a question's JSON, and return the JSON."""
     for name, usual in OF_RULES.items():
         if question.get(name, usual) == usual:
             question.pop(name, None)
@@ -346,6 +350,18 @@ def _assignees(options: InterruptOptions, field: str) -> list[str]:
     return people_of(rule)
 
 
+def _title(options: InterruptOptions, reason: object, field: str) -> str:
+    """Fill the title of a question from its reason."""
+    template = options["title"]
+    if options.get("rule") is not None:
+        raise UsageError(f"{field}: the rule of a question has its title; set Rule(title=...).")
+    titles.check(template)
+    facts = codec.plain(reason)
+    facts = facts if isinstance(facts, Mapping) else {}
+    titles.check_names(template, facts, f"the reason of {field}")
+    return titles.filled(template, facts)
+
+
 def _ruled(
     options: InterruptOptions, field: str, name: str, judge: Judge | None
 ) -> dict[str, Any]:
@@ -378,7 +394,7 @@ def _ruled(
     names = (
         () if action is None else {*action.args, *(action.schema or {}).get("properties", ())}
     )
-    check_names(rule.title, names, field)
+    titles.check_names(rule.title, names, field)
     shown = None if action is None else action.preimage()
     return {"rule": rule.frozen(), "risk": risk, "action": shown, "digest_v": 2}
 
@@ -393,24 +409,25 @@ def digest(interrupt: Interrupt) -> str:
     if interrupt.digest_v == 2:
         return digests.digest("question", preimages(interrupt)["question"])
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
+    shown += [interrupt.title] if interrupt.title else []
     text = json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
 def title_of(interrupt: Interrupt) -> str:
-    """Describe a question in one sentence: the title of its rule, or else its name.
+    """Describe a question in one sentence: its title or the title of its rule, or else its name.
 
-    The title is filled with the arguments asked about, or with the edit that decided it.
+    The title of a rule is filled with the arguments asked about, or with the edit that decided it.
     """
     template: str = (interrupt.rule or {}).get("title", "")
     if not template:
-        return interrupt.name
+        return (interrupt.rule is None and interrupt.title) or interrupt.name
     # After an edit the title shows the decided arguments, not the original ones.
     edit = (
         codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
     )
     args = edit if isinstance(edit, Mapping) else (interrupt.action or {}).get("args", {})
-    return filled(template, args)
+    return titles.filled(template, args)
 
 
 def policy_of(interrupt: Interrupt) -> JSONObject:

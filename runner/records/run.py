@@ -288,6 +288,16 @@ class RunRecord:
     trace: str = ""
 
     @property
+    def place(self) -> dict[str, str]:
+        """The place of the run's questions, as they record it."""
+        return {
+            "root": self.root,
+            "graph": self.graph_id,
+            "fingerprint": self.fingerprint,
+            "path": self.path,
+        }
+
+    @property
     def is_queued(self) -> bool:
         """Return whether the run was accepted and hasn't begun; `reason` says what it waits for."""
         return bool(self.reason) and not (self.started or self.stopping or self.is_final)

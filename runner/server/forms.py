@@ -1,8 +1,8 @@
 """A form for a JSON Schema: the fields that a page shows, and the answer that they give.
 
 Choices, yes and no, numbers with their bounds, dates, texts and lists of them have their own kinds of fields.
-An object has the fields of its parts; anything else has a field for JSON. A schema that isn't an object has
-the one field `answer`.
+An object has the fields of its parts, a list of objects the fields of its items; anything else has a field
+for JSON. A schema that isn't an object has the one field `answer`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,13 @@ DEEPEST = 3
 LONG = 200
 """A text that may have more characters gets several lines."""
 
+PROSE = re.compile(
+    "answer|body|comment|content|description|detail|explanation|feedback|letter|message|note|reason|remark"
+    "|reply|summary|text|why",
+    re.IGNORECASE,
+)
+"""Names of texts with several lines, if their schema says nothing of their length."""
+
 
 @immutable
 class Choice:
@@ -56,8 +63,8 @@ class Choice:
 @immutable
 class Field:
     """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input,
-    "group", which has `parts`, or "whole", the answer as JSON; `value` is the typed text, `was` the earlier
-    one, if a value is edited.
+    "group" or "list", which have `parts`, or "whole", the answer as JSON; `value` is the typed text, `was`
+    the earlier one, if a value is edited.
     """
 
     name: str
@@ -146,6 +153,11 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
         return Field(
             path, "group", label, is_required, description=description, parts=inner_fields
         )
+    if _is_list(answer, path, answer_texts):
+        items = tuple(
+            _field(row, answer.items, answer_texts) for row in _rows(path, answer_texts)
+        )
+        return Field(path, "list", label, is_required, description=description, parts=items)
     text, default = answer_texts.get(path), schema.get("default", schema.get("const"))
     if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
@@ -157,7 +169,7 @@ def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> F
     text = _text(default) if text is None else text
     if choices:
         return Field(path, "choice", label, is_required, text, description, choices)
-    kind, bounds = _input(schema)
+    kind, bounds = _input(answer)
     if kind == "json" and answer.takes_text:
         kind = "long"
     if kind in HELD and not re.fullmatch(HELD[kind], text, re.ASCII):
@@ -185,7 +197,50 @@ def _is_lines(field: AnswerField) -> bool:
     return field.schema.get("type") == "array" and field.items.schema.get("type") in kinds
 
 
-def _input(schema: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _is_list(field: AnswerField, path: str, answer_texts: Mapping[str, str]) -> bool:
+    """Return whether a list of objects is shown as fields, and not typed as JSON."""
+    is_array = field.schema.get("type") == "array" and path not in answer_texts
+    return is_array and _is_group(field.items, f"{path}/0/")
+
+
+def _rows(path: str, answer_texts: Mapping[str, str]) -> list[str]:
+    """List the paths of a list's items, by the names of their fields; a new form has one."""
+    names = (name[len(path) + 1 :] for name in answer_texts if name.startswith(f"{path}/"))
+    numbers = {name.partition("/")[0] for name in names} - {""}
+    return [f"{path}/{number}" for number in sorted(numbers, key=lambda n: (len(n), n)) or "0"]
+
+
+def with_item(answer_texts: Mapping[str, str], path: str) -> dict[str, str]:
+    """Add an empty item to a list of objects."""
+    number = len(_rows(path, answer_texts))
+    while f"{path}/{number}" in _rows(path, answer_texts):
+        number += 1
+    return {**answer_texts, f"{path}/{number}/": ""}
+
+
+def with_first_values(
+    schema: Mapping[str, Any] | None, reason: Any
+) -> Mapping[str, Any] | None:
+    """Return a schema whose texts and numbers begin with the values of the same names in a question's reason.
+
+    A choice is left to the person.
+    """
+    properties = (schema or {}).get("properties")
+    if not (schema and isinstance(properties, Mapping) and isinstance(reason, Mapping)):
+        return schema
+    defaults = {
+        field.name: {**properties[field.name], "default": reason[field.name]}
+        for field in answer_field(schema).fields
+        if reason.get(field.name) not in (None, "")
+        and field.schema.get("type") in ("string", "integer", "number")
+        and not (field.choices or "default" in field.schema)
+        and not field.mismatch(reason[field.name])
+    }
+    return {**schema, "properties": {**properties, **defaults}}
+
+
+def _input(answer: AnswerField) -> tuple[str, dict[str, Any]]:
+    schema = answer.schema
     match schema.get("type"):
         case "integer" | "number" as kind:
             bounds = {"min": schema.get("minimum"), "max": schema.get("maximum")}
@@ -193,12 +248,16 @@ def _input(schema: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
             return "number", {
                 name: bound for name, bound in bounds.items() if bound is not None
             }
-        case "string" if "format" in schema:
-            return INPUTS.get(schema["format"], "text"), {}
         case "string":
-            longest = schema.get("maxLength")
-            bounds = {"minlength": schema.get("minLength"), "maxlength": longest}
-            kind = "long" if longest is None or longest > LONG else "text"
+            longest = schema.get("maxLength", LONG + 1 if PROSE.search(answer.name) else LONG)
+            example = next(iter(schema.get("examples", ())), None)
+            bounds = {
+                "minlength": schema.get("minLength"),
+                "maxlength": schema.get("maxLength"),
+                "placeholder": example and f"such as {example}",
+            }
+            kind = "text" if longest <= LONG or "format" in schema else "long"
+            kind = INPUTS.get(schema.get("format", ""), kind)
             return kind, {name: bound for name, bound in bounds.items() if bound}
     return "json", {}
 
@@ -389,10 +448,26 @@ def _object(
             continue
         if _is_group(inner, f"{path}/"):
             answer[inner.name] = _object(inner, answer_texts, f"{path}/", problems)
+        elif _is_list(inner, path, answer_texts):
+            answer[inner.name] = _items(inner, answer_texts, path, problems)
         else:
             text = answer_texts.get(path, "")
             answer[inner.name] = _checked(inner, path, text, problems)
     return answer
+
+
+def _items(
+    group: AnswerField, answer_texts: Mapping[str, str], path: str, problems: dict[str, str]
+) -> list[dict[str, Any]]:
+    """Read a list of objects; items without values are left out."""
+    items = [
+        _object(group.items, answer_texts, f"{row}/", problems)
+        for row in _rows(path, answer_texts)
+        if any(_inside(row, answer_texts))
+    ]
+    if not any(_inside(path, problems)) and (problem := group.mismatch(items)):
+        problems[path] = problem
+    return items
 
 
 def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:

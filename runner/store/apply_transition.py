@@ -561,13 +561,6 @@ def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:
 
 def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     """Add the data that only the store knows to a question with a rule, and compute its digest."""
-    record = run.record
-    origin = {
-        "root": record.root,
-        "graph": record.graph_id,
-        "fingerprint": record.fingerprint,
-        "path": record.path,
-    }
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
     _forget_votes(run, question.id)
     requester = run.requester()
@@ -575,7 +568,7 @@ def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
         "requester": requester.get("principal", ""),
         "on_behalf_of": [*requester.get("on_behalf_of", ())],
     }
-    full_question = replace(question, place=origin, escalates_at=escalates, **people)
+    full_question = replace(question, place=run.record.place, escalates_at=escalates, **people)
     return replace(full_question, digest=interrupts.digest(full_question))
 
 

@@ -94,8 +94,8 @@ def texts_of(mail: EmailMessage) -> tuple[str, str]:
 
 
 def link_of(mail: EmailMessage) -> str:
-    """Return the first link in a message."""
-    return re.findall(r"https?://\S+", texts_of(mail)[0])[0]
+    """Return the first link in a message outside of what is quoted."""
+    return re.findall(r"^[^>\s].*?(https?://\S+)", texts_of(mail)[0], re.MULTILINE)[0]
 
 
 def token_of(mail: EmailMessage) -> str:

@@ -82,6 +82,12 @@ MORE = {
         reason='<script>alert("x")</script>\nDecide: https://evil.example/', assignees=["ana"]
     ),
     "only_ana": asking(rule=Rule(eligible=["ana"]), action=ACTION),
+    "pair": asking(
+        rule=Rule(eligible=["ana", "ben"], need=2),
+        action=ACTION,
+        remind_after=[2.0],
+        expires_in=4.0,
+    ),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
     "staged": asking(
         rule=Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])]), action=ACTION
@@ -514,7 +520,8 @@ def test_what_agents_write_is_text(site, mailbox):
     plain, page = texts_of(mailbox.mails[0])
     shown = site.http.get(PATH, params={"t": token}).text
 
-    assert plain.startswith("Decide: https://runner.example/doors/mail?t=")
+    (link,) = [line for line in plain.splitlines() if "Decide:" in line and line[0] != ">"]
+    assert link.startswith("Decide: https://runner.example/doors/mail?t=")
     assert "\n> Decide: https://evil.example/" in plain
     for text in (page, shown):
         assert "<script>alert" not in text
@@ -614,6 +621,52 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
 
     assert before == [ANA]
     assert mailbox.receivers == [ANA, BEN]
+
+
+def test_a_reminder_and_an_expiry_are_messages_of_one_conversation(site, mailbox):
+    """Each once, to the people who have the first message and have not voted, and to nobody else."""
+    question, token = asked(site, mailbox, "pair")
+    site.door.handle(question.id, lambda: True, 1)
+    site.door.handle(question.id, lambda: True, 1)
+    assert mailbox.receivers == [ANA, BEN, ANA, BEN]
+    approve(site, token)
+    with following(site.door):
+        wait_until(
+            lambda: (site.client.engine.sweep(), len(mailbox.to(ANA)) > 2)[1], "all are sent"
+        )
+    first, *reminders, last = mailbox.to(BEN)
+    assert [each["subject"] for each in (first, reminders[0], last)] == [
+        "refund",
+        "Reminder: refund",
+        "Expired: refund",
+    ]
+    assert {each["in-reply-to"] for each in (*reminders, last)} == {first["message-id"]}
+    assert len({each["message-id"] for each in mailbox.to(BEN)}) == len(mailbox.to(BEN))
+    assert len(mailbox.to(ANA)) == 3  # she is not reminded of what she voted on
+    assert f"See it: https://runner.example/q/{question.id}" in texts_of(last)[0]
+    assert site.door._read(question.id).sent == ()
+
+
+def test_a_message_begins_with_the_effect(site, mailbox):
+    """Then comes the call, as a table where a program shows one, and the link; replies say what to do."""
+    _, token = asked(site, mailbox, "rule")
+    mail = mailbox.to(ANA)[0]
+    text, page = texts_of(mail)
+    assert text.startswith("> refund\r\n")
+    assert text.index("> refund {") < text.index("Decide: https://runner.example")
+    assert page.startswith("<blockquote><p><b>refund</b></p><table")
+    assert '<th align="left">amount</th><td>120</td>' in page
+    assert page.index("</table>") < page.index(token)
+    assert "replies are not read" in mail["reply-to"]
+
+
+def test_a_rejection_by_mail_needs_a_reason(site, mailbox):
+    """As on the page; what is refused uses no link."""
+    question, token = asked(site, mailbox, "rule")
+    refused = send(site, token, decision='"reject"')
+    assert (refused.status_code, "Say why you reject it" in refused.text) == (422, True)
+    assert state_of(site, question) == ("open", [])
+    assert send(site, token, decision='"reject"', reason="twice").status_code == 200
 
 
 @pytest.mark.full

@@ -72,6 +72,7 @@ MORE = {
         }
     ),
     "approve_only": asking(rule=Rule(decisions=["approve"]), action=ACTION),
+    "reminded": asking(rule=Rule(eligible=["ana"]), action=ACTION, remind_after=[0.01]),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
 }
 
@@ -201,18 +202,61 @@ def test_a_click_decides(site, workspace):
 
 @pytest.mark.full
 def test_a_rejection_asks_for_a_reason(site, workspace):
-    """Reject opens a form; what is sent is the vote's comment, also where it is empty."""
-    comments = []
-    for entered in ({"value": "too much"}, {"value": None}):
-        question, message = asked(site, workspace, "rule")
-        assert send(site, workspace.click(message, "reject", "Uana")) == {}
-        opened = state_of(site, question)
-        assert send(site, workspace.submit("Uana", entered)) == {}
-        (vote,) = state_of(site, question)[1]
-        comments.append((vote["decision"], vote["comment"]))
-        assert opened == ("open", [])
+    """Reject opens a form; what is sent is the vote's comment. Without one nothing is decided."""
+    question, message = asked(site, workspace, "rule")
+    assert send(site, workspace.click(message, "reject", "Uana")) == {}
+    for entered in ({"value": None}, {"value": "  "}):
+        refused = send(site, workspace.submit("Uana", entered))
+        assert refused["errors"] == {"0": "Say why you reject it."}
+    assert state_of(site, question) == ("open", [])
 
-    assert comments == [("reject", "too much"), ("reject", "")]
+    assert send(site, workspace.submit("Uana", {"value": "too much"})) == {}
+    (vote,) = state_of(site, question)[1]
+    assert (vote["decision"], vote["comment"]) == ("reject", "too much")
+
+
+class Mentioned(People):
+    """A directory that knows addresses: of ana and ben, and of somebody who isn't in the workspace."""
+
+    def addresses(self, selectors):
+        """Return the addresses of everyone who may decide."""
+        return ["ana@example.com", "ben@example.com", "cora@example.com"]
+
+
+mentioned = Mentioned()
+
+
+def test_who_may_decide_is_mentioned(site, workspace):
+    """In the message's thread, once for the question and once for each reminder; the message stays one."""
+    site.settings.directory = f"{__name__}:mentioned"
+    question, message = asked(site, workspace, "reminded")
+    ts = message["ts"]
+    site.door.show(question.id)
+    title = "refund waits for a decision."
+    assert [each["text"] for each in workspace.threads[ts]] == [f"<@Uana> <@Uben> {title}"]
+
+    with following(site.door):
+        wait_until(
+            lambda: (site.client.engine.sweep(), len(workspace.threads[ts]) > 1)[1],
+            "the reminder is in Slack",
+        )
+
+    reminder = workspace.threads[ts][1]
+    assert reminder["text"] == f"<@Uana> <@Uben> Reminder 1: {title}"
+    assert (reminder["reply_broadcast"], len(workspace.messages)) == (True, 1)
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.handle(question.id, lambda: True, 2)
+    assert len(workspace.threads[ts]) == 2  # control: nobody is reminded of what is decided
+
+
+def test_an_approval_asks_again_and_shows_the_call_as_fields(site, workspace):
+    """Slack asks before it sends the click; the arguments stand beside each other, as they are."""
+    _, message = asked(site, workspace, "rule")
+    button = buttons_of(message)["approve"]
+    assert (button["style"], button["confirm"]["text"]["text"]) == ("primary", "refund")
+    assert "confirm" not in buttons_of(message)["reject"]
+    fields = [each["text"] for each in message["blocks"][0]["fields"]]
+    assert fields == [f"{name}\n{value}" for name, value in ACTION.args.items()]
 
 
 def test_a_form_says_that_it_comes_too_late(site, workspace):

@@ -36,6 +36,7 @@ class Workspace:
     def __init__(self) -> None:
         self.users: dict[str, dict[str, Any]] = {}
         self.messages: dict[str, dict[str, Any]] = {}
+        self.threads: dict[str, list[dict[str, Any]]] = {}
         self.whispers: list[dict[str, Any]] = []
         self.views: list[dict[str, Any]] = []
         self.calls: list[str] = []
@@ -104,7 +105,16 @@ class Workspace:
             return "channel_not_found", {}
         self._number += 1
         ts = f"1700000000.{self._number:06}"
+        if "thread_ts" in fields:
+            self.threads.setdefault(fields["thread_ts"], []).append(fields)
+            return "", {"channel": fields["channel"], "ts": ts}
         return self._write(ts, fields)
+
+    def _users_lookupByEmail(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: N802 - Slack's name
+        for user in self.users.values():
+            if user["profile"]["email"] == fields["email"]:
+                return "", {"user": user}
+        return "users_not_found", {}
 
     def _chat_update(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         if fields["ts"] not in self.messages:

@@ -156,6 +156,7 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"stages": [Rule(auth=Auth(2, acr="gold"))], "auth": Auth(3)},
         {"title": "Pay {amount.__class__}"},
         {"title": "Pay {amount!r}"},
+        {"title": "Pay {amount:>9999999}"},
         {"title": "Pay {amount"},
         {"title": "Pay\n{amount}"},
         {"title": "Pay \u202e{amount}"},
@@ -196,6 +197,27 @@ def test_a_rule_is_read_as_it_was_frozen():
                 Rule.thawed(broken)
     with pytest.raises(UsageError):
         Rule.thawed({**rule.frozen(), "more": 1})
+
+
+@pytest.mark.parametrize(
+    ("template", "amount", "title"),
+    [
+        ("{amount:money}", 48000.0, "48,000.00 EUR"),
+        ("{amount:money}", "13899.15", "13,899.15 EUR"),
+        ("{amount:,.2f}", 4800, "4,800.00"),
+        ("{amount:.2f}", 99.999, "99.999"),
+        ("{amount:money}", 999.999, "999.999 EUR"),
+        ("{amount:,}", 48000, "48,000"),
+        ("{amount}", 48000.0, "48000.0"),
+        ("{amount:money}", "all of it", '"all of it"'),
+        ("{amount:money}", True, "true"),
+        ("{amount:,.2f}", 1e300, "1e+300"),
+    ],
+)
+def test_a_title_writes_amounts_with_groups_and_never_rounds_them(template, amount, title):
+    """Control: a value that is no number is written as without a format."""
+    Rule(eligible=["ana"], title=template)
+    assert filled(template, {"amount": amount, "currency": "EUR"}) == title
 
 
 @pytest.mark.parametrize(

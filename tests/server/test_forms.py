@@ -8,7 +8,15 @@ from pydantic import BaseModel, Field
 from runner.errors import UsageError
 from runner.operations.answer_fields import answer_field
 from runner.records.validation import check_schema
-from runner.server.forms import answer_of, edit_of, edit_texts, fields_of
+from runner.server.forms import (
+    answer_of,
+    edit_of,
+    edit_texts,
+    fields_of,
+    is_blank,
+    with_first_values,
+    with_item,
+)
 
 
 class Address(BaseModel):
@@ -132,9 +140,9 @@ def test_a_schema_that_contains_itself_ends():
     (_, grandchild) = child.parts
 
     assert (name.kind, child.kind, [part.kind for part in grandchild.parts]) == (
-        "long",
+        "text",
         "group",
-        ["long", "json"],
+        ["text", "json"],
     )
     assert answer_of(schema, {"child/child/name": "deep"}) == (
         {"child": {"child": {"name": "deep"}}},
@@ -334,3 +342,88 @@ def test_any_answer_can_be_json():
     assert answer_of({"type": "string"}, {"answer": "", "": '""'}) == ("", {})
     for wrong, fields in (("{", {}), ("null", {}), ("{}", {}), (answer, {"amount": "7"})):
         assert list(answer_of(SCHEMA, {**sent, **fields, "": wrong})[1]) == [""]
+
+
+SUPPLIER = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string"},
+        "zip": {"type": "string", "pattern": r"^\d{5}$", "examples": ["10115"]},
+        "remarks": {"type": "string"},
+        "accounts": {
+            "type": "array",
+            "minItems": 1,
+            "items": {
+                "type": "object",
+                "properties": {"iban": {"type": "string"}, "limit": {"type": "number"}},
+                "required": ["iban"],
+            },
+        },
+    },
+    "required": ["name", "zip", "accounts"],
+}
+
+
+def test_short_texts_have_one_line():
+    """Also without a length in the schema, if their name does not say that they are prose."""
+    kinds = {part.name: part.kind for part in fields_of(SUPPLIER)}
+    assert kinds == {"name": "text", "zip": "text", "remarks": "long", "accounts": "list"}
+    two_lines = fields_of(SUPPLIER, {"name": "Acme\nInc"})[0]
+    assert (two_lines.kind, two_lines.value) == ("long", "Acme\nInc")  # nothing typed is lost
+
+
+def test_a_list_of_objects_has_fields_for_each():
+    """One more is added below those that were typed; one without values is left out, no other."""
+    sent = {
+        "name": "Acme",
+        "zip": "10115",
+        "accounts/0/iban": "DE89",
+        "accounts/0/limit": "5",
+        "accounts/1/iban": "",
+        "accounts/1/limit": "",
+        "accounts/10/iban": "DE90",
+    }
+    (accounts,) = [part for part in fields_of(SUPPLIER, sent) if part.name == "accounts"]
+    names = [part.name for part in accounts.parts]
+    assert names == ["accounts/0", "accounts/1", "accounts/10"]
+    (more,) = fields_of(SUPPLIER, with_item(sent, "accounts"))[-1:]
+    assert len(more.parts) == 4
+    assert more.parts[0].parts[0].value == "DE89"
+    answer = {"name": "Acme", "zip": "10115"}
+    rows = [{"iban": "DE89", "limit": 5}, {"iban": "DE90"}]
+    assert answer_of(SUPPLIER, sent) == ({**answer, "accounts": rows}, {})
+
+    assert [*answer_of(SUPPLIER, answer)[1]] == ["accounts"]
+    assert [*answer_of(SUPPLIER, {**sent, "accounts/1/limit": "7"})[1]] == ["accounts/1/iban"]
+    as_json = {**answer, "accounts": '[{"iban": "DE91"}]'}
+    assert answer_of(SUPPLIER, as_json) == ({**answer, "accounts": [{"iban": "DE91"}]}, {})
+
+
+def test_problems_are_said_in_plain_words():
+    """With an example, if the schema has one; no word of the schema is in them."""
+    sent = {"name": "", "zip": "1011", "accounts/0/limit": "many", "accounts/0/iban": "a"}
+    assert answer_of(SUPPLIER, sent)[1] == {
+        "name": "A value is needed.",
+        "zip": '"1011" does not have the expected form, such as 10115',
+        "accounts/0/limit": '"many" is not a number',
+    }
+    assert answer_of(
+        SCHEMA, {"decision": '"approve"', "urgent": "true", "amount": "1", "scores": "1\nx"}
+    )[1] == {"scores": 'line 2: "x" is not a whole number'}
+
+
+def test_fields_begin_with_the_values_of_the_reason():
+    """Of the same name and with a fitting value; the form is blank as long as they stay."""
+    reason = {"name": "Acme", "zip": "x", "other": 1, "accounts": [{"iban": "DE89"}]}
+    schema = with_first_values(SUPPLIER, reason)
+    values = {part.name: part.value for part in fields_of(schema)}
+    assert (values["name"], values["zip"]) == ("Acme", "")
+    assert is_blank(schema, {"name": "Acme", "zip": ""})
+    assert not is_blank(schema, {"name": "Bolt", "zip": ""})
+    assert not is_blank(schema, {"name": "", "zip": ""})
+    properties = {"ok": {"type": "boolean"}, "say": {"enum": ["yes", "no"]}}
+    choices = {"type": "object", "properties": properties}
+    assert with_first_values(choices, {"ok": True, "say": "yes"}) == choices
+    for other in (None, "Acme", ["name"]):
+        assert with_first_values(SUPPLIER, other) == SUPPLIER
+    assert with_first_values(None, reason) is None

@@ -265,7 +265,7 @@ def test_alike_questions_are_decided_on_one_page(desk):
     desk.client.withdraw(ids[2])
     sent = send(desk, "/inbox/together", decision="approve", comment="all fine", **form)
 
-    assert all(f' class="right">{amount}</td>' in shown for amount in (80, 90, 70))
+    assert all(f">{amount}.00</data></td>" in shown for amount in (80, 90, 70))
     assert (silent.status_code, "why you reject" in silent.text) == (422, True)
     assert re.findall(r'data-result="(\w+)"', sent.text) == ["counted", "counted", "superseded"]
     assert "<b>2 votes counted</b>, waiting for others, <b>1 not</b>:" in sent.text

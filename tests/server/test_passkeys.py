@@ -37,6 +37,7 @@ from tests.graphs import wired
 from tests.passkeys import Device, requests_in
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
+from tests.server.test_pages import plain
 
 ORIGIN = "https://runner.example"
 ANA = Principal("ana", "https://login.example")
@@ -282,7 +283,7 @@ def test_an_edit_is_signed_as_it_is_shown(bank, device):
     edit = {"decision": "edit", "arguments": '{"amount": 50}', "confirmed": "yes"}
     path = f"/q/{question.id}"
     step = bank.post(path, **edit).text
-    assert re.search(r"<del>120</del>.*<ins>50</ins>", step)
+    assert re.search(r"<del>120.00</del>.*<ins>50.00</ins>", plain(step))
     (request,), form = bank.sign_step(question, **edit)
     proof = device.sign(request)
     assert bank.send(question, proof, {**form, "arguments": '{"amount": 500}'}) == "forbidden"

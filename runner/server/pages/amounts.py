@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
-from contextlib import suppress
 from decimal import Decimal
+from typing import Any
 
+from markupsafe import Markup
+
+from runner.approvals.titles import grouped, number_of
 from runner.operations.questions import QuestionView
 from runner.records.shown_text import shown
 
@@ -16,24 +19,33 @@ AMOUNT = re.compile(
 )
 """Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
-LARGEST = 10**15
-
 
 def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
     """Return the first amount of a question's call and its currency; None without an amount."""
     args = (question.action or {}).get("args") or {}
     for name, value in args.items():
-        if AMOUNT.search(name):
-            with suppress(ArithmeticError):
-                amount = Decimal(str(value))  # raises for True, as for any other word
-                if abs(amount) < LARGEST:  # raises for NaN
-                    return amount, shown(str(args.get("currency", "")))[:12]
+        if AMOUNT.search(name) and (amount := number_of(value)) is not None:
+            return amount, shown(str(args.get("currency", "")))[:12]
     return None
 
 
-def sums_of(questions: Iterable[QuestionView]) -> str:
+def written(value: Any, name: str = "amount") -> Markup | None:
+    """Write a value as an amount if its name says that it is one; None for any other value."""
+    amount = number_of(value) if AMOUNT.search(name) else None
+    return None if amount is None else _marked(amount)
+
+
+def _marked(amount: Decimal) -> Markup:
+    """Write an amount so that a script can write it in the reader's language."""
+    return Markup('<data class="amount" value="{}">{}</data>').format(amount, grouped(amount))
+
+
+def sums_of(questions: Iterable[QuestionView]) -> Markup:
     """Return the sums of the amounts by currency, such as "41,203.50 EUR, 90.00 USD"."""
     sums = defaultdict[str, Decimal](Decimal)
     for amount, currency in filter(None, map(amount_of, questions)):
         sums[currency] += amount
-    return ", ".join(f"{amount:,.2f} {currency}".rstrip() for currency, amount in sums.items())
+    return Markup(", ").join(
+        Markup("{} {}").format(_marked(amount), currency).rstrip()
+        for currency, amount in sums.items()
+    )

@@ -66,11 +66,9 @@ class InboxRow:
     number: int = 1
 
 
-def row_of(services: Services, question: QuestionView, person: Person, now: int) -> InboxRow:
+def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
     place = question.place or {}
-    if not place and (run := services.store.peek(question.run_id)) is not None:
-        place = {"graph": run.graph_id, "path": run.path}
     decisions = set((question.rule or {}).get("decisions", ()))
     seen = seen_by(person, question)
     return InboxRow(
@@ -124,14 +122,12 @@ def inbox(
     now = round(time.time() * 1000)
     folds = fold != "no" and tab != "done"
     groups, following = _folded(services, person, questions, folds=folds)
-    rows = [
-        replace(row_of(services, group[0], person, now), number=len(group)) for group in groups
-    ]
+    rows = [replace(row_of(group[0], person, now), number=len(group)) for group in groups]
     closed_rows: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
     if tab == "all" and query.text and not questions.cursor:
         closed = replace(questions, tab="done").load(services, person, FEW)
-        closed_rows = [row_of(services, item, person, now) for item in closed]
+        closed_rows = [row_of(item, person, now) for item in closed]
         runs = services.client.runs(graph=query.graph, text=query.text, limit=FEW).items
     together = [row for row in rows if row.together] if person.may("decide") else []
     return page(

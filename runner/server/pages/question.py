@@ -31,6 +31,7 @@ from runner.operations.questions import (
     QuestionView,
     changes,
     differs,
+    edits_of,
     read_question,
     vote_for,
 )
@@ -62,6 +63,8 @@ from runner.server.forms import (
     is_blank,
     json_text,
     marked,
+    with_first_values,
+    with_item,
     with_json,
 )
 from runner.server.pages.case import case_of
@@ -241,17 +244,25 @@ def _decided(
     form: dict[str, str],
     shown_at: int,
 ) -> Shown:
-    question = question_of(services.client.interrupt(question_id))
+    question = read_question(services.store, services.client.interrupt(question_id))
     shown = Shown(
         sent=answer_fields(form),
         comment=form.get("comment", ""),
         edited=form.get("arguments", ""),
         variant=form.get("variant", ""),
     )
+    if path := form.get("add"):
+        return replace(shown, sent=with_item(shown.sent, path))
     if form.get("back"):
         return replace(shown, variant="")
+    claim = _claim_of_another(question, person)
+    if claim and form.get("despite") != claim:
+        problem = (
+            f"{plain_name(claim)} works on this. Say below that you decide it nevertheless."
+        )
+        return replace(shown, problem=problem, status=409)
     try:
-        kind, response, pressed, problems = _sent_decision(services, question, form)
+        kind, response, pressed, problems = _sent_decision(question, form)
         is_pressed = pressed and not shown.variant
         problem = _problem(question, pressed, None, shown.comment) if is_pressed else ""
         if not (problem or problems):
@@ -290,8 +301,14 @@ AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
 """Ways to confirm a decision whose fields say another one."""
 
 
+def _claim_of_another(question: QuestionView, person: Person) -> str:
+    """Return the other person who has claimed an open question; "" if nobody has."""
+    is_claimed = question.is_open and question.claim_ends_at > time.time() * 1000
+    return question.claim if is_claimed and question.claim != person.principal.key else ""
+
+
 def _sent_decision(
-    services: Services, question: Question, form: Mapping[str, str]
+    question: QuestionView, form: Mapping[str, str]
 ) -> tuple[str, Any, str, Mapping[str, str]]:
     """Read the decision and the response of a form, the pressed button's decision, and problems by field.
 
@@ -300,8 +317,7 @@ def _sent_decision(
     """
     kind, response, variant = form.get("decision", "respond"), None, form.get("variant")
     if variant:
-        view = read_question(services.store, services.client.interrupt(question.id))
-        kind, response = vote_for(view, variant)
+        kind, response = vote_for(question, variant)
     of_fields = "edit" if question.action else "respond"
     is_of_fields = kind == of_fields and not variant
     if form.get("confirmed") == AS_SHOWN and not is_of_fields:
@@ -316,8 +332,9 @@ def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[st
     """Read the fields of a form: their value, its problems, and whether anything was changed."""
     sent = answer_fields(form)
     if question.action is None:
-        answer, problems = answer_of(question.response_schema, sent)
-        return answer, problems, not is_blank(question.response_schema, sent)
+        schema = with_first_values(question.response_schema, question.reason)
+        answer, problems = answer_of(schema, sent)
+        return answer, problems, not is_blank(schema, sent)
     args: Any = question.action["args"]
     edited, problems = edit_of(edit_schema(question.response_schema, args), args, sent)
     is_changed = bool(problems) or differs(question, edited)
@@ -426,6 +443,8 @@ def _page(
         history=history,
         comments=[line for line in history if line.kind == "commented"],
         delegable=rule is not None and rule.delegate != "none",
+        claim=_claim_of_another(question, person),
+        edits=edits_of(question) if reads else {},
         voted=any(vote.by == person.principal.key for vote in question.votes),
         **_fields(question, shown, reads=reads),
         **_obstacles(request, services, person, question, rule),
@@ -435,11 +454,11 @@ def _page(
 
 def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
     """Return the fields of the form, for the response or for the arguments of the call."""
-    schema: Mapping[str, Any] | None = question.response_schema
+    schema = with_first_values(question.response_schema, question.reason if reads else None)
     before: dict[str, str] = {}
     label, text = "Answer as JSON", ""
     if question.action and reads:
-        schema = edit_schema(schema, question.action["args"])
+        schema = edit_schema(question.response_schema, question.action["args"])
         before = edit_texts(schema, question.action["args"])
         label, text = "All arguments, as JSON", json_text(question.action["args"])
     if before:
@@ -546,7 +565,7 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
                 if data.get("instead_of")
                 else plain_name(name),
                 action,
-                str(text or ""),
+                text if isinstance(text, str) else "",
                 str(data.get("effect") or ""),
             )
 

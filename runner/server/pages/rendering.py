@@ -23,7 +23,8 @@ from runner.records.shown_text import shown
 from runner.server.access import Person
 from runner.server.browser import TOKEN
 from runner.server.forms import json_text
-from runner.server.pages.amounts import amount_of
+from runner.server.pages.amounts import amount_of, written
+from runner.server.pages.files import file_of
 from runner.server.problems import Problem, prefix
 
 FOLDER = Path(__file__).parent.parent
@@ -194,6 +195,8 @@ TEMPLATES.filters |= {
     "who": who,
     "instead": instead,
     "amount_of": amount_of,
+    "written": written,
+    "file_of": file_of,
 }
 TEMPLATES.globals |= {
     "sign": lambda state: STATES.get(str(state), "·"),

@@ -32,6 +32,7 @@ from runner.server.forms import (
     fields_of,
     fields_sent,
     marked,
+    with_item,
     with_json,
 )
 from runner.server.pages.charts import charts_of
@@ -81,6 +82,8 @@ def _start(
     form: Mapping[str, str],
 ) -> Response:
     key, answer_texts = form.get("key") or None, answer_fields(form)
+    if path := form.get("add"):
+        return _graph(request, services, person, name, with_item(answer_texts, path), {})
     task, problems = _task(_task_schema(services, name), answer_texts)
     if problems:
         return _graph(request, services, person, name, answer_texts, problems)

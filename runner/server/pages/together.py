@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse
@@ -20,6 +21,7 @@ from runner.operations.questions import (
     read_questions,
 )
 from runner.records.interrupts import Decision, Receipt, tool_of
+from runner.records.json_form import pretty
 from runner.records.listings import InterruptQuery, Page
 from runner.server.access import DecidesAll, Person
 from runner.server.answers import seen_by
@@ -38,6 +40,9 @@ router = APIRouter(include_in_schema=False)
 
 MOST_TOGETHER = 300
 """Maximum questions that are decided together: each has three fields in one form."""
+
+MOSTLY = 0.7
+"""The share of questions with the same value of an argument from which another value is marked."""
 
 
 @router.get("/inbox/together")
@@ -155,6 +160,16 @@ def _obstacle(services: Services, person: Person, question: QuestionView) -> str
     return why_barred(services, person, question)
 
 
+def _usual(
+    calls: Sequence[Mapping[str, Any]], names: Iterable[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the arguments that have the same value in most of the calls, so that others stand out."""
+    for name in names:
+        ((text, count),) = Counter(pretty(call.get(name)) for call in calls).most_common(1)
+        if count > MOSTLY * len(calls):
+            yield name, text
+
+
 def _together(
     request: Request,
     services: Services,
@@ -183,6 +198,7 @@ def _together(
         422 if problem else 200,
         questions=questions,
         columns=[name for name in dict.fromkeys(chain(*calls)) if name in differing],
+        usual=dict(_usual(calls, differing)),
         same={name: value for name, value in calls[0].items() if name not in differing},
         obstacles=obstacles,
         sums=sums_of(question for question in questions if question.id not in obstacles),

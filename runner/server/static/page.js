@@ -8,6 +8,11 @@
   const announcer = document.getElementById("announcer");
   const say = (text) => { announcer.textContent = text; };
 
+  const memory = {
+    get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
+    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* private */ } },
+  };
+
   // -- parts that are read again ---------------------------------------------------------------------
   // A part is left unchanged if its form has the focus or typed text.
   const typed = new WeakSet();
@@ -32,13 +37,40 @@
     all(other, ".graph").forEach((graph, number) => (places[number] ? graph.scrollTo(...places[number]) : begin(graph)));
     if (active) all(other, active.tagName).find((item) => keyOf(item) === keyOf(active))?.focus({ preventScroll: true });
   }
+  // Amounts as the reader's language writes them, also where a title repeats one.
+  const money = (amount) => new Intl.NumberFormat([], { minimumFractionDigits: 2, maximumFractionDigits: 15 }).format(amount);
+  function localizeAmount(root, item) {
+    const [from, to] = [item.textContent, money(item.value)], row = item.closest("tr[data-row]");
+    item.textContent = to;
+    const same = new RegExp(`(?<![\\d.,])${from.replaceAll(".", "\\.")}(?![.,]?\\d)`, "g");
+    if (from !== to) for (const title of row ? all(row, "th a") : all(root, "h1, title, .crumbs")) {
+      for (const text of title.childNodes) if (text.nodeType === Node.TEXT_NODE) text.data = text.data.replace(same, to);
+    }
+  }
   function localize(root) {
+    for (const item of all(root, "data.amount")) localizeAmount(root, item);
+    root.getElementById("zone").textContent = `Times are in ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop()}).`;
     const today = new Date().toDateString();
     for (const item of all(root, "time[title]")) item.title = new Date(item.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "long" });
     for (const item of all(root, "time[data-clock]")) {
       const at = new Date(item.dateTime);
       item.textContent = item.dataset.clock === "0" || at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
     }
+  }
+
+  // -- notifications of the inbox, which are off until a person asks for them
+  const notifies = () => memory.get("runner-notify") === "on" && window.Notification?.permission === "granted";
+  function offerNotices() {
+    const button = document.getElementById("notify");
+    if (!button || !window.Notification) return;
+    button.hidden = false;
+    button.textContent = notifies() ? "Stop notifying me" : "Notify me";
+    button.onclick = async () => {
+      const isOn = !notifies() && (await Notification.requestPermission()) === "granted";
+      memory.set("runner-notify", isOn ? "on" : "off");
+      offerNotices();
+      if (!isOn && Notification.permission === "denied") say("This browser does not allow notifications of this site.");
+    };
   }
 
   // -- rows that keep their places: new rows are announced, not inserted while a person reads
@@ -62,6 +94,7 @@
       if (!own.isEqualNode(row)) own.replaceWith(document.adoptNode(row.cloneNode(true)));
     }
     const link = Object.assign(document.createElement("a"), { href: list.dataset.more, textContent: `${fewer} new` });
+    if (fewer && document.hidden && notifies()) new Notification(document.title, { body: `${fewer} new`, tag: "runner-inbox" });
     const news = document.getElementById("news");
     if (news.textContent !== (fewer ? `${fewer} new` : "")) news.replaceChildren(...(fewer ? [link] : []));
   }
@@ -170,10 +203,6 @@
   }
 
   // -- the graph of a run --------------------------------------------------------------------------------
-  const memory = {
-    get: (name) => { try { return localStorage.getItem(name); } catch { return null; } },
-    set: (name, value) => { try { localStorage.setItem(name, value); } catch { /* private */ } },
-  };
   let target = "";
   function shown() {
     if (target) {
@@ -207,9 +236,8 @@
   function tally(form) {
     const picked = all(form, "[data-pick]:checked"), sums = new Map();
     for (const { dataset } of picked) if (dataset.amount) sums.set(dataset.currency, (sums.get(dataset.currency) ?? 0) + Number(dataset.amount));
-    const money = (sum) => sum.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 });
     for (const item of all(form, "[data-tally]")) item.textContent = picked.length || "the selected";
-    for (const item of all(form, "[data-sum]")) item.textContent = [...sums].map(([currency, sum]) => ` · ${money(sum)} ${currency}`.trimEnd()).join("");
+    for (const item of all(form, "[data-sum]")) item.textContent = [...sums].map(([currency, sum]) => ` · ${money(Math.round(sum * 1e6) / 1e6)} ${currency}`.trimEnd()).join("");
   }
   const tallyAll = () => all(document, "form:has([data-pick])").forEach(tally);
   addEventListener("pageshow", tallyAll);
@@ -234,6 +262,7 @@
     if (event.target.matches(".graph a:focus-visible")) centre(event.target, "auto");
   });
   localize(document);
+  offerNotices();
   // A tap on a time shows it in full, with the reader's zone, and the next one as it was.
   document.addEventListener("click", (event) => {
     const item = event.target.closest("time[title]");
@@ -258,6 +287,17 @@
     for (const [button, isOffered] of [[edit, isChanged], [approve, !isChanged]]) button.hidden = button.disabled = !isOffered;
   }
   document.addEventListener("input", (event) => offer(event.target.form));
+  // A typed amount stands beside its field with groups of digits and its currency, as a reader would write it.
+  function spell(output) {
+    const { elements } = output.closest("form"), name = output.dataset.amountOf, { value } = elements[name];
+    const currency = elements[name.replace(/[^./]*$/, "currency")]?.value ?? "";
+    output.textContent = value && Number.isFinite(Number(value)) ? `${money(value)} ${currency}`.trimEnd() : "";
+  }
+  const spellAll = (root) => all(root, "[data-amount-of]").forEach(spell);
+  document.addEventListener("input", (event) => event.target.form && spellAll(event.target.form));
+  addEventListener("pageshow", () => spellAll(document));
+  // The focus goes into an item that was added.
+  document.querySelector("fieldset.added :is(input, textarea)")?.focus();
   addEventListener("pageshow", () => offer(document.getElementById("decide")));
 
   // -- JSON that is typed ------------------------------------------------------------------------------

@@ -1,0 +1,227 @@
+"""Forms and pages as finance people use them: amounts, suppliers, contracts and plain questions."""
+
+from __future__ import annotations
+
+import base64
+import re
+
+import pytest
+
+from runner.approvals import Action, Rule
+from runner.approvals.rules import Principal
+from runner.server.access import Person
+from tests.graphs import wired
+from tests.ports import free_port
+from tests.server.conftest import Served, Site
+from tests.server.test_finance_day import look
+from tests.server.test_forms import SUPPLIER
+from tests.server.test_pages import HTML, send
+
+PDF = base64.b64encode(b"%PDF-1.7\n" + b"x" * 41_000).decode()
+CONTRACT = "\n".join(f"{number}. Clause {number} of the contract." for number in range(1100))
+
+
+def pay(ctx):
+    rule = Rule(eligible=["ana", "ben"], title="Pay {amount:money} to {iban}", edit="keeps")
+    call = {"amount": 48000.0, "currency": "EUR", "iban": "DE89370400440532013000"} | ctx.task
+    return ctx.interrupt(
+        "pay", rule=rule, action=Action("shop", "function", "pay", call)
+    ).response
+
+
+def sign(ctx):
+    rule = Rule(eligible=["ana"], title="Sign the contract with {to}")
+    call = {"to": "Acme", "text": CONTRACT, "scan": PDF}
+    return ctx.interrupt(
+        "sign",
+        reason="They **wait**.",
+        rule=rule,
+        action=Action("shop", "function", "sign", call),
+    ).decision
+
+
+def supply(ctx):
+    return ctx.interrupt("supplier", {"name": "Acme Inc"}, response_schema=SUPPLIER)
+
+
+def call_back(ctx):
+    reason = {"customer": 4801, "phone": "+49 30 1234", "amount": 1234.5, "since": {"day": 3}}
+    return ctx.interrupt(
+        "call back?", reason, title="Call customer {customer} back about {amount:,.2f}"
+    )
+
+
+GRAPHS = {
+    "pay": lambda: wired({"pay": pay}).build(),
+    "sign": lambda: wired({"sign": sign}).build(),
+    "supply": lambda: wired({"supply": supply}).build(),
+    "call": lambda: wired({"call": call_back}).build(),
+}
+
+
+@pytest.fixture
+def desk(redis_url):
+    site = Site(redis_url, GRAPHS)
+    site.as_role("reader", "approver", name="ana")
+    return site
+
+
+def asked(site, graph, task=None):
+    (question,) = site.start(graph, task or {}, requester="cora").interrupts()
+    return question
+
+
+@pytest.fixture
+def berlin(desk, browser):
+    """A tab of somebody in Berlin with a German browser."""
+    desk.app.state.auth = lambda request: Person(
+        Principal("ana"), frozenset({"approver", "reader"})
+    )
+    with Served(desk.app, free_port()) as served:
+        context = browser.new_context(
+            base_url=served.url, locale="de-DE", timezone_id="Europe/Berlin"
+        )
+        context.set_default_timeout(15_000)
+        yield context.new_page()
+        context.close()
+
+
+def test_a_plain_question_is_a_sentence_with_its_place_and_requester(desk):
+    """Its title is filled from its reason, and covered by its digest; nowhere stands a Python value."""
+    question = asked(desk, "call")
+    sentence = "Call customer 4801 back about 1,234.50"
+    assert sentence in desk.http.get("/inbox?tab=all", headers=HTML).text
+    text = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    assert (f"<h1>{sentence}" in text, "for <b>cora</b>" in text, "{&#39;" in text) == (
+        True,
+        True,
+        False,
+    )
+    assert re.search(r'<th scope="row">phone</th><td>\+49 30 1234</td>', text)
+    for view in (
+        desk.http.get(f"/v1/questions/{question.id}").json(),
+        *desk.http.get("/v1/questions").json()["items"],
+    ):
+        assert view["title"] == sentence
+        assert (view["place"]["graph"], view["node"]) == ("call", "call")
+    other = desk.client.interrupt(question.id)
+    assert other.title == sentence
+
+
+@pytest.mark.parametrize("title", ["Call {phone", "Call {fax}", "{customer:>9}"])
+def test_a_title_that_can_not_be_filled_fails_the_node(redis_url, title):
+    """As that of a rule does: it is a mistake in the code."""
+
+    def asks(ctx):
+        return ctx.interrupt("call", {"phone": 1, "customer": 2}, title=title)
+
+    site = Site(redis_url, {"call": lambda: wired({"call": asks}).build()})
+    assert "title" in site.start("call").result().results["call"].error.message
+
+
+def test_an_item_is_added_without_a_script(desk):
+    """What was typed stays, also what is invalid; nothing is decided by it."""
+    question = asked(desk, "supply")
+    path = f"/q/{question.id}"
+    assert 'name="f.name" value="Acme Inc"' in desk.http.get(path, headers=HTML).text
+    typed = {
+        "f.name": "Bolt",
+        "f.zip": "1",
+        "f.accounts/0/iban": "DE1",
+        "f.accounts/0/limit": "x",
+    }
+    more = send(desk, path, digest=question.digest, add="accounts", **typed)
+    assert more.status_code == 200
+    for name, value in typed.items():
+        assert f'name="{name}" value="{value}"' in more.text
+    assert 'name="f.accounts/1/iban" value=""' in more.text
+    assert desk.client.interrupt(question.id).is_open
+
+    wrong = send(desk, path, digest=question.digest, **typed)
+    assert re.findall(r'aria-describedby="p\.([^"]+)" autofocus', wrong.text) == [
+        "zip",
+        "accounts/0/limit",
+    ]
+    assert "&#34;1&#34; does not have the expected form, such as 10115" in wrong.text
+    typed |= {"f.zip": "10115", "f.accounts/0/limit": "5", "f.accounts/1/iban": "DE2"}
+    assert "The node supply goes on" in send(desk, path, digest=question.digest, **typed).text
+    accounts = [{"iban": "DE1", "limit": 5}, {"iban": "DE2"}]
+    assert desk.client.interrupt(question.id).response["accounts"] == accounts
+
+
+def test_long_values_fold_and_are_complete(desk):
+    """A text by its lines, a file by its name and size; nothing of them is cut."""
+    question = asked(desk, "sign")
+    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    assert re.findall(r"<summary>([\d,]+ \w+), show", page) == [
+        "1,100 lines",
+        "54,680 characters",
+    ]
+    assert f'{PDF}" download="scan.pdf">scan.pdf</a> <span class="hint">41,009 bytes' in page
+    table = page[page.index('class="facts"') : page.index("</table>")]
+    assert (table.count(CONTRACT), table.count(PDF)) == (1, 2)  # a file also in its link
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
+    """In the inbox, the title, the call and beside the field where one is typed; the zone is said."""
+    question = asked(desk, "pay")
+    asked(desk, "pay", {"amount": 4800})
+    berlin.goto("/inbox?tab=mine")
+    assert berlin.locator("td[data-label=amount]").all_inner_texts() == [
+        "48.000,00 EUR",
+        "4.800,00 EUR",
+    ]
+    assert berlin.locator("tbody th a").first.inner_text().startswith("Pay 48.000,00 EUR to")
+    assert re.fullmatch(
+        r"Times are in Europe/Berlin \(\w+\+?\d*\)\.", berlin.inner_text("#zone")
+    )
+    seen = look(berlin, tmp_path, "inbox")
+    berlin.goto(f"/q/{question.id}")
+    assert berlin.inner_text("h1").startswith("Pay 48.000,00 EUR to")
+    assert "48.000,00" in berlin.inner_text("#call")
+    berlin.click("text=Change the arguments")
+    berlin.fill("[name='f.amount']", "4800.5")
+    assert berlin.inner_text("[data-amount-of='f.amount']") == "4.800,50 EUR"
+    seen += look(berlin, tmp_path, "pay")
+    berlin.click("text=Approve with changes")
+    assert "4.800,50" in berlin.inner_text("#decision")
+    seen += look(berlin, tmp_path, "confirm")
+    assert not seen
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_approve_is_on_the_first_screen_of_a_telephone(desk, berlin, tmp_path):
+    """For each kind of question; a row of the inbox has at most 72 pixels, and long texts are folded."""
+    kinds = {name: asked(desk, name) for name in GRAPHS}
+    berlin.set_viewport_size({"width": 390, "height": 844})
+    berlin.goto("/inbox?tab=all")
+    for row in berlin.locator("tr[data-row]").all():
+        assert row.bounding_box()["height"] <= 72, row.inner_text()
+    seen = look(berlin, tmp_path, "rows")
+    for name, question in kinds.items():
+        berlin.goto(f"/q/{question.id}")
+        berlin.set_viewport_size({"width": 390, "height": 844})
+        label = "Approve" if name in {"pay", "sign"} else "Send the answer"
+        box = berlin.locator(f"#decision button:text-is('{label}')").bounding_box()
+        assert box["y"] + box["height"] <= 844, name
+        assert berlin.evaluate("document.documentElement.scrollHeight") < 4000, name
+        seen += look(berlin, tmp_path, name)
+    assert not seen
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_a_file_is_named_and_downloaded(desk, berlin):
+    """With its kind and size; a long text is opened by a click, and complete."""
+    question = asked(desk, "sign")
+    berlin.goto(f"/q/{question.id}")
+    assert "scan.pdf 41,009 bytes" in berlin.inner_text("#call")
+    with berlin.expect_download() as download:
+        berlin.click("text=scan.pdf")
+    assert download.value.path().read_bytes() == base64.b64decode(PDF)
+    assert berlin.locator("#call .fold").first.bounding_box()["height"] < 60
+    berlin.click("text=1,100 lines, show")
+    assert berlin.locator("#call .facts .fold[open]").inner_text().endswith(CONTRACT[-40:])
