@@ -21,7 +21,7 @@ ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,sla
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist release-dry clean
+.PHONY: help agui-client peers-suite strands-tests mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist release-dry clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -108,6 +108,12 @@ update: $(STAMP) ## Compile the newest versions into requirements: everything, t
 bench: $(STAMP) ## Measure what a node costs: make bench [ONLY=hop,idle] [POOL=threads] [ROUNDS=2] [SIZES=0,1000]
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY)) $(if $(POOL),--pool $(POOL)) \
 		$(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(SIZES),--sizes $(SIZES))
+
+peers-suite: $(STAMP) ## Run the own tests of Strands on this library, and write docs/reference/strands-suite.md
+	$(BIN)/python -m tests.peers.strands_suite
+
+strands-tests: $(STAMP) ## Download the own tests of Strands into build/strands-suite
+	@$(BIN)/python -m tests.peers.strands_suite --fetch
 
 bench-peers: $(STAMP) ## The same against LangGraph, DBOS, Restate and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
 	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)

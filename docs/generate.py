@@ -42,7 +42,7 @@ SUBJECTS: dict[str, tuple[str, dict[str, str]]] = {
         ),
         {
             "runner": "GraphBuilder graph NodeContext GraphState RetryPolicy RetryAfter Graph GraphResult "
-            "NodeResult Status",
+            "NodeResult Status Swarm",
             "runner.celery": "CeleryTask",
         },
     ),

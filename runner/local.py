@@ -159,8 +159,8 @@ class Graph:
         """Continue an interrupted run of this graph's store: the next call gives its answers.
 
         Raises:
-            NotFoundError: the store has no such run.
-            UsageError: the graph has no store of its own, or the run isn't interrupted.
+            NotFoundError: the store, which is empty unless `set_store` gave it, has no such run.
+            UsageError: the run isn't interrupted, or belongs to another graph.
         """
         engine = self._make_engine()
         record = existing(engine.store.peek(run_id), run_id)

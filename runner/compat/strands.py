@@ -38,13 +38,15 @@ with needs_extra("strands", "runner.compat.strands"):
     import strands.hooks
     import strands.interrupt
     import strands.models
-    import strands.multiagent.graph as theirs
+    import strands.multiagent.graph
     import strands.session
     import strands.tools.executors
     from strands.multiagent.base import MultiAgentBase
     from strands.multiagent.swarm import SwarmResult
     from strands.telemetry.metrics import EventLoopMetrics
     from strands.types.session import SessionAgent
+
+theirs: Any = strands.multiagent.graph
 
 UNUSED = {
     *("callback_handler", "record_direct_tool_call", "load_tools_from_directory", "agent_id"),
@@ -96,7 +98,8 @@ class CompatAgent(runner.Agent):
                 "says what to use."
             )
         if model is None or isinstance(model, str):
-            model = strands.models.BedrockModel(**({"model_id": model} if model else {}))
+            options_of_model: dict[str, Any] = {"model_id": model} if model else {}
+            model = strands.models.BedrockModel(**options_of_model)
         sequential = isinstance(tool_executor, strands.tools.executors.SequentialToolExecutor)
         super().__init__(
             name or "Strands Agents",
@@ -424,7 +427,7 @@ class CompatGraph(runner.Graph):
             "edges": [(edge.from_node, edge.to_node) for edge in self.edges],
             "entry_points": list(self.entry_points),
         }
-        self.state = theirs.GraphState(task, **by_status, **fields, **shape)  # type: ignore[arg-type]
+        self.state = theirs.GraphState(task, **by_status, **fields, **shape)
         fields["interrupts"] = [question(each) for each in result.interrupts]
         if isinstance(self, runner.Swarm):
             return SwarmResult(**fields, node_history=order)
@@ -447,8 +450,8 @@ class CompatGraph(runner.Graph):
             value,
             node.execution_time,
             STATUS[node.status],
-            usage,  # type: ignore[arg-type]
-            latency,  # type: ignore[arg-type]
+            usage,
+            latency,
             1,
             [question(each) for each in node.interrupts],
         )
@@ -495,8 +498,8 @@ class CompatBuilder(runner.GraphBuilder):
 
     def add_edge(self, source: Any, target: Any, condition: Any = None, **options: Any) -> Any:
         """Join two nodes, given by their ids or by the results of `add_node`."""
-        ends = (getattr(node, "node_id", node) for node in (source, target))
-        return super().add_edge(*ends, condition and with_nodes(condition), **options)
+        source, target = (getattr(node, "node_id", node) for node in (source, target))
+        return super().add_edge(source, target, condition and with_nodes(condition), **options)
 
     def set_session_manager(self, manager: Any) -> CompatBuilder:
         """Let each new graph of the session take the answers of its open run."""
@@ -521,7 +524,7 @@ def with_nodes(condition: Callable[..., object]) -> Callable[..., object]:
             value = getattr(self._state, name)
             if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
                 return value
-            return type(value)(theirs.GraphNode(node, None) for node in value)  # type: ignore[arg-type]
+            return type(value)(theirs.GraphNode(node, None) for node in value)
 
     def view(state: Any) -> object:
         wants_state = "invocation_state" in inspect.signature(condition).parameters

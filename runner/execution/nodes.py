@@ -214,7 +214,8 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     spec = plan.node(visit.address.node_id)
     if spec.kind == KIND:
         if spec.executor is not None:
-            return spec.executor.execute(visit)
+            chosen: Outcome = spec.executor.execute(visit)
+            return chosen
         return execute_graph_event(plan.definition, hooks, visit)
     if visit.claim.record.handed.startswith(SKIPPED):
         return _skipped(spec, visit)

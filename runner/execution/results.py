@@ -21,6 +21,8 @@ from runner.store.interface import RunSnapshot, Store
 
 HARMLESS = frozenset({Status.READY, Status.RUNNING, Status.COMPLETED, Status.CANCELLED})
 
+OTHER_TURN = frozenset({Status.PENDING, Status.SKIPPED, Status.CANCELLED})
+
 AGENT = "agent"
 
 
@@ -128,14 +130,13 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
         record = current
         # The nodes of the graph's own events show only while they wait or when they failed.
         hidden = name.startswith(HIDDEN) and record.status in HARMLESS
-        if record.status is Status.PENDING or hidden or _is_old(snapshot, name, record):
-            continue
         key = (name, record.visit)
-        if record.status is Status.SKIPPED and SWARM in snapshot.nodes:
-            # Another agent's turn: an agent shows its last turn, if it had one.
-            if key not in snapshot.entries:
-                continue
+        if SWARM in snapshot.nodes and record.status in OTHER_TURN and key in snapshot.entries:
+            # Another agent's turn: an agent shows its last one.
             record = replace(record, status=Status.COMPLETED)
+        unused = OTHER_TURN if SWARM in snapshot.nodes else {Status.PENDING}
+        if record.status in unused or hidden or _is_old(snapshot, name, record):
+            continue
         result = node_result(
             record, snapshot.outputs.get(key), snapshot.entries.get(key), waiting.get(name, ())
         )

@@ -70,6 +70,9 @@ def test_a_limit_ends_a_swarm(options, order, reason):
 
     assert (result.status, result.execution_order) == (Status.FAILED, list(order))
     assert reason in str(result.results["@swarm"].result)
+    assert {name: node.output for name, node in result.results.items() if name != "@swarm"} == {
+        name: f"{name} is done" for name in order
+    }
 
 
 def test_callbacks_see_agents_and_may_ask():

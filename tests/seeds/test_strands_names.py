@@ -1,9 +1,11 @@
-"""The second seed's example with its lines untouched, the imports from `strands` too."""
+"""Programs for Strands with their lines untouched: the second seed's example, and three that ask."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+
+import pytest
 
 from tests.integrations.extras import need
 
@@ -66,19 +68,108 @@ import runner
 
 assert isinstance(graph, runner.Graph)
 assert "Weather in Seattle: sunny" in str(result.results["weather_agent"].result)
-print("as written")
 """
 
 
-def test_the_example_runs_with_its_imports():
-    """Two lines ahead of it make the program run on this library; the model is what it has no key for."""
+CLEANING = """
+from strands import Agent, tool
+from strands.hooks import BeforeToolCallEvent, HookProvider, HookRegistry
+from strands.session import FileSessionManager
+from strands.types.tools import ToolContext
+
+removed = []
+
+@tool
+def remove(paths: list[str]) -> bool:
+    "Remove files."
+    removed.extend(paths)
+    return True
+
+class Janitor:
+    @tool(context=True)
+    def remove(self, tool_context: ToolContext, paths: list[str]) -> bool:
+        "Remove files."
+        if tool_context.interrupt("sure", reason={"paths": paths}).lower() != "y":
+            return False
+        removed.extend(paths)
+        return True
+
+class Ask(HookProvider):
+    def register_hooks(self, registry: HookRegistry, **kwargs) -> None:
+        registry.add_callback(BeforeToolCallEvent, self.approve)
+
+    def approve(self, event: BeforeToolCallEvent) -> None:
+        if event.tool_use["name"] != "remove" or event.agent.state.get("trust") == "t":
+            return
+        answer = event.interrupt("sure", reason={"paths": event.tool_use["input"]["paths"]})
+        if answer.lower() not in ["y", "t"]:
+            event.cancel_tool = "not allowed"
+        event.agent.state.set("trust", answer.lower())
+
+def serve(prompt, **options):
+    return Agent(system_prompt="Tidy up.", callback_handler=None, **options)(prompt)
+
+def ask_until_done(call, answer):
+    result = call("tidy up, please")
+    asked = 0
+    while result.stop_reason == "interrupt":
+        asked += 1
+        assert [each.reason for each in result.interrupts] == [{"paths": ["a.txt"]}]
+        result = call([
+            {"interruptResponse": {"interruptId": each.id, "response": answer}}
+            for each in result.interrupts
+        ])
+    return asked, str(result.message)
+"""
+
+CALL = """
+use = {"toolUse": {"name": "remove", "input": {"paths": ["a.txt"]}}}
+replies = [use, lambda messages: str(messages[-1]["content"])]
+script = ScriptedModel(replies * 2)
+"""
+
+SHAPES = {
+    "a callback approves": """
+agent = Agent(tools=[remove], hooks=[Ask()], callback_handler=None)
+assert ask_until_done(agent, "n")[0] == 1 and removed == []
+assert "not allowed" in str(agent.messages)
+""",
+    "a method asks": """
+agent = Agent(tools=[Janitor().remove], callback_handler=None)
+assert ask_until_done(agent, "y")[0] == 1 and removed == ["a.txt"]
+""",
+    "each request makes its agent": """
+def call(prompt):
+    manager = FileSessionManager(session_id="tidy", storage_dir=FOLDER)
+    return serve(prompt, tools=[remove], hooks=[Ask()], session_manager=manager)
+
+assert ask_until_done(call, "t")[0] == 1 and removed == ["a.txt"]
+assert ask_until_done(call, "t")[0] == 0 and removed == ["a.txt"] * 2
+""",
+}
+"""Programs of the shapes that Strands' guide to interrupts has, in other words."""
+
+
+def run(program: str) -> tuple[str, str]:
+    """Run a program on this library by the two lines ahead of it; return what it printed."""
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FIRST + MODEL + EXAMPLE + LAST],
+        [sys.executable, "-W", "ignore", "-c", FIRST + program + "\nprint('ended')"],
         capture_output=True,
         text=True,
         timeout=120,
         env={"AWS_REGION": "us-east-1", "PATH": ""},
         check=False,
     )
+    return ended.stdout.strip(), ended.stderr
 
-    assert (ended.stdout.strip(), ended.stderr) == ("as written", "")
+
+def test_the_example_runs_with_its_imports():
+    """Two lines ahead of it make the program run on this library; the model is what it has no key for."""
+    assert run(MODEL + EXAMPLE + LAST) == ("ended", "")
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_programs_that_ask_run_unchanged(shape, tmp_path):
+    """Approval in a callback, a question of a tool, and a session that other objects go on with."""
+    folder = f"FOLDER = {str(tmp_path)!r}\n"
+    assert run(MODEL + CALL + CLEANING + folder + shape) == ("ended", "")
