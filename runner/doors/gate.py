@@ -23,8 +23,9 @@ from typing import Any
 from uuid import uuid4
 
 from runner.approvals.rules import Principal
-from runner.doors.gated_call import Calls, read_policy, refused, strict_schema, waiting_text
+from runner.doors.gated_call import Calls, read_policy, refused, waiting_text
 from runner.errors import RunnerError, StoreError, needs_extra
+from runner.integrations.framework import strict
 from runner.operations.views import read_run
 from runner.records.codec import JSON, JSONObject
 from runner.settings import Settings
@@ -94,7 +95,7 @@ class Gate:
         self._open: dict[types.RequestId, str] = {}
         self._waits: dict[types.RequestId, asyncio.Task[None]] = {}
         self._driven: dict[str, asyncio.Task[JSONObject]] = {}
-        self._params: dict[str, JSONObject] = {}
+        self._metas: dict[str, JSONObject] = {}
 
     async def run(self, client: Any, server: Any) -> None:
         """Relay between the streams of a client and of a server until the client leaves."""
@@ -107,7 +108,7 @@ class Gate:
                         text = "The line is not a JSON-RPC message."
                         await self._fail(None, types.PARSE_ERROR, text)
                     else:
-                        await self._from_client(item.message)
+                        await self._served(item.message)
         finally:
             for task in (*self._waits.values(), *self._driven.values()):
                 task.cancel()
@@ -120,6 +121,13 @@ class Gate:
             answers.cancel()
 
     # From the client
+
+    async def _served(self, message: Any) -> None:
+        try:
+            await self._from_client(message)
+        except (AttributeError, TypeError, ValueError) as error:
+            text = f"The parameters can't be read: {error}"
+            await self._fail(getattr(message, "id", None), types.INVALID_PARAMS, text)
 
     async def _from_client(self, message: Any) -> None:
         method, params = getattr(message, "method", ""), getattr(message, "params", None) or {}
@@ -170,7 +178,7 @@ class Gate:
         )
         is_told = False
         try:
-            self._params[run_id] = params
+            self._metas[run_id] = meta
             outcome = self._drive(run_id)
             if TASKS in ((meta.get(CAPABILITIES) or {}).get("extensions") or {}):
                 head = await self._in_thread(self._task_head, run_id)
@@ -186,10 +194,9 @@ class Gate:
                 return
             await self._tell(message.id, outcome.result())
             is_told = True
-            await self._in_thread(self._calls.tell, run_id)
         finally:
             self._calls.detach(run_id, told=is_told)
-            self._let_go(run_id)
+            await self._let_go(run_id, told=is_told)
 
     async def _judged(self, name: str, args: JSON) -> tuple[bool, JSON]:
         if not self._calls.has_rules(name):
@@ -200,12 +207,14 @@ class Gate:
         )
         return judged
 
-    def _let_go(self, run_id: str) -> None:
-        """Keep nothing of a call that has ended."""
+    async def _let_go(self, run_id: str, *, told: bool) -> None:
+        """Keep nothing of a call that has ended, but that its client was told."""
         if (task := self._driven.get(run_id)) and task.done():
-            self._calls.forget(run_id)
             self._driven.pop(run_id)
-            self._params.pop(run_id, None)
+            self._metas.pop(run_id, None)
+            if told:
+                with suppress(StoreError):
+                    await self._in_thread(self._calls.tell, run_id)
 
     def _drive(self, run_id: str) -> asyncio.Task[JSONObject]:
         """Return the task that makes the call when it is approved, whether or not a client waits."""
@@ -256,9 +265,7 @@ class Gate:
         else:
             reply |= {"status": "completed", "result": _result(outcome)}
         await self._reply(message.id, {"resultType": "complete", **reply})
-        if task.done():
-            await self._in_thread(self._calls.tell, run_id)
-            self._let_go(run_id)
+        await self._let_go(run_id, told=True)
 
     def _task_head(self, run_id: str) -> JSONObject:
         view = read_run(self._calls.client.engine.store, run_id)
@@ -275,12 +282,9 @@ class Gate:
 
     def make(self, name: str, args: JSON, run_id: str) -> JSONObject:
         """Make a call in the server's session, and return its outcome."""
-        params = {**self._meta_of(run_id), "name": name, "arguments": args}
+        # Nothing else of the client's request is passed on: nobody has approved it.
+        params = {"_meta": self._metas.get(run_id, self._meta), "name": name, "arguments": args}
         return self._wait_for(self._made(params), self._timeout)
-
-    def _meta_of(self, run_id: str) -> JSONObject:
-        params = self._params.get(run_id) or {"_meta": self._meta}
-        return {key: params[key] for key in params if key not in {"name", "arguments"}}
 
     async def _made(self, params: JSONObject) -> JSONObject:
         answer = await self._request("tools/call", params)
@@ -324,7 +328,7 @@ class Gate:
             raise NoAnswer(f"The server has no tool {name!r:.80}.")
         hints = self._tools[name].get("annotations") or {}
         may_repeat = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
-        return strict_schema(self._tools[name].get("inputSchema")), may_repeat
+        return strict(self._tools[name].get("inputSchema") or {"type": "object"}), may_repeat
 
     async def _request(self, method: str, params: JSONObject) -> JSONObject:
         """Send a request of the gate's own, and return its `result` or `error`."""

@@ -31,6 +31,7 @@ from runner.errors import (
     InterruptExpired,
     InterruptWithdrawn,
     RunnerError,
+    UsageError,
     needs_extra,
 )
 from runner.integrations.framework import (
@@ -38,7 +39,6 @@ from runner.integrations.framework import (
     FrameworkCall,
     Questions,
     packed,
-    strict,
     whole_call,
 )
 from runner.operations.exports import all_events
@@ -47,7 +47,7 @@ from runner.records.checkpoints import Saved
 from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit
 from runner.records.interrupts import Interrupt
-from runner.records.outcomes import Interrupted, Outcome, Succeeded
+from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
 from runner.records.validation import violation
 from runner.settings import Settings
@@ -104,8 +104,12 @@ class GateNode:
         questions = Questions(self.kind, visit.address, visit.answers, past["questions"])
         try:
             outcome = self._outcome(visit, questions, begun=past["begun"])
-        except (InterruptExpired, InterruptWithdrawn) as error:
+        except (InterruptExpired, InterruptWithdrawn, UsageError) as error:
             outcome = refused(f"The call was not made: {error}")
+        except RunnerError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a policy raises anything
+            return Failed.of(error)
         if isinstance(outcome, Interrupt):
             return Interrupted([outcome], self._saved(questions))
         return Succeeded(*packed(outcome))
@@ -118,7 +122,9 @@ class GateNode:
         try:
             schema, may_repeat = caller.tool(tool)
         except RunnerError as error:
-            return refused(f"{error} The call was not made{' again' if begun else ''}.")
+            if not begun:
+                return refused(f"{error} The call was not made.")
+            may_repeat = False
         if begun and not may_repeat:
             return refused(
                 f"The call of {tool} was approved and begun, and then the gate stopped. It may or may not "
@@ -236,6 +242,7 @@ class Calls:
 
     def tell(self, run_id: str) -> None:
         """Record that the client has got the outcome of a call: no process tells it again."""
+        self._node.callers.pop(run_id, None)
         self.client.engine.store.do(EmitEvent(run_id, "progress", NODE, 1, TOLD))
 
     def detach(self, run_id: str, *, told: bool) -> None:
@@ -251,10 +258,6 @@ class Calls:
             return False
         self._node.callers[run_id] = caller
         return snapshot.record.graph_id == GRAPH
-
-    def forget(self, run_id: str) -> None:
-        """Make no call for a run any more."""
-        self._node.callers.pop(run_id, None)
 
     def outcome(self, run_id: str) -> JSONObject | None:
         """Make the call if it is approved now; return its outcome, None as long as it has none."""
@@ -277,12 +280,9 @@ class Calls:
         error = result.results[NODE].error if NODE in result.results else None
         reason = error.summary if error else result.reason
         return refused(
-            f"Run {run_id} of the call is {result.status}: {reason or 'see its page'}."
+            f"Run {run_id} of the call is {result.status}: {reason or 'see its page'}. If the call was "
+            "approved, look at its effect before you do anything else."
         )
-
-    def questions(self, run_id: str) -> list[Interrupt]:
-        """List the open questions of a call."""
-        return list(self.client.interrupts(run=run_id))
 
 
 def waiting_text(calls: Calls, run_id: str) -> str:
@@ -292,16 +292,13 @@ def waiting_text(calls: Calls, run_id: str) -> str:
         f"It waits for approval: {question.id} {page(f'/q/{question.id}')}".strip()
         for question in calls.client.interrupts(run=run_id)
     ]
-    return (
-        f"The call was not made. {' '.join(lines) or f'Its run {run_id} has not ended yet.'} Make the same "
-        "call again, with exactly the same arguments, to wait for the decision and to get the outcome: "
-        "people are not asked twice."
+    state = (
+        f"The call was not made. {' '.join(lines)}" if lines else "The call has not ended yet."
     )
-
-
-def strict_schema(schema: JSON) -> JSON:
-    """Return the schema of a server's tool in the form that the gate checks and hashes."""
-    return strict(schema or {"type": "object"})
+    return (
+        f"{state} Make the same call again, with exactly the same arguments, to wait for the decision and to "
+        "get the outcome: people are not asked twice."
+    )
 
 
 # Policies: a Python file, or YAML.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import random
 import socket
 import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -21,9 +23,13 @@ from tests.waiting import wait_until
 
 need("mcp", "mcp")
 
-from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - with the extra
+from mcp import Client as McpClient  # noqa: E402 - with the extra
+from mcp import StdioServerParameters  # noqa: E402 - likewise
+
+from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
 from runner.doors.gated_call import read_policy  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid, serving  # noqa: E402 - likewise
+from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
 
 @pytest.fixture
@@ -258,6 +264,50 @@ def test_a_gate_serves_over_http_and_a_server_may_be_there(tmp_path, redis_url, 
             vote(people)
             assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
     assert paid(tmp_path) == ["pay bob 1 none", "pay bob 500 none"]
+
+
+SHOP = """
+from mcp.server import MCPServer
+
+server = MCPServer("shop")
+
+
+@server.tool()
+def pay(to: str, amount: int) -> str:
+    return f"pay: {amount} to {to}"
+
+
+server.run()
+"""
+
+
+def test_a_client_with_tasks_gets_a_task(tmp_path, redis_url, people):
+    """Its result is the outcome, also if the gate was started again meanwhile."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    program, *arguments = command(tmp_path, command=[sys.executable, str(tmp_path / "shop.py")])
+    environment = {
+        **os.environ,
+        "RUNNER_REDIS_URL": redis_url,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    server = StdioServerParameters(command=program, args=arguments, env=environment)
+
+    async def begin():
+        async with McpClient(server, extensions=[Tasks()]) as client:
+            task = await client.session.call_tool("pay", BIG, allow_claimed=True)
+            state = await task_call(client, "tasks/get", task.task_id)
+            assert state["status"] == "working"
+            assert question(people).id in state["statusMessage"]
+            return task.task_id
+
+    async def end(task_id):
+        async with McpClient(server, extensions=[Tasks()]) as client:
+            return await task_that(client, task_id, "completed")
+
+    task_id = asyncio.run(begin())
+    vote(people)
+    task = asyncio.run(end(task_id))
+    assert task["result"]["content"][0]["text"] == "pay: 500 to bob"
 
 
 def listens(port):
