@@ -667,7 +667,13 @@ class Engine:
         visit = self._visit(plan, claim, lease)
         self._quarantine.release(claim.token)
         try:
-            failure = Failed.of(lease.timed_out())
+            error = lease.timed_out()
+            log.warning(
+                "node.timeout: run %s: %s Its code still runs: end the worker if it never returns.",
+                claim.token.run_id,
+                error,
+            )
+            failure = Failed.of(error)
             end.set_result(self._fail(plan, visit, failure, round((lease.timeout or 0) * 1000)))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)

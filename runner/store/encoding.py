@@ -28,6 +28,8 @@ from runner.definition.model import (
     NodeTopology,
     OutEdge,
     Topology,
+    index_of,
+    map_of,
 )
 from runner.errors import CorruptDocument, DamagedRun
 from runner.limits.concurrency import Admission
@@ -169,7 +171,16 @@ LARGE = 65_536
 """The most bytes of a value stored in place; larger ones are stored apart, see redis/large_values.py."""
 
 CHUNK = 500
-"""The most map items written in one request, so that a long list doesn't block other clients."""
+"""Items of a map that one field has if its list is longer than that."""
+
+WRITTEN = 1_000_000
+"""Bytes of a map's items written in one request, so that a long list doesn't block other clients."""
+
+
+def chunk_of(node: str, visit: int) -> tuple[str, int]:
+    """Return the field that has an item of a long list with others, and the item's place among them."""
+    number, place = divmod(index_of(node) or 0, CHUNK)
+    return f"{map_of(node)}.{visit}.#{number}", place
 
 
 def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:

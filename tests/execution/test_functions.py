@@ -754,8 +754,11 @@ def test_a_node_that_runs_too_long_fails():
 
 
 @pytest.mark.parametrize("writes", [False, True])
-def test_code_that_does_not_listen_is_given_up(writes):
-    """A node past its timeout is failed although its code goes on; late writes and results are refused."""
+def test_code_that_does_not_listen_is_given_up(writes, caplog):
+    """A node past its timeout is failed although its code goes on; late writes and results are refused.
+
+    The log says so at once: the task's own error comes when the code returns, which may be never.
+    """
     late = threading.Event()
 
     def deaf(ctx):
@@ -766,10 +769,11 @@ def test_code_that_does_not_listen_is_given_up(writes):
     with ThreadPoolExecutor() as pool:
         delivery = pool.submit(bench.engine.deliver, bench.run_id, "a", 1, 1)
         wait_until(lambda: bench.result().status is Status.FAILED, "it is given up")
-        status = bench.result().results["a"].status
+        status, logged = bench.result().results["a"].status, caplog.text
         late.set()
 
     assert status is Status.FAILED
+    assert f"node.timeout: run {bench.run_id}: node 'a' execution timed out" in logged
     assert (delivery.result().word, delivery.result().error.type) == (
         "settled",
         "runner.errors:NodeTimedOut",

@@ -48,7 +48,8 @@ r:<run>:s (stream)
 r:<run>:c (list)
     child runs, oldest first. Stays with its run.
 r:<run>:f (hash)
-    <map>.<visit>.<index> -> item of a map (JSON). Stays with its run.
+    <map>.<visit>.<index> -> item of a map (JSON); for more than 500, <map>.<visit>.#<n> -> the n-th 500
+    items, a line each. Stays with its run.
 r:<run>:b (hash)
     digest -> length of a large value of the run or of a run inside it, and the value (JSON, by zlib). Stays
     with its run.

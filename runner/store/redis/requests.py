@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,6 +30,7 @@ from runner.store.encoding import (
     CHUNK,
     FUNCTION_ENTRY,
     LARGE,
+    WRITTEN,
     doorbells_of,
     dump,
     event_data,
@@ -158,10 +159,13 @@ class Requests:
         return reply
 
     def _plan(self, request: Request[Reply]) -> Reply:
-        makes_room = isinstance(request, RetryVisit | CancelRun)
         fields, commands = _reads(request)
         return self._transactions.run(
-            request.verb, request.plan, fields, commands, makes_room=makes_room
+            request.verb,
+            request.plan,
+            fields,
+            commands,
+            makes_room=isinstance(request, RetryVisit | CancelRun),
         )
 
     # One visit on a worker
@@ -353,18 +357,22 @@ class Requests:
         # needs no more of them; the last one begins the map.
         token = request.token
         rows = self._encode(token, *map(dump, request.items or ()))
-        size = sum(map(len, rows))
-        for start in range(0, len(rows) - CHUNK, CHUNK):
-            put = functools.partial(
-                self._put_chunk, token, rows[start : start + CHUNK], start, size
-            )
+        size, texts, mark, step = sum(map(len, rows)), rows, "", CHUNK
+        if len(rows) > CHUNK:
+            mark = "#"
+            texts = [b"\n".join(rows[at : at + CHUNK]) for at in range(0, len(rows), CHUNK)]
+            step = max(1, WRITTEN // max(map(len, texts)))
+        name = f"{token.node}.{token.visit}.{mark}"
+        fields = [(f"{name}{number}", text) for number, text in enumerate(texts)]
+        while len(fields) > step:
+            put = functools.partial(self._put_rows, token, dict(fields[:step]), size)
             if self._transactions.run("expand", put, _of_visit(token)).word != "more":
                 break
-        last = (len(rows) - 1) // CHUNK * CHUNK if rows else 0
+            del fields[:step]
         stored_request = replace(request, items=rows) if rows else request
 
         def plan(transaction: Transaction) -> Reply:
-            self._put_chunk(token, rows[last:], last, size, transaction)
+            self._put_rows(token, dict(fields[:step]), size, transaction)
             reply = stored_request.plan(transaction)
             if reply.word == "expanded":
                 transaction.bound_size(token.run_id)
@@ -375,19 +383,14 @@ class Requests:
             "expand", plan, _of_visit(token, f"m:{token.node}", *begun)
         )
 
-    def _put_chunk(
-        self,
-        token: Token,
-        rows: Sequence[bytes],
-        start: int,
-        size: int,
-        transaction: Transaction,
+    def _put_rows(
+        self, token: Token, fields: Mapping[str, bytes], size: int, transaction: Transaction
     ) -> Reply:
         """Write some items of a map unless it has begun, its run stops, or another worker owns it."""
         run = owned(transaction, token)
         if run is None or run.record.stopping or run.map(token.node).visit == token.visit:
             return Reply("unwanted")
-        run.put_rows(token.node, token.visit, start, rows)
+        run.put_rows(fields)
         run.check_size(size, self._settings.most())
         return Reply("more")
 

@@ -471,7 +471,8 @@ class DelegationContract:
         for _ in range(2):
             bells += worker.sweep()
         assert bells == [f"m[{index}].1.1" for index in range(1201)]
-        assert worker.claim(run_id, "m[1200]").task == 1200
+        for index in (0, 499, 500, 1200):
+            assert worker.claim(run_id, f"m[{index}]").task == index
         assert self._map(worker, run_id) == MapRecord(1, 1201, 1201, active=1201)
 
     @pytest.mark.full

@@ -377,15 +377,16 @@ class LimitContract:
 
         assert worker.limited(same, "a").delay_ms == 5_000
 
+    @pytest.mark.parametrize("more", [0, 600])
     def test_the_items_of_a_map_are_counted_by_their_own_values(
-        self, worker: ManualWorker
+        self, worker: ManualWorker, more: int
     ) -> None:
         """An item waits for those that have its value, and not for the others of its map."""
         limit = Limit("item", concurrency=1, by="input:id")
         run_id, token = worker.begin(
             shape("m", maps={"m": MapSpec("function")}, limits={"m": [limit]}), node="m"
         )
-        items: list[JSON] = [{"id": "x"}, {"id": "x"}, {"id": "y"}]
+        items: list[JSON] = [{"id": "x"}, {"id": "x"}, {"id": "y"}, *[{"id": "z"}] * more]
         assert worker.store.do(ExpandMap(token, items)).word == "expanded"
         worker.claim(run_id, "m[0]")
         worker.claim(run_id, "m[2]")

@@ -125,6 +125,7 @@ class FastPath:
         self._likely: dict[str, KnownGraph] = {}
         # Fields of completed nodes, by connection, run, its last retry or migration, and name.
         self._completed: dict[tuple[object, str, bytes, str], bytes | None] = {}
+        self._chunk = functools.lru_cache(4)(connection.call)
         self._doorbell = doorbell_template.constants({})
         self._read_doorbell_at = 0.0
 
@@ -246,7 +247,7 @@ class FastPath:
         token = Token(run_id, node, record.visit, record.fence, claim_read)
         try:
             value_texts = [
-                item or own_task or task,
+                item or own_task or (self._listed(token) if "[" in node else task),
                 state,
                 report,
                 *(output for _, _, output in inputs),
@@ -372,6 +373,12 @@ class FastPath:
         values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)
         return values
 
+    def _listed(self, token: Token) -> bytes:
+        """Return an item of a long list."""
+        name, place = encoding.chunk_of(token.node, token.visit)
+        text: bytes = self._chunk("HGET", self._keys.run(token.run_id, ":f"), name)
+        return text.split(b"\n")[place]
+
     # Settles
 
     def settle(
@@ -455,8 +462,10 @@ class FastPath:
         extras = (item, None, None, None, None)
         try:
             return self._claimed(node, claim_read, values, run_values, extras, rung_by=task)
-        except UnreadableClaim:
-            return None  # the node is held at its next claim
+        except (StoreError, UnreadableClaim):
+            return (
+                None  # the claim's lease runs out; an unreadable node is held at its next claim
+            )
 
     def repeat_claim(self, token: Token, nonce: str) -> Claim | None:
         """Return the claim that a settle with this nonce has made, if any."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from runner.records.interrupts import Interrupt, InterruptStatus, as_asked
 from runner.records.migration import Migration, Renamed
 from runner.store.encoding import (
+    CHUNK,
     FUNCTION_ENTRY,
     compressed_question,
     dump,
@@ -94,7 +95,10 @@ def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[
         f"{key}:f",
         [
             (f"{source}.{node.visit}.{index}", f"{target}.{node.visit}.{index}")
-            for index in range(total)
+            for index in (
+                *range(total),
+                *(f"#{number}" for number in range(total // CHUNK + 1)),
+            )
         ],
     )
     names = [

@@ -262,12 +262,13 @@ class RunInTransaction:
 
     def item(self, node: str, visit: int) -> bytes | None:
         """Return the item of a map that a visit works on; None for other nodes."""
+        if not map_of(node):
+            return None
+        key, (chunk, place) = f"{self.key}:f", encoding.chunk_of(node, visit)
         name = f"{map_of(node)}.{visit}.{index_of(node)}"
-        return (
-            self.write_set.read_unvalidated(f"{self.key}:f", name, CONSTANT)
-            if map_of(node)
-            else None
-        )
+        item = self.write_set.read_unvalidated(key, name, CONSTANT)
+        items = self.write_set.read_unvalidated(key, chunk, CONSTANT)
+        return item or (items.split(b"\n")[place] if items else None)
 
     # Limits change with every claim of any run. A time under a rate is reserved before it is used in a plan;
     # a slot is guessed, and if the guess is wrong, the commit replies with the real position.
@@ -430,11 +431,9 @@ class RunInTransaction:
         if self._read_map(node).visit != visit:
             self.write_set.add_size(self.record.root, sum(map(len, items)))
 
-    def put_rows(self, node: str, visit: int, start: int, rows: Sequence[bytes]) -> None:
-        pairs: list[str | bytes] = []
-        for index, row in enumerate(rows, start):
-            pairs += (f"{node}.{visit}.{index}", row)
-        if pairs:
+    def put_rows(self, fields: Mapping[str, bytes]) -> None:
+        if fields:
+            pairs: Iterator[str | bytes] = itertools.chain.from_iterable(fields.items())
             self.write_set.command("HSET", f"{self.key}:f", *pairs)
 
     def check_size(self, growth: int, most: int) -> None:
