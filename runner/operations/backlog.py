@@ -102,14 +102,8 @@ def _rate(shared: Shared, graph: str) -> float | None:
     samples = shared.history.read("hour", graph, newest=2)
     if len(samples) < 2:
         return None
-    ends, times = zip(
-        *(
-            (sample.get("completed", 0) + sample.get("failed", 0), sample["at"])
-            for sample in samples
-        ),
-        strict=True,
-    )
-    return max(0.0, ends[1] - ends[0]) * 1000 / max(1, times[1] - times[0])
+    ends = [sample.get("completed", 0) + sample.get("failed", 0) for sample in samples]
+    return max(0.0, ends[1] - ends[0]) * 1000 / max(1, samples[1]["at"] - samples[0]["at"])
 
 
 def with_waits(shared: Shared, run: RunView) -> RunView:

@@ -26,7 +26,10 @@ SERIES = {
     "Questions decided": ("decided", ""),
     "Time to decide": ("deciding", "decided"),
 }
-"""The figure of each chart; of a mean duration its sum in seconds, and its count."""
+"""The figure of each chart; of a mean duration its sum in seconds, and its count.
+
+Decisions are counted for all graphs together.
+"""
 
 
 @immutable
@@ -60,12 +63,13 @@ def charts_of(services: Services, span: str, graph: str = "") -> Charts:
         if later["at"] - earlier["at"] < 2000 * seconds
     ]
     begin = services.workers.now() - 1000 * seconds * intervals
-    values = {title: [_value(title, *step) for step in steps] for title in SERIES}
+    titles = [title for title, names in SERIES.items() if not graph or "decided" not in names]
+    values = {title: [_value(title, *step) for step in steps] for title in titles}
     ends = [(earlier["at"] - begin, later["at"] - begin) for earlier, later in steps]
     scale = WIDTH / (1000 * seconds * intervals)
-    charts = [_chart(title, values[title], ends, scale) for title in SERIES]
+    charts = [_chart(title, values[title], ends, scale) for title in titles]
     rows = [
-        (int(later["at"]), tuple(_text(title, values[title][number]) for title in SERIES))
+        (int(later["at"]), tuple(_text(title, values[title][number]) for title in titles))
         for number, (_, later) in enumerate(steps)
     ]
     return Charts(span, tuple(charts), tuple(reversed(rows)))

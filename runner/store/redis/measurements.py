@@ -41,7 +41,7 @@ KEPT = 30 * 86_400
 HELP = {
     NODE: "How long nodes ran, by graph, node and outcome; the items of a map as the map.",
     QUEUE_WAIT: "How long ready nodes waited for a worker, by graph; at most ten a second are measured.",
-    ANSWER: "How long questions were open before they were answered, by graph.",
+    ANSWER: "How long questions were open before they were answered.",
     FORGOTTEN: "Keys of limits with a rate that were forgotten: a limit had more than 100,000.",
     SPENT: "What agents with a budget or a price have spent, by graph and counter.",
     STARTED: "Runs that were started, by graph; counted once a minute.",

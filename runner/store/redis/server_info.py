@@ -332,18 +332,18 @@ def _ready(
             )
             oldest[queue] = max(oldest.get(queue, 0.0), (now - rung) / 1000)
     graphs = {outermost(graph) for one in partitions for graph in one.graphs}
-    queues = graphs_by_queue(partitions[0].redis, namespace, workers)
+    broker = partitions[0].redis
     counts = dict.fromkeys(sorted(graphs), 0)
-    for queued in queued_nodes(partitions[0].redis, namespace, queues):
-        for graph, nodes in queued.graphs.items():
-            counts[graph] = counts.get(graph, 0) + nodes
+    for queued in queued_nodes(broker, namespace, graphs_by_queue(broker, namespace, workers)):
+        for graph, number in queued.graphs.items():
+            counts[graph] = counts.get(graph, 0) + number
         if queued.since:
             oldest[queued.queue] = (now - queued.since) / 1000
-    for graph, nodes in counts.items():
+    for graph, number in counts.items():
         yield Metric(
             "runner_ready_nodes",
             "Nodes that wait for a worker on a queue of the store's server.",
-            nodes,
+            number,
             {"graph": graph},
         )
     for queue, seconds in sorted(oldest.items(), key=lambda pair: -pair[1])[:QUEUES]:

@@ -549,9 +549,7 @@ class RunInTransaction:
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         text = encoding.decision(answer)
         seconds = max(0, now - question.asked_at) / 1000
-        self.write_set.measure(
-            measurements.increments(ANSWER, seconds, graph=self.record.graph_id)
-        )
+        self.write_set.measure(measurements.increments(ANSWER, seconds))
         if question.expires_in is not None:
             self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
         decision_text = f"answered {now} {nonce} ".encode() + text
