@@ -52,7 +52,7 @@ UNUSED = {
     *("callback_handler", "record_direct_tool_call", "load_tools_from_directory", "agent_id"),
     *("trace_attributes", "baggage_attributes", "retry_strategy", "concurrent_invocation_mode"),
 }
-"""Options of Strands' Agent without an effect here; from-strands.md says what takes their place."""
+"""Options of Strands' Agent without an effect; docs/how-to/from-strands.md says what to use."""
 
 
 class AgentInitializedEvent(hooks.AgentEvent):
@@ -94,8 +94,8 @@ class CompatAgent(runner.Agent):
         unknown = {option for option, value in options.items() if value} - UNUSED
         if unknown:
             raise DefinitionError(
-                f"options {sorted(unknown)} of Strands' Agent have no counterpart; from-strands.md "
-                "says what to use."
+                f"options {sorted(unknown)} of Strands' Agent have no counterpart here: "
+                "docs/how-to/from-strands.md says what to use."
             )
         if model is None or isinstance(model, str):
             options_of_model: dict[str, Any] = {"model_id": model} if model else {}
