@@ -114,20 +114,19 @@ def list_interrupts(
             limit,
             cursor,
         )
-        questions = read_questions(context.store, page)
-        following = page.next
+        questions, following = read_questions(context.store, page), page.next
     elif context.user:
         voter = looked_up(
             Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
         )
-        questions = own = read_pages(
+        own = read_pages(
             lambda number, after: own_questions(
                 context.client.engine, voter, part, query, number, cursor=after or ""
             ),
             limit,
             cursor,
         )
-        following = own.next
+        questions, following = list(own), own.next
     else:
         raise click.UsageError(f"--{part} needs a login name, and this process has none.")
     output.present(
