@@ -19,8 +19,8 @@ need("mcp", "mcp")
 COMMAND = {"command": "git push --force"}
 CLAUDE = {
     "session_id": "abc123",
-    "transcript_path": "/home/ana/.claude/projects/shop/abc123.jsonl",
-    "cwd": "/home/ana/shop",
+    "transcript_path": "/srv/agent/projects/shop/abc123.jsonl",
+    "cwd": "/srv/shop",
     "permission_mode": "default",
     "tool_name": "Bash",
     "tool_input": {**COMMAND, "description": "Publish the branch"},
@@ -29,7 +29,7 @@ CODEX = {
     "session_id": "0199a213-81c0-7800-8aa1-bbab2a035a53",
     "turn_id": "turn-1",
     "transcript_path": None,
-    "cwd": "/home/ana/shop",
+    "cwd": "/srv/shop",
     "model": "gpt-5.5-codex",
     "permission_mode": "default",
     "tool_name": "Bash",
@@ -140,7 +140,7 @@ def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url)
 def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
     """One takes the approval; the other one asks again."""
     people = Client(redis_url)
-    hooks = [start(EVENTS["claude-pre"], wait=15) for _ in range(2)]
+    hooks = [start(EVENTS["claude-pre"], wait=60) for _ in range(2)]
     first = vote(people, "approve")
     wait_until(
         lambda: any(each.id != first.id for each in people.interrupts()), "the other one asks"
