@@ -135,7 +135,7 @@ class Gate:
             if method == "notifications/cancelled" and params.get("requestId") in self._waits:
                 self._waits[params["requestId"]].cancel()
                 return
-            self._open.pop(params.get("requestId"), None)
+            self._open.pop(params.get("requestId", ""), None)
             with suppress(NoAnswer):
                 await self._send(message)
             return
@@ -278,13 +278,15 @@ class Gate:
 
     def tool(self, name: str) -> tuple[JSON, bool]:
         """Return the schema of a tool as the server lists it now, and whether a call may be repeated."""
-        return self._wait_for(self._listed(name, fresh=True), LIST_WITHIN)
+        schema, may_repeat = self._wait_for(self._listed(name, fresh=True), LIST_WITHIN)
+        return schema, may_repeat
 
     def make(self, name: str, args: JSON, run_id: str) -> JSONObject:
         """Make a call in the server's session, and return its outcome."""
         # Nothing else of the client's request is passed on: nobody has approved it.
         params = {"_meta": self._metas.get(run_id, self._meta), "name": name, "arguments": args}
-        return self._wait_for(self._made(params), self._timeout)
+        outcome: JSONObject = self._wait_for(self._made(params), self._timeout)
+        return outcome
 
     async def _made(self, params: JSONObject) -> JSONObject:
         answer = await self._request("tools/call", params)
@@ -309,7 +311,8 @@ class Gate:
     async def _listed(self, name: str, *, fresh: bool) -> tuple[JSON, bool]:
         """Return the schema and the repeatability of a tool."""
         if fresh or self._tools is None or name not in self._tools:
-            tools, cursor = {}, None
+            tools: dict[str, JSONObject] = {}
+            cursor = None
             while True:
                 params = {"_meta": self._meta} if self._meta else {}
                 answer = await self._request(
@@ -338,9 +341,10 @@ class Gate:
             await self._send(
                 types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
             )
-            return await answer
+            outcome: JSONObject = await answer
         finally:
             self._own.pop(request_id, None)
+        return outcome
 
     async def _forward(self, message: types.JSONRPCRequest) -> None:
         self._open[message.id] = message.method
@@ -445,7 +449,10 @@ def _text(text: str) -> JSONObject:
 
 
 def _result(outcome: JSONObject) -> JSONObject:
-    return outcome["result"] if "result" in outcome else _text(outcome["refused"])
+    if "refused" in outcome:
+        return _text(outcome["refused"])
+    result: JSONObject = outcome["result"]
+    return result
 
 
 def upstream(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:

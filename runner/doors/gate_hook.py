@@ -45,9 +45,9 @@ class HookCall:
             )
         # Codex can't change a call, and asks its user even about a call that PreToolUse allows.
         self.is_codex = "turn_id" in event
-        self.decisions = (
-            ("approve", "reject") if self.is_codex else ("approve", "edit", "reject")
-        )
+        self.decisions: tuple[str, ...] = ("approve", "reject")
+        if not self.is_codex:
+            self.decisions = ("approve", "edit", "reject")
         self.is_taken = False
 
     def tool(self, name: str) -> tuple[JSON, bool]:

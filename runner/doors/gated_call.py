@@ -124,7 +124,7 @@ class GateNode:
         except RunnerError as error:
             if not begun:
                 return refused(f"{error} The call was not made.")
-            may_repeat = False
+            schema, may_repeat = None, False
         if begun and not may_repeat:
             return refused(
                 f"The call of {tool} was approved and begun, and then the gate stopped. It may or may not "
@@ -221,12 +221,11 @@ class Calls:
                         tags={"tool": tool[:100], "place": self._place[:100]},
                     )
                     if not self._is_over(run.id):
-                        break
+                        self._taken.add((key, number))
+                        self._attached[run.id] = key, number
+                        self._node.callers[run.id] = caller
+                        return run.id
                 number += 1
-            self._taken.add((key, number))
-            self._attached[run.id] = key, number
-            self._node.callers[run.id] = caller
-        return run.id
 
     def _is_over(self, run_id: str) -> bool:
         store = self.client.engine.store
@@ -278,7 +277,7 @@ class Calls:
             output: JSONObject = result.results[NODE].output
             return output
         error = result.results[NODE].error if NODE in result.results else None
-        reason = error.summary if error else result.reason
+        reason = error.message if error else result.reason
         return refused(
             f"Run {run_id} of the call is {result.status}: {reason or 'see its page'}. If the call was "
             "approved, look at its effect before you do anything else."
@@ -326,7 +325,7 @@ def read_policy(path: str) -> Gates:
 
 def _yaml_policy(path: str) -> Policy:
     with needs_extra("gate", "policies in YAML"):
-        import yaml  # noqa: PLC0415 - a policy in Python doesn't need it
+        import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - a policy in Python doesn't need it
 
     text = Path(path).read_text(encoding="utf-8")
     entries = [_Entry(**entry) for entry in yaml.safe_load(text)["calls"]]
