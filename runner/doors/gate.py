@@ -116,7 +116,7 @@ class Gate:
                 await asyncio.wait([*self._own.values()], timeout=LEAVE_WITHIN)
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await self._lost(types.CONNECTION_CLOSED, "The client has left.")
-            # What is known of a begun call is recorded before this process ends.
+            # The outcome of a begun call is recorded before this process ends.
             await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
             answers.cancel()
 
@@ -135,7 +135,7 @@ class Gate:
             if method == "notifications/cancelled" and params.get("requestId") in self._waits:
                 self._waits[params["requestId"]].cancel()
                 return
-            self._open.pop(params.get("requestId"), None)
+            self._open.pop(params.get("requestId", ""), None)
             with suppress(NoAnswer):
                 await self._send(message)
             return
@@ -274,17 +274,19 @@ class Gate:
         head = {"taskId": run_id, "createdAt": created, "lastUpdatedAt": changed}
         return {**head, "ttlMs": None, "pollIntervalMs": TASK_POLL}
 
-    # Calls that were approved: see `Caller`
+    # Calls that were approved: see `CallMaker`
 
     def tool(self, name: str) -> tuple[JSON, bool]:
         """Return the schema of a tool as the server lists it now, and whether a call may be repeated."""
-        return self._wait_for(self._listed(name, fresh=True), LIST_WITHIN)
+        found: tuple[JSON, bool] = self._wait_for(self._listed(name, fresh=True), LIST_WITHIN)
+        return found
 
     def make(self, name: str, args: JSON, run_id: str) -> JSONObject:
         """Make a call in the server's session, and return its outcome."""
         # Nothing else of the client's request is passed on: nobody has approved it.
         params = {"_meta": self._metas.get(run_id, self._meta), "name": name, "arguments": args}
-        return self._wait_for(self._made(params), self._timeout)
+        made: JSONObject = self._wait_for(self._made(params), self._timeout)
+        return made
 
     async def _made(self, params: JSONObject) -> JSONObject:
         answer = await self._request("tools/call", params)
@@ -309,7 +311,8 @@ class Gate:
     async def _listed(self, name: str, *, fresh: bool) -> tuple[JSON, bool]:
         """Return the schema and the repeatability of a tool."""
         if fresh or self._tools is None or name not in self._tools:
-            tools, cursor = {}, None
+            tools: dict[str, JSONObject] = {}
+            cursor = None
             while True:
                 params = {"_meta": self._meta} if self._meta else {}
                 answer = await self._request(
@@ -338,7 +341,8 @@ class Gate:
             await self._send(
                 types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
             )
-            return await answer
+            outcome: JSONObject = await answer
+            return outcome
         finally:
             self._own.pop(request_id, None)
 
@@ -457,7 +461,7 @@ def upstream(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
     return stdio_client(StdioServerParameters(command=command, args=args, env=env))
 
 
-class Sessions:
+class GateSessions:
     """The gate over HTTP, as an ASGI application: each session of a client has one of the server."""
 
     def __init__(
@@ -515,7 +519,7 @@ async def serve(options: Mapping[str, Any]) -> None:
     calls = Calls(Settings(), read_policy(options["policy"]), place)
     if options["port"]:
         async with anyio.create_task_group() as tasks:
-            app = Sessions(calls, options, tasks)
+            app = GateSessions(calls, options, tasks)
             config = uvicorn.Config(
                 app, port=options["port"], lifespan="off", log_level="warning"
             )
