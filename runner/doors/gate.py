@@ -75,7 +75,7 @@ class NoAnswer(RunnerError):
     """The server has ended, has not answered in time, or its answer can't be read."""
 
 
-class Gate:
+class McpGate:
     """One client's session with the server, through the policy."""
 
     decisions = ("approve", "edit", "reject")
@@ -508,9 +508,9 @@ class GateSessions:
             self._sessions.pop(name, None)
 
 
-def gate_of(calls: Calls, options: Mapping[str, Any]) -> Gate:
+def gate_of(calls: Calls, options: Mapping[str, Any]) -> McpGate:
     """Return the gate of a session."""
-    return Gate(calls, wait=options["wait"], timeout=options["timeout"])
+    return McpGate(calls, wait=options["wait"], timeout=options["timeout"])
 
 
 async def serve(options: Mapping[str, Any]) -> None:
