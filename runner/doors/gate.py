@@ -75,7 +75,7 @@ class NoAnswer(RunnerError):
     """The server has ended, has not answered in time, or its answer can't be read."""
 
 
-class Gate:
+class McpGate:
     """One client's session with the server, through the policy."""
 
     decisions = ("approve", "edit", "reject")
@@ -116,7 +116,7 @@ class Gate:
                 await asyncio.wait([*self._own.values()], timeout=LEAVE_WITHIN)
             with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await self._lost(types.CONNECTION_CLOSED, "The client has left.")
-            # What is known of a begun call is recorded before this process ends.
+            # The outcome of a begun call is recorded before this process ends.
             await asyncio.to_thread(self._pool.shutdown, cancel_futures=True)
             answers.cancel()
 
@@ -274,7 +274,7 @@ class Gate:
         head = {"taskId": run_id, "createdAt": created, "lastUpdatedAt": changed}
         return {**head, "ttlMs": None, "pollIntervalMs": TASK_POLL}
 
-    # Calls that were approved: see `Caller`
+    # Calls that were approved: see `CallMaker`
 
     def tool(self, name: str) -> tuple[JSON, bool]:
         """Return the schema of a tool as the server lists it now, and whether a call may be repeated."""
@@ -464,7 +464,7 @@ def upstream(options: Mapping[str, Any]) -> AbstractAsyncContextManager[Any]:
     return stdio_client(StdioServerParameters(command=command, args=args, env=env))
 
 
-class Sessions:
+class GateSessions:
     """The gate over HTTP, as an ASGI application: each session of a client has one of the server."""
 
     def __init__(
@@ -511,9 +511,9 @@ class Sessions:
             self._sessions.pop(name, None)
 
 
-def gate_of(calls: Calls, options: Mapping[str, Any]) -> Gate:
+def gate_of(calls: Calls, options: Mapping[str, Any]) -> McpGate:
     """Return the gate of a session."""
-    return Gate(calls, wait=options["wait"], timeout=options["timeout"])
+    return McpGate(calls, wait=options["wait"], timeout=options["timeout"])
 
 
 async def serve(options: Mapping[str, Any]) -> None:
@@ -522,7 +522,7 @@ async def serve(options: Mapping[str, Any]) -> None:
     calls = Calls(Settings(), read_policy(options["policy"]), place)
     if options["port"]:
         async with anyio.create_task_group() as tasks:
-            app = Sessions(calls, options, tasks)
+            app = GateSessions(calls, options, tasks)
             config = uvicorn.Config(
                 app, port=options["port"], lifespan="off", log_level="warning"
             )

@@ -26,7 +26,7 @@ POLL = 0.25
 
 
 class HookCall:
-    """The call of one hook process; see `Caller`. To make it is to let the agent make it."""
+    """The call of one hook process; see `CallMaker`. To make it is to let the agent make it."""
 
     def __init__(self, event: Mapping[str, Any]) -> None:
         """Read the agent's event.

@@ -64,7 +64,7 @@ TOLD: JSONObject = {"fraction": 1.0, "note": "the client has got the outcome"}
 """The data of the event of a run whose outcome was told."""
 
 
-class Caller(Protocol):
+class CallMaker(Protocol):
     """Makes calls that were approved; its methods block."""
 
     decisions: tuple[str, ...]
@@ -96,7 +96,7 @@ class GateNode:
 
     def __init__(self, gates: Gates) -> None:
         self._gates = gates
-        self.callers: dict[str, Caller] = {}
+        self.callers: dict[str, CallMaker] = {}
 
     def execute(self, visit: Visit) -> Outcome:
         """Ask, or make the call that was approved."""
@@ -202,7 +202,7 @@ class Calls:
         return policies.rule_of(gate, args, CallContext(tool, "", NODE, 0)) is None, args
 
     def attach(
-        self, requester: Principal, tool: str, args: Any, name: str, caller: Caller
+        self, requester: Principal, tool: str, args: Any, name: str, caller: CallMaker
     ) -> str:
         """Return the run of a call: an open one of the same call, its untold outcome, or a new one.
 
@@ -250,7 +250,7 @@ class Calls:
         if not told:
             self._taken.discard(call)
 
-    def resume(self, run_id: str, caller: Caller) -> bool:
+    def resume(self, run_id: str, caller: CallMaker) -> bool:
         """Continue a call by its run's id, perhaps of an earlier process; False if it isn't one here."""
         snapshot = self.client.engine.store.read(run_id)
         if snapshot is None or snapshot.tags.get("place") != self._place[:100]:
@@ -328,7 +328,7 @@ def _yaml_policy(path: str) -> Policy:
         import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - a policy in Python doesn't need it
 
     text = Path(path).read_text(encoding="utf-8")
-    entries = [_Entry(**entry) for entry in yaml.safe_load(text)["calls"]]
+    entries = [_PolicyEntry(**entry) for entry in yaml.safe_load(text)["calls"]]
 
     def rule(args: Mapping[str, Any], call: CallContext) -> Rule | None:
         """Return the rule of the first entry that fits; a call that none fits is for anyone to approve."""
@@ -341,7 +341,7 @@ def _yaml_policy(path: str) -> Policy:
     return Policy(rule, Path(path).name, source, takes_context=True)
 
 
-class _Entry:
+class _PolicyEntry:
     """An entry of a policy in YAML: the tools and bounds of calls that pass, or that need a rule."""
 
     def __init__(self, tools: Any, rule: Any, bounds: Any = None) -> None:
