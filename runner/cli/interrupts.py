@@ -119,14 +119,14 @@ def list_interrupts(
         voter = looked_up(
             Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
         )
-        own = read_pages(
+        page_of_own = read_pages(
             lambda number, after: own_questions(
                 context.client.engine, voter, part, query, number, cursor=after or ""
             ),
             limit,
             cursor,
         )
-        questions, following = list(own), own.next
+        questions, following = list(page_of_own), page_of_own.next
     else:
         raise click.UsageError(f"--{part} needs a login name, and this process has none.")
     output.present(

@@ -279,7 +279,7 @@ class MailDoor:
             return replace(mailed, used=[*mailed.used, who])
 
         def give_back(mailed: MailedQuestion) -> MailedQuestion:
-            return replace(mailed, used=[each for each in mailed.used if each != who])
+            return replace(mailed, used=[person for person in mailed.used if person != who])
 
         self._change(link.question, use)
         is_refused = False
@@ -442,7 +442,7 @@ def _hash(text: str) -> str:
 
 def _with_sent(mailed: MailedQuestion, mark: str, who: str) -> MailedQuestion:
     """Note a message that was sent, and forget earlier reminders."""
-    notes = [each for each in mailed.sent if ":" not in each or each.startswith(mark)]
+    notes = [note for note in mailed.sent if ":" not in note or note.startswith(mark)]
     return replace(mailed, sent=[*notes, mark + who])
 
 

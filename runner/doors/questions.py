@@ -161,8 +161,8 @@ def _versions(question: QuestionView) -> Iterator[str]:
                 [
                     f"{head}:",
                     *(
-                        f"> {each.name}: {_line(each.before)} → {_line(each.after)}"
-                        for each in variant.changes
+                        f"> {change.name}: {_line(change.before)} → {_line(change.after)}"
+                        for change in variant.changes
                     ),
                     *([] if is_edit else [f"> {_line(variant.response)}"]),
                 ]

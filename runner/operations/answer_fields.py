@@ -97,8 +97,8 @@ class AnswerField:
     def mismatch(self, value: Any) -> str:
         """Say in plain words how a value violates the schema; "" when it is valid."""
         steps, message = violation(part(self.root, self.pointer), value)
-        for pattern, words in PLAIN_WORDS:
-            message = pattern.sub(words, message)
+        for pattern, sentence in PLAIN_WORDS:
+            message = pattern.sub(sentence, message)
         if steps == [] and (example := next(iter(self.schema.get("examples", ())), None)):
             message += f", such as {example}"
         names = (f"line {step + 1}" if isinstance(step, int) else step for step in steps or ())

@@ -80,16 +80,16 @@ def read_queues(shared: Shared, queues: Collection[str] = ()) -> Iterator[QueueB
     node_queue = shared.settings.node_queue
     names = [node_queue(queue) for queue in dict.fromkeys(queues)]
     workers = [worker for worker in read_workers(shared) if worker.state == "alive"]
-    for queued in shared.queued_nodes(names or sorted(graphs)):
-        name = queued.queue
+    for nodes in shared.queued_nodes(names or sorted(graphs)):
+        name = nodes.queue
         in_turn = [key for key in keys if node_queue(key.queue) == name]
-        since = [queued.since] * bool(queued.since) + [key.since for key in in_turn]
-        of_queue = sorted({*graphs.get(name, ()), *queued.graphs})
+        since = [nodes.since] * bool(nodes.since) + [key.since for key in in_turn]
+        of_queue = sorted({*graphs.get(name, ()), *nodes.graphs})
         rates = [rate for graph in of_queue if (rate := _rate(shared, graph)) is not None]
         yield QueueBacklog(
             name,
             tuple(of_queue),
-            len(queued.tasks) + queued.unread + sum(key.nodes for key in in_turn),
+            len(nodes.tasks) + nodes.unread + sum(key.nodes for key in in_turn),
             sum(worker.executing.get(name, 0) for worker in workers),
             sum(worker.slots for worker in workers if name in worker.queues),
             max(0, now - min(since)) / 1000 if since else 0.0,
@@ -118,9 +118,9 @@ def with_waits(shared: Shared, run: RunView) -> RunView:
         for queue in worker.queues
     }
     waits: dict[str, str] = {}
-    for queued in shared.queued_nodes(shared.graphs_by_queue()):
-        slot = "no free slot" if queued.queue in served else f"no worker serves {queued.queue}"
-        for number, task in enumerate(queued.tasks):
+    for nodes in shared.queued_nodes(shared.graphs_by_queue()):
+        slot = "no free slot" if nodes.queue in served else f"no worker serves {nodes.queue}"
+        for number, task in enumerate(nodes.tasks):
             visit = task.rpartition(".")[0]
             waits[visit] = f"behind {number:,} others, {slot}" if number else f"next, {slot}"
     return _waiting(run, waits)

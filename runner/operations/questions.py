@@ -201,10 +201,10 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
     absences = _absences(store, interrupts)
     run_ids = {interrupt.run_id for interrupt in interrupts if interrupt.rule is None}
-    places = {run_id: _place(store, run_id) for run_id in run_ids}
+    nodes = {run_id: _place(store, run_id) for run_id in run_ids}
     return [
         _view(
-            replace(interrupt, place=interrupt.place or places.get(interrupt.run_id)),
+            replace(interrupt, place=interrupt.place or nodes.get(interrupt.run_id)),
             standings.get(interrupt.id),
             absences,
         )

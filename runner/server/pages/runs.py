@@ -184,7 +184,7 @@ def _nodes(
     if len(paths) > NODES:
         paths.sort(key=lambda one: one[0] != node and one[1].status in QUIET)
     spent = phases(events, run.created_at, ended_at, lambda node: sources.get(node, []))
-    times, shortened = rows(spent, run.created_at, ended_at)
+    times, gaps = rows(spent, run.created_at, ended_at)
     return {
         "nodes": paths[:NODES],
         "hidden_nodes": Counter(node.status for _, node in paths[NODES:]),
@@ -195,7 +195,7 @@ def _nodes(
             if node.error or any(item.status == Status.FAILED for item in node.items)
         ],
         "times": times,
-        "shortened": shortened,
+        "shortened": gaps,
         "ended": ended_at,
     }
 

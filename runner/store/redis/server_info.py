@@ -334,11 +334,13 @@ def _ready(
     graphs = {outermost(graph) for one in partitions for graph in one.graphs}
     broker = partitions[0].redis
     counts = dict.fromkeys(sorted(graphs), 0)
-    for queued in queued_nodes(broker, namespace, graphs_by_queue(broker, namespace, workers)):
-        for graph, number in queued.graphs.items():
+    for waiting_nodes in queued_nodes(
+        broker, namespace, graphs_by_queue(broker, namespace, workers)
+    ):
+        for graph, number in waiting_nodes.graphs.items():
             counts[graph] = counts.get(graph, 0) + number
-        if queued.since:
-            oldest[queued.queue] = (now - queued.since) / 1000
+        if waiting_nodes.since:
+            oldest[waiting_nodes.queue] = (now - waiting_nodes.since) / 1000
     for graph, number in counts.items():
         yield Metric(
             "runner_ready_nodes",
