@@ -23,7 +23,9 @@ HOOK = ("hook",)
     help="A Python module with `approval`, or YAML: the calls that need approval, and their rules.",
 )
 @click.option(
-    "--url", default="", help="The address of a server over HTTP, in place of COMMAND."
+    "--url",
+    default="",
+    help="The address of a server over HTTP, in place of COMMAND (default: none).",
 )
 @click.option(
     "--name",

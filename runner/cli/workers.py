@@ -87,7 +87,7 @@ def keeper(context: CommandContext, app: str, loglevel: str) -> None:
 @click.group()
 @common_options
 def workers() -> None:
-    """List the workers, the processes that run nodes, and the nodes that wait for one."""
+    """List workers, which run nodes, and the nodes that wait."""
 
 
 @workers.command("list")

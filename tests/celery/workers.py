@@ -59,7 +59,8 @@ class Worker:
         words += ["--hostname", f"{log.stem}@%h"]
         self.log = log
         environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
-        if forked and not {"LD_PRELOAD", "CELERY_CUSTOM_WORKER_POOL"} & settings.keys():
+        # The warm process has read the name of Celery's custom pool.
+        if forked and "custom" not in words and "LD_PRELOAD" not in settings:
             self._guard = ForkedProcess(words, log=log, environment=environment)
         else:
             command = [sys.executable, "-m", "celery", *words]

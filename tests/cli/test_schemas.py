@@ -15,10 +15,10 @@ from tests.cli.schemas import DOCUMENTS, schema
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference" / "cli-schemas"
 
-SILENT = {"api", "keeper", "mcp", "server", "worker"}
-"""Commands without a document: the logs of a worker, a keeper and a server, the protocol of `mcp`, and `api`.
+SILENT = {"api", "gate", "keeper", "mcp", "server", "worker"}
+"""Commands without a document: logs of a worker, a keeper and a server, protocols of `gate` and `mcp`.
 
-The answers of that are in the OpenAPI document.
+The answers of `api` are in the OpenAPI document.
 """
 
 

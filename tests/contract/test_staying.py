@@ -11,7 +11,7 @@ from types import FrameType
 import pytest
 import redis
 
-from runner.definition.model import MapSpec, Topology
+from runner.definition.model import MapSpec, Topology, shape_name
 from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
 from runner.records.run import Status
@@ -425,6 +425,7 @@ def calls_of_naming(size: int) -> int:
         nonlocal calls
         calls += event in {"call", "c_call"}
 
+    shape_name.cache_clear()
     sys.setprofile(count)
     try:
         for node in graph.topology.nodes:
