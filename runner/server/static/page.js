@@ -49,7 +49,9 @@
   }
   function localize(root) {
     for (const item of all(root, "data.amount")) localizeAmount(root, item);
-    root.getElementById("zone").textContent = `Times are in ${Intl.DateTimeFormat().resolvedOptions().timeZone} (${new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop()}).`;
+    const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+    const short = new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop();
+    root.getElementById("zone").textContent = `Times are in ${zone}${short === zone ? "" : ` (${short})`}.`;
     const today = new Date().toDateString();
     for (const item of all(root, "time[title]")) item.title = new Date(item.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "long" });
     for (const item of all(root, "time[data-clock]")) {
