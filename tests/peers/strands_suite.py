@@ -144,7 +144,7 @@ def run(side: str, version: str) -> dict[str, str]:
         "AWS_REGION": "us-east-1",
         **aws,
     }
-    options = ["-q", "--timeout", "40", "--tb", "no", "--no-summary", "--disable-warnings"]
+    options = ["-q", "--timeout", "15", "--tb", "no", "--no-summary", "--disable-warnings"]
     options += [option for name in plugins for option in ("-p", name)]
     subprocess.run(
         [sys.executable, "-m", "pytest", *options, *TESTS],
