@@ -453,9 +453,10 @@ def on_nodes(edge: Any) -> Callable[..., object]:
                 return value
             return type(value)(theirs.GraphNode(node, None) for node in value)
 
-    return lambda state, invocation_state: edge.should_traverse(
-        NodesView(state), invocation_state=invocation_state
-    )
+    def condition(state: Any, invocation_state: dict[str, Any]) -> object:
+        return edge.should_traverse(NodesView(state), invocation_state=invocation_state)
+
+    return condition
 
 
 class CompatSwarm(CompatGraph, runner.Swarm):
