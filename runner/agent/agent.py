@@ -176,7 +176,7 @@ class Agent:
         """
         self.hooks.add_callback(event_type, callback, order=order)
 
-    def join(self, handoff: AgentTool, blocks: InputBlocks) -> None:
+    def _join(self, handoff: AgentTool, blocks: InputBlocks) -> None:
         """Become a member of a swarm, with its tool and its form of inputs."""
         tools = tools_by_name([*self._config.tools.values(), handoff])
         self._config = replace(self._config, tools=tools)

@@ -107,7 +107,8 @@ class Swarm(Graph):
             )
         descriptions = {agent.name: agent.description for agent in nodes}
         for agent in nodes:
-            agent.join(handoff_tool(list(members)), partial(_prompt, descriptions, agent.name))
+            prompt = partial(_prompt, descriptions, agent.name)
+            agent._join(handoff_tool(list(members)), prompt)  # noqa: SLF001 - for swarms alone
         router = Router(
             entry.name,
             limit := min(max_handoffs, max_iterations),

@@ -7,22 +7,21 @@ filled from this library's. See docs/how-to/from-strands.md for the differences 
 
 from __future__ import annotations
 
-import inspect
 import sys
 import uuid
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, contextmanager
+from collections import Counter, deque
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import runner
-from runner import hooks
+from runner import async_loop, hooks
 from runner.agent.agent import DirectCalls
 from runner.agent.checkpointer import DirectCheckpointer
 from runner.agent.config import AgentConfig
 from runner.agent.context import UserState
 from runner.agent.effects import Emit
-from runner.definition.model import Definition
 from runner.errors import DefinitionError, InterruptRaised, NodeFailed, needs_extra
 from runner.execution.functions import NodeContext
 from runner.execution.results import GraphResult, NodeResult, graph_result
@@ -98,8 +97,8 @@ class CompatAgent(runner.Agent):
                 "docs/how-to/from-strands.md says what to use."
             )
         if model is None or isinstance(model, str):
-            options_of_model: dict[str, Any] = {"model_id": model} if model else {}
-            model = strands.models.BedrockModel(**options_of_model)
+            given: dict[str, Any] = {"model_id": model} if model else {}
+            model = strands.models.BedrockModel(**given)
         sequential = isinstance(tool_executor, strands.tools.executors.SequentialToolExecutor)
         super().__init__(
             name or "Strands Agents",
@@ -180,35 +179,109 @@ def question(interrupt: runner.Interrupt) -> strands.interrupt.Interrupt:
     return strands.interrupt.Interrupt(**interrupt.to_dict())
 
 
-# -- nodes of other classes --------------------------------------------------------------------------
+# -- graphs -----------------------------------------------------------------------------------------
+
+
+SESSIONS: dict[tuple[str, str], Store] = {}
+"""Stores of graphs with a session manager, by its folder or bucket and its session; in this process."""
+
+EVENTS = {
+    "node.started": ("start", runner.Status.RUNNING),
+    "node.completed": ("stop", runner.Status.COMPLETED),
+    "node.failed": ("stop", runner.Status.FAILED),
+    "interrupt.asked": ("interrupt", runner.Status.WAITING),
+}
+"""The last word of Strands' event, and the status that the node then had."""
+
+STATUS = {
+    runner.Status.COMPLETED: theirs.Status.COMPLETED,
+    runner.Status.FAILED: theirs.Status.FAILED,
+    runner.Status.WAITING: theirs.Status.INTERRUPTED,
+}
 
 
 class StoppedWithoutError(Exception):
     """An executor's result says that it failed or was cancelled: the node fails, and nothing is raised."""
 
 
-class ForeignNodes:
-    """Executors of other classes as functions: any object with Strands' `stream_async`."""
+class CompatGraph(runner.Graph):
+    """A graph of this library that is made and called as Strands' graphs, and returns their results."""
 
-    def __init__(self) -> None:
-        self.executors: dict[str, Any] = {}
-        self.results: dict[str, Any] = {}
-        self.events = deque[tuple[str, Any]]()
+    store: Store | None = None
 
-    def function(self, name: str, executor: Any) -> Callable[[NodeContext], Any]:
-        """Return the function that runs an executor; its questions are the node's.
+    def __init__(
+        self,
+        nodes: Mapping[str, Any],
+        edges: Collection[Any],
+        entry_points: Collection[Any],
+        *,
+        reset_on_revisit: bool = False,
+        hooks: Any = None,
+        session_manager: Any = None,
+        id: str = "default_graph",  # noqa: A002 - its name in Strands
+        plugins: Any = None,
+        **bounds: Any,
+    ) -> None:
+        """Build the graph from what Strands' builder has collected.
 
         Raises:
-            DefinitionError: the executor is a node already.
+            DefinitionError: it can't be a graph of this library.
         """
-        if any(executor is other for other in self.executors.values()):
-            raise DefinitionError("Duplicate node instance detected; build a second one.")
-        self.executors[name] = executor
+        if plugins:
+            raise DefinitionError("plugins of graphs have no counterpart here: use hooks.")
+        builder = runner.GraphBuilder().set_graph_id(id).reset_on_revisit(reset_on_revisit)
+        builder.set_hook_providers(hooks or ())
+        for name, bound in bounds.items():
+            if bound is not None:
+                getattr(builder, f"set_{name}")(bound)
+        for name, node in nodes.items():
+            function = (
+                self._function(name, node.executor) if is_foreign(node.executor) else None
+            )
+            builder.add_node(function or node.executor, name)
+            if node in entry_points:
+                builder.set_entry_point(name)
+        ids = ((edge.from_node.node_id, edge.to_node.node_id, edge) for edge in edges)
+        places = list(nodes)
+        # A set has no order, but every process must build the same graph.
+        for source, target, edge in sorted(ids, key=lambda e: [places.index(n) for n in e[:2]]):
+            builder.add_edge(source, target, edge.condition and on_nodes(edge))
+        super().__init__(builder.build().definition)
+        vars(self).update(bounds, reset_on_revisit=reset_on_revisit)
+        self.prepare(nodes, edges, entry_points, session_manager)
+
+    def prepare(
+        self,
+        nodes: Mapping[str, Any],
+        edges: Collection[Any],
+        entry_points: Collection[Any],
+        manager: Any,
+    ) -> None:
+        """Keep Strands' views of nodes and edges."""
+        self.nodes, self.edges, self.entry_points = nodes, edges, entry_points
+        self.state, self._manager = theirs.GraphState(), manager
+        self._given_store = self._given_store or CompatGraph.store
+        self._foreign_results: dict[str, Any] = {}
+        self._foreign_events = deque[dict[str, Any]]()
+
+    def serialize_state(self) -> dict[str, Any]:
+        """Return what a session manager stores: the open run."""
+        return {"run_id": self._open}
+
+    def deserialize_state(self, payload: Mapping[str, Any]) -> None:
+        """Continue the open run that a session manager has stored."""
+        if payload["run_id"]:
+            self.resume(payload["run_id"])
+
+    def _function(self, name: str, executor: Any) -> Callable[[NodeContext], Any]:
+        """Return the function that runs an executor of another class; its questions are the node's."""
 
         async def run(ctx: NodeContext, blocks: Any) -> Any:
             final, state = None, ctx.invocation_state
             async for event in executor.stream_async(blocks, invocation_state=state):
-                self.events.append((name, event))
+                self._foreign_events.append(
+                    {"type": "multiagent_node_stream", "node_id": name, "event": event}
+                )
                 if isinstance(event, dict) and "result" in event:
                     final = event["result"]
             if final is None:
@@ -218,178 +291,89 @@ class ForeignNodes:
         async def node(ctx: NodeContext) -> str:
             visit = ctx._visit  # noqa: SLF001 - blocks keep pictures, which `input_text` leaves out
             final = await run(ctx, input_blocks(visit.task, visit.inputs))
-            while questions := list(getattr(final, "interrupts", None) or ()):
-                responses = [
+            while questions := getattr(final, "interrupts", None):
+                answers = [
                     {"interruptId": each.id, "response": ctx.interrupt(each.name, each.reason)}
                     for each in questions
                 ]
-                final = await run(ctx, [{"interruptResponse": each} for each in responses])
-            self.results[name] = final
-            status = getattr(final, "status", None)
+                final = await run(ctx, [{"interruptResponse": each} for each in answers])
+            self._foreign_results[name] = final
             signal = getattr(executor, "cancel_signal", None)
             is_cancelled = getattr(final, "stop_reason", "") == "cancelled"
-            if status is theirs.Status.FAILED or (
+            if getattr(final, "status", None) is theirs.Status.FAILED or (
                 is_cancelled and (signal is None or signal.is_set())
             ):
-                raise StoppedWithoutError(f"{name!r} ended as {status or 'cancelled'}")
+                raise StoppedWithoutError(f"{name!r} failed or was cancelled")
             return str(final).strip()
 
         return node
 
-
-def is_foreign(executor: object) -> bool:
-    """Return whether an executor runs by its own `stream_async`."""
-    kind = type(executor)
-    if issubclass(kind, runner.Agent):
-        overrides = kind.stream_async is not runner.Agent.stream_async
-        return overrides or "stream_async" in vars(executor)
-    return hasattr(executor, "stream_async") and not issubclass(kind, runner.Graph)
-
-
-# -- graphs -----------------------------------------------------------------------------------------
-
-
-SESSIONS: dict[tuple[str, str], Store] = {}
-"""Stores of graphs with a session manager, by its folder or bucket and its session; in this process."""
-
-SETTINGS = ("max_node_executions", "execution_timeout", "node_timeout", "reset_on_revisit")
-
-EVENTS = {
-    "node.started": "multiagent_node_start",
-    "node.completed": "multiagent_node_stop",
-    "node.failed": "multiagent_node_stop",
-    "interrupt.asked": "multiagent_node_interrupt",
-}
-
-
-class CompatGraph(runner.Graph):
-    """A graph of this library that is called as Strands' graphs, and returns their results."""
-
-    def __init__(
-        self, definition: Definition, store: Store | None, foreign: ForeignNodes, manager: Any
-    ) -> None:
-        super().__init__(definition, store)
-        self.prepare(foreign, manager)
-
-    def prepare(self, foreign: ForeignNodes, manager: Any) -> None:
-        """Make the views of nodes and edges, and continue the session's open run."""
-        definition = self.definition
-        self._foreign, self._manager = foreign, manager
-        self.nodes = {
-            name: theirs.GraphNode(name, foreign.executors.get(name, spec.executor))
-            for name, spec in definition.nodes.items()
-            if name[0] != "@"
-        }
-        self.edges = {
-            theirs.GraphEdge(
-                self.nodes[edge.source],
-                self.nodes[edge.target],
-                getattr(edge.condition, "theirs", None),
-            )
-            for edge in definition.edges
-            if {edge.source, edge.target} <= self.nodes.keys()
-        }
-        for edge in self.edges:
-            edge.to_node.dependencies.add(edge.from_node)
-        self.entry_points = {
-            self.nodes[name] for name in definition.entries if name in self.nodes
-        }
-        for setting in SETTINGS:
-            setattr(self, setting, getattr(definition, setting))
-        self.state = theirs.GraphState()
-        self._stored = None
-        if manager:
-            place = str(getattr(manager, "storage_dir", getattr(manager, "bucket", "")))
-            session = (place, manager.session_id)
-            self._given_store = self._given_store or SESSIONS.setdefault(session, MemoryStore())
-            self._stored = manager.session_repository.read_multi_agent(
-                manager.session_id, self.id
-            )
-            if self._stored and self._stored["run_id"]:
-                self.resume(self._stored["run_id"])
-
-    def serialize_state(self) -> dict[str, Any]:
-        """Return what a session manager stores: the open run."""
-        return {"run_id": self._open}
-
-    def __call__(
-        self, task: Any, invocation_state: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> Any:
+    def __call__(self, task: Any, invocation_state: Any = None, **kwargs: Any) -> Any:
         """Run the graph, or answer its questions; the error of a failed node is raised."""
-        with self._traced(task):
-            state = {**(invocation_state or {}), **kwargs}
-            return self._converted(super().__call__(task, state), task)
+        return async_loop.run(self.invoke_async(task, invocation_state, **kwargs))
 
-    async def invoke_async(
-        self, task: Any, invocation_state: Mapping[str, Any] | None = None, **kwargs: Any
-    ) -> Any:
+    async def invoke_async(self, task: Any, invocation_state: Any = None, **kwargs: Any) -> Any:
         """Run like a call, without blocking the event loop."""
-        with self._traced(task):
-            state = {**(invocation_state or {}), **kwargs}
-            return self._converted(await super().invoke_async(task, state), task)
+        async with aclosing(self.stream_async(task, invocation_state, **kwargs)) as events:
+            return [event async for event in events][-1]["result"]
 
     async def stream_async(
-        self, task: Any, invocation_state: Mapping[str, Any] | None = None, **kwargs: Any
+        self, task: Any, invocation_state: Any = None, **kwargs: Any
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Run like a call and yield Strands' events; a node's own ones only for other classes."""
-        state, events = {**(invocation_state or {}), **kwargs}, self._foreign.events
-        with self._traced(task):
+        if manager := self._manager:
+            place = str(getattr(manager, "storage_dir", getattr(manager, "bucket", "")))
+            session = SESSIONS.setdefault((place, manager.session_id), MemoryStore())
+            self._given_store = self._given_store or session
+            manager.initialize_multi_agent(self)
+        span = theirs.get_tracer().start_multiagent_span(task, "graph")
+        state = {**(invocation_state or {}), **kwargs}
+        with theirs.trace_api.use_span(span, end_on_exit=True):
             async with aclosing(super().stream_async(task, state)) as items:
                 async for item in items:
-                    while events:
-                        name, event = events.popleft()
-                        yield {
-                            "type": "multiagent_node_stream",
-                            "node_id": name,
-                            "event": event,
-                        }
+                    while self._foreign_events:
+                        yield self._foreign_events.popleft()
                     if "result" in item:
-                        result = self._converted(item["result"], task)
+                        result = self._ended(item["result"], task)
                         yield {"type": "multiagent_result", "result": result}
                     elif item["type"] in EVENTS and item["node_id"] in self.nodes:
                         yield self._event(item)
 
+    def _begin(self, task: object, state: Mapping[str, object] | None) -> Any:
+        self._begun = super()._begin(task, state)
+        return self._begun
+
     def _event(self, item: dict[str, Any]) -> dict[str, Any]:
-        name, kind = item["node_id"], EVENTS[item["type"]]
-        event = {"type": kind, "node_id": name}
-        if kind == "multiagent_node_start":
-            is_graph = isinstance(self.nodes[name].executor, (runner.Graph, MultiAgentBase))
+        name, (word, status) = item["node_id"], EVENTS[item["type"]]
+        event = {"type": f"multiagent_node_{word}", "node_id": name}
+        if word == "start":
+            is_graph = isinstance(self.nodes[name].executor, runner.Graph | MultiAgentBase)
             return event | {"node_type": "multiagent" if is_graph else "agent"}
-        if item["type"] == "node.failed":
+        if status is runner.Status.FAILED:
             error, _, message = item["data"]["error"].partition(": ")
             if error == NodeFailed.__name__:
                 return event | {"type": "multiagent_node_cancel", "message": message}
-        assert self._engine is not None  # noqa: S101 - it has sent the event
-        assert self._open is not None  # noqa: S101 - as above
-        store = self._engine.store
-        result = graph_result(store, existing(store.read(self._open), self._open))
-        node = self._node_result(name, result.results[name])
-        if kind == "multiagent_node_interrupt":
+        engine, run_id, _ = self._begun
+        snapshot = existing(engine.store.read(run_id), run_id)
+        # By now, a loop may have started the node again.
+        record = replace(snapshot.nodes[name], visit=item["visit"], status=status)
+        snapshot = replace(snapshot, nodes={**snapshot.nodes, name: record})
+        node = self._node_result(name, graph_result(engine.store, snapshot).results[name])
+        if word == "interrupt":
             return event | {"interrupts": node.interrupts}
         return event | {"node_result": node}
 
-    @contextmanager
-    def _traced(self, task: Any) -> Iterator[None]:
-        span = theirs.get_tracer().start_multiagent_span(task, "graph")
-        with theirs.trace_api.use_span(span, end_on_exit=True):
-            yield
-        if self._manager:
-            repository = self._manager.session_repository
-            write = (
-                repository.update_multi_agent if self._stored else repository.create_multi_agent
-            )
-            write(self._manager.session_id, self)
-            self._stored = self.serialize_state()
-
-    def _converted(self, result: GraphResult, task: Any) -> Any:
+    def _ended(self, result: GraphResult, task: Any) -> Any:
+        """Return the result of a call and store the open run, or raise the error of a failed node."""
         converted = self.convert(result, task)
-        for node in result.results.values():
-            if node.status is runner.Status.FAILED and not isinstance(self, runner.Swarm):
-                if isinstance(node.result, StoppedWithoutError):
-                    return converted
-                error = node.result
-                raise RuntimeError(str(error)) if isinstance(error, NodeFailed) else error
-        return converted
+        if self._manager:
+            self._manager.sync_multi_agent(self)
+        errors = [node.result for node in result.results.values() if node.error]
+        if not errors or isinstance(self, runner.Swarm):
+            return converted
+        if isinstance(errors[0], StoppedWithoutError):
+            return converted
+        raise RuntimeError(str(errors[0])) if isinstance(errors[0], NodeFailed) else errors[0]
 
     def convert(self, result: GraphResult, task: Any = "") -> Any:
         """Return a result as Strands', and show it in `state` and in the nodes."""
@@ -398,25 +382,22 @@ class CompatGraph(runner.Graph):
             for name, node in result.results.items()
             if name in self.nodes and node.status in STATUS
         }
+        usage, latency = Counter(inputTokens=0, outputTokens=0, totalTokens=0), 0
         for name, each in results.items():
             self.nodes[name].execution_status, self.nodes[name].result = each.status, each
-        usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
-        latency = 0
-        for each in results.values():
+            usage.update(each.accumulated_usage)
             latency += each.accumulated_metrics.get("latencyMs", 0)
-            for key, number in each.accumulated_usage.items():
-                usage[key] = usage.get(key, 0) + number
-        order = [self.nodes[name] for name in result.execution_order]
         by_status = {
             f"{status.value}_nodes": {
                 self.nodes[name] for name, each in results.items() if each.status is status
             }
             for status in STATUS.values()
         }
+        order = [self.nodes[name] for name in result.execution_order]
         fields: dict[str, Any] = {
             "status": theirs.Status(result.status.value),
             "results": results,
-            "accumulated_usage": usage,
+            "accumulated_usage": dict(usage),
             "accumulated_metrics": {"latencyMs": latency},
             "execution_count": len(order),
             "execution_time": result.execution_time,
@@ -435,33 +416,47 @@ class CompatGraph(runner.Graph):
         return theirs.GraphResult(**fields, **shape, **counts)
 
     def _node_result(self, name: str, node: NodeResult) -> Any:
-        value, executor = node.result, self.nodes[name].executor
+        value: Any = node.result
         usage, latency = dict(node.usage), {"latencyMs": node.execution_time}
-        if name in self._foreign.results and node.status is not runner.Status.WAITING:
-            value = value if isinstance(value, Exception) else self._foreign.results[name]
+        if name in self._foreign_results and node.status is not runner.Status.WAITING:
+            value = value if node.error else self._foreign_results[name]
             metrics = getattr(value, "metrics", None) or value
             usage = dict(getattr(metrics, "accumulated_usage", usage))
             latency = dict(getattr(metrics, "accumulated_metrics", latency))
         elif isinstance(value, runner.AgentResult):
             value = agent_result(value)
         elif isinstance(value, GraphResult):
-            value = executor.convert(value)
+            value = self.nodes[name].executor.convert(value)
+        questions = [question(each) for each in node.interrupts]
         return theirs.NodeResult(
-            value,
-            node.execution_time,
-            STATUS[node.status],
-            usage,
-            latency,
-            1,
-            [question(each) for each in node.interrupts],
+            value, node.execution_time, STATUS[node.status], usage, latency, 1, questions
         )
 
 
-STATUS = {
-    runner.Status.COMPLETED: theirs.Status.COMPLETED,
-    runner.Status.FAILED: theirs.Status.FAILED,
-    runner.Status.WAITING: theirs.Status.INTERRUPTED,
-}
+def is_foreign(executor: object) -> bool:
+    """Return whether an executor runs by its own `stream_async`."""
+    method = getattr(executor, "stream_async", None)
+    ours = (runner.Agent.stream_async, runner.Graph.stream_async, CompatGraph.stream_async)
+    return method is not None and getattr(method, "__func__", None) not in ours
+
+
+def on_nodes(edge: Any) -> Callable[..., object]:
+    """Return an edge's condition as one of this library's; it is shown node objects in place of ids."""
+
+    class NodesView:
+        def __init__(self, state: Any) -> None:
+            self._state = state
+
+        def __getattr__(self, name: str) -> Any:
+            value = getattr(self._state, name)
+            if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
+                return value
+            return type(value)(theirs.GraphNode(node, None) for node in value)
+
+    def condition(state: Any, invocation_state: dict[str, Any]) -> object:
+        return edge.should_traverse(NodesView(state), invocation_state=invocation_state)
+
+    return condition
 
 
 class CompatSwarm(CompatGraph, runner.Swarm):
@@ -475,64 +470,16 @@ class CompatSwarm(CompatGraph, runner.Swarm):
         session_manager: Any = None,
         **options: Any,
     ) -> None:
+        """Make the swarm.
+
+        Raises:
+            ValueError: an agent has a session manager, or the swarm can't be built.
+        """
+        views = {agent.name: theirs.GraphNode(agent.name, agent) for agent in nodes}
+        for agent in nodes:
+            theirs._validate_node_executor(agent)  # noqa: SLF001 - as Strands' swarm does
         runner.Swarm.__init__(self, nodes, hooks=hooks or (), **options)
-        self.prepare(ForeignNodes(), session_manager)
-
-
-class CompatBuilder(runner.GraphBuilder):
-    """A builder of this library that takes Strands' kinds of nodes, and returns its views of them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._foreign, self._manager = ForeignNodes(), None
-
-    def add_node(self, executor: Any, node_id: str | None = None, **options: Any) -> Any:
-        """Add a node: an agent, a graph, a swarm, or any object with `stream_async`."""
-        name = node_id or getattr(executor, "id", None) or getattr(executor, "name", None)
-        name = name or f"node_{len(self._nodes)}"
-        if getattr(executor, "_session_manager", None):
-            raise DefinitionError("Session persistence is not supported for Graph agents yet.")
-        node = self._foreign.function(name, executor) if is_foreign(executor) else executor
-        super().add_node(node, name, **options)
-        return theirs.GraphNode(name, executor)
-
-    def add_edge(self, source: Any, target: Any, condition: Any = None, **options: Any) -> Any:
-        """Join two nodes, given by their ids or by the results of `add_node`."""
-        source, target = (getattr(node, "node_id", node) for node in (source, target))
-        return super().add_edge(source, target, condition and with_nodes(condition), **options)
-
-    def set_session_manager(self, manager: Any) -> CompatBuilder:
-        """Let each new graph of the session take the answers of its open run."""
-        self._manager = manager
-        return self
-
-    def build(self) -> CompatGraph:
-        """Check everything and build the graph."""
-        return CompatGraph(
-            super().build().definition, self._store, self._foreign, self._manager
-        )
-
-
-def with_nodes(condition: Callable[..., object]) -> Callable[..., object]:
-    """Return a condition that shows Strands' node objects to `condition` in place of ids."""
-
-    class NodesView:
-        def __init__(self, state: Any) -> None:
-            self._state = state
-
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(self._state, name)
-            if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
-                return value
-            return type(value)(theirs.GraphNode(node, None) for node in value)
-
-    def view(state: Any) -> object:
-        wants_state = "invocation_state" in inspect.signature(condition).parameters
-        options = {"invocation_state": state.invocation_state} if wants_state else {}
-        return condition(NodesView(state), **options)
-
-    view.theirs = condition  # type: ignore[attr-defined]
-    return view
+        self.prepare(views, (), (), session_manager)
 
 
 # -- names -------------------------------------------------------------------------------------------
@@ -556,13 +503,16 @@ def bound_names() -> dict[Any, Any]:
         strands.ToolContext: runner.ToolContext,
         strands.interrupt.InterruptException: InterruptRaised,
         theirs.Graph: CompatGraph,
-        theirs.GraphBuilder: CompatBuilder,
         strands.multiagent.Swarm: CompatSwarm,
     }
 
 
-def install() -> None:
-    """Bind Strands' names in all its modules that are loaded; once is enough."""
+def install(store: Store | None = None) -> None:
+    """Bind Strands' names in all its modules that are loaded; once is enough.
+
+    Graphs that are called in process keep their runs in `store`, or else in memory.
+    """
+    CompatGraph.store = store
     names = {id(name): ours for name, ours in bound_names().items()}
     for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == "strands"]:
         for name, value in list(vars(module).items()):

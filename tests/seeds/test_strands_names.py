@@ -149,6 +149,20 @@ assert ask_until_done(call, "t")[0] == 0 and removed == ["a.txt"] * 2
 }
 """Programs of the shapes that Strands' guide to interrupts has, in other words."""
 
+REFUSED = """
+from strands.multiagent import GraphBuilder, Swarm
+
+manager = FileSessionManager(session_id="tidy", storage_dir=FOLDER)
+agent = Agent(tools=[remove], session_manager=manager)
+for build in (lambda: GraphBuilder().add_node(agent), lambda: Swarm([agent])):
+    try:
+        build()
+    except ValueError as error:
+        assert "Session persistence is not supported" in str(error)
+    else:
+        raise AssertionError("not refused")
+"""
+
 
 def run(program: str) -> tuple[str, str]:
     """Run a program on this library by the two lines ahead of it; return what it printed."""
@@ -173,3 +187,9 @@ def test_programs_that_ask_run_unchanged(shape, tmp_path):
     """Approval in a callback, a question of a tool, and a session that other objects go on with."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     assert run(MODEL + CALL + CLEANING + folder + shape) == ("ended", "")
+
+
+def test_agents_with_a_session_manager_are_refused(tmp_path):
+    """A graph and a swarm refuse them, as Strands does, in place of forgetting what they said."""
+    folder = f"FOLDER = {str(tmp_path)!r}\n"
+    assert run(CLEANING + folder + REFUSED) == ("ended", "")
