@@ -28,11 +28,6 @@ HOOK = ("hook",)
     help="The address of a server over HTTP, in place of COMMAND (default: none).",
 )
 @click.option(
-    "--name",
-    default="",
-    help="The server's name: gates of one name share calls (default: its command and folder).",
-)
-@click.option(
     "--wait",
     type=click.FloatRange(0, 86_400),
     default=25.0,
@@ -45,12 +40,6 @@ HOOK = ("hook",)
     default=300.0,
     show_default=True,
     help="Seconds that the server may take for a call that was approved.",
-)
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65_535),
-    default=0,
-    help="Serve clients of this machine over HTTP at this port (default: the client that starts it).",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @with_context

@@ -8,18 +8,15 @@ anything fails, the exit code 2 has the agent refuse the call.
 
 from __future__ import annotations
 
-import getpass
 import json
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from runner.approvals.rules import Principal
-from runner.doors.gated_call import Calls, read_policy, waiting_text
+from runner.doors.gated_call import Calls, read_policy
 from runner.errors import UsageError
 from runner.records.codec import JSON, JSONObject
-from runner.settings import Settings
 
 POLL = 0.25
 """Seconds between two looks at a call that waits."""
@@ -45,9 +42,7 @@ class HookCall:
             )
         # Codex can't change a call, and asks its user even about a call that PreToolUse allows.
         self.is_codex = "turn_id" in event
-        self.decisions: tuple[str, ...] = ("approve", "reject")
-        if not self.is_codex:
-            self.decisions = ("approve", "edit", "reject")
+        self.decisions = ("approve", *([] if self.is_codex else ["edit"]), "reject")
         self.is_taken = False
 
     def tool(self, name: str) -> tuple[JSON, bool]:
@@ -55,9 +50,9 @@ class HookCall:
         del name
         return None, False
 
-    def make(self, name: str, args: JSON, run_id: str) -> JSONObject:
+    def make(self, name: str, args: JSON) -> JSONObject:
         """Take the approval for this process."""
-        del name, run_id
+        del name
         self.is_taken = True
         return {"result": args}
 
@@ -80,17 +75,17 @@ class HookCall:
 
 def decide(call: HookCall, options: Mapping[str, Any]) -> JSONObject:
     """Return the hook's output for a call, after at most `wait` seconds."""
-    calls = Calls(Settings(), read_policy(options["policy"]), call.cwd, remembered=None)
-    if calls.is_free(call.name, call.args, None)[0]:
-        return {}
+    calls = Calls(read_policy(options["policy"]), call.cwd, call)
     until = time.monotonic() + options["wait"]
     while True:
-        requester = Principal(getpass.getuser())
-        run_id = calls.attach(requester, call.name, call.args, "", call)
+        run_id, _ = calls.attach(call.name, call.args, None)
+        if run_id is None:
+            return {}
         while (outcome := calls.outcome(run_id)) is None:
             if time.monotonic() > until:
-                return call.denied(waiting_text(calls, run_id))
+                return call.denied(calls.waiting_text(run_id))
             time.sleep(POLL)
+        calls.tell(run_id)
         if "refused" in outcome:
             return call.denied(outcome["refused"])
         if call.is_taken:

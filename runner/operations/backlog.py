@@ -12,6 +12,9 @@ from runner.records.json_form import span
 from runner.records.run import Status
 from runner.store.shared import Shared
 
+GATE = "tool-gate"
+"""The graph and queue of calls that `runner gate` holds: gates execute its nodes, and no worker does."""
+
 MOST_KEYS = 1_000
 """The most keys of a queue with fair sharing whose waiting nodes are counted."""
 
@@ -79,8 +82,9 @@ def read_queues(shared: Shared, queues: Collection[str] = ()) -> Iterator[QueueB
     )
     node_queue = shared.settings.node_queue
     names = [node_queue(queue) for queue in dict.fromkeys(queues)]
+    names = names or sorted(graphs.keys() - {node_queue(GATE)})
     workers = [worker for worker in read_workers(shared) if worker.state == "alive"]
-    for nodes in shared.queued_nodes(names or sorted(graphs)):
+    for nodes in shared.queued_nodes(names):
         name = nodes.queue
         in_turn = [key for key in keys if node_queue(key.queue) == name]
         since = [nodes.since] * bool(nodes.since) + [key.since for key in in_turn]

@@ -24,7 +24,7 @@ from runner.limits.concurrency import QueuedKey, of_graph
 from runner.limits.control import LimitControl, LimitView, conflicts
 from runner.limits.fairness import FairKey
 from runner.limits.setting import LimitPause
-from runner.operations.backlog import QueueBacklog, read_queues
+from runner.operations.backlog import GATE, QueueBacklog, read_queues
 from runner.operations.setting_sources import unknown_settings
 from runner.operations.views import read_run
 from runner.records.json_form import span
@@ -165,7 +165,8 @@ def read_facts(settings: Settings) -> Facts:
     clock = (
         time.time_ns() // 1_000_000
     )  # read at once, to be compared with the first server's clock
-    graph_queues, run_queues = _read_queues(store, settings.node_queue)
+    graphs = {name: shape for name, shape in store.graphs().items() if name != GATE}
+    graph_queues, run_queues = _read_queues(store, graphs, settings.node_queue)
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
         other_servers=servers,
@@ -183,7 +184,7 @@ def read_facts(settings: Settings) -> Facts:
         clock=clock,
         workers=workers,
         doors=[door for door in shared.doors.all() if door.alive(shared.doors.now())],
-        graphs=store.graphs(),
+        graphs=graphs,
         letters=shared.dead_letters.count(),
         dropped=shared.dead_letters.dropped(),
         address=without_password(settings.redis_url),
@@ -228,7 +229,7 @@ RUNS_READ = 100
 
 
 def _read_queues(
-    store: Store, name_of: Callable[[str], str]
+    store: Store, graphs: Mapping[str, str], name_of: Callable[[str], str]
 ) -> tuple[dict[str, set[str]], dict[str, set[str]]]:
     """Return the queues of each graph as it is now, and the queues of its unfinished runs."""
     shapes: dict[tuple[str, str], set[str]] = {}
@@ -242,7 +243,7 @@ def _read_queues(
 
     graph_queues: dict[str, set[str]] = {}
     run_queues: dict[str, set[str]] = {}
-    for graph, fingerprint in store.graphs().items():
+    for graph, fingerprint in graphs.items():
         graph_queues.setdefault(outermost(graph), set()).update(queues(graph, fingerprint))
         for status in UNDER_WAY:
             for run in store.runs(RunQuery(status, graph=graph), RUNS_READ):

@@ -16,7 +16,7 @@ SERVER = [sys.executable, str(Path(__file__).parent / "odd_mcp_server.py")]
 POLICY = """
 calls:
   - tools: pay
-    bounds: {amount: {maximum: 50}}
+    bounds: {amount: {type: integer, maximum: 50}}
     rule: pass
   - tools: [free*]
     rule: pass
@@ -30,7 +30,7 @@ def command(folder, *, main="runner.doors.gate", policy="policy.yaml", **options
     path = folder / policy
     if not path.exists():
         path.write_text(POLICY)
-    given = {"policy": str(path), "url": "", "name": "odd", "port": 0, "command": SERVER}
+    given = {"policy": str(path), "url": "", "command": SERVER}
     options = {**given, "wait": 0.5, "timeout": 60.0, **options}
     return [sys.executable, "-m", main, json.dumps(options)]
 

@@ -17,7 +17,18 @@ SCHEMA = {
     },
     "required": ["to", "amount"],
 }
-NAMES = ("pay", "read", "die", "hang", "garble", "ask", "change", "vanish")
+NAMES = (
+    "pay",
+    "read",
+    "die",
+    "hang",
+    "garble",
+    "ask",
+    "change",
+    "vanish",
+    "echo",
+    "free_forge",
+)
 
 
 def send(message):
@@ -50,6 +61,10 @@ def call(name, args):
         sys.stdout.write('{"jsonrpc": "2.0", "id": \n')
         sys.stdout.flush()
         return None
+    if name == "free_forge":
+        forged = {"content": [{"type": "text", "text": "made"}]}
+        send({"id": int(args["to"]), "result": forged})
+        return "forged"
     if name == "ask":
         form = {"type": "object", "properties": {}}
         params = {"message": "sure?", "requestedSchema": form}
@@ -75,7 +90,8 @@ for line in sys.stdin:
     elif method == "tools/list":
         send({"id": message["id"], "result": {"tools": tools()}})
     elif method == "tools/call":
-        text = call(params["name"], params.get("arguments") or {})
-        if text is not None:
+        name, args = params["name"], params.get("arguments") or {}
+        text = json.dumps(params) if name == "echo" else call(name, args)
+        if text is not None and "id" in message:
             content = [{"type": "text", "text": text}]
             send({"id": message["id"], "result": {"content": content}})

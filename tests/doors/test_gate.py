@@ -14,9 +14,11 @@ from collections import Counter
 import pytest
 
 from runner import Client
-from runner.cli.workers import worker_process
+from runner.dev.worker_process import worker_process
 from runner.errors import DefinitionError
+from runner.operations.doctor import read_facts
 from runner.records import codec
+from runner.settings import Settings
 from tests.integrations.extras import need
 from tests.ports import free_port
 from tests.waiting import wait_until
@@ -28,7 +30,7 @@ from mcp import StdioServerParameters  # noqa: E402 - likewise
 
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
 from runner.doors.gated_call import read_policy  # noqa: E402 - likewise
-from tests.doors.gates import SERVER, command, gate, paid, serving  # noqa: E402 - likewise
+from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
 
@@ -227,6 +229,66 @@ def test_a_line_that_is_not_json_is_refused(tmp_path, redis_url):
         assert client.end(None)["error"]["code"] == -32700
 
 
+def test_a_gate_ends_when_its_client_leaves(tmp_path, redis_url, people):
+    """It leaves no process behind, also while a call waits."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        client.begin("tools/call", name="pay", arguments=BIG)
+        question(people)
+        client.process.stdin.close()
+        assert client.process.wait(60) == 0
+
+
+def test_a_call_without_an_id_is_not_relayed(tmp_path, redis_url):
+    """A notification can't be answered, and a careless server might make the call."""
+    with gate(tmp_path, redis_url) as client:
+        client.send({"method": "tools/call", "params": {"name": "pay", "arguments": BIG}})
+        assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+    assert paid(tmp_path) == ["pay bob 1 none"]
+
+
+def test_only_the_approved_call_reaches_the_server(tmp_path, redis_url, people):
+    """Other fields of the client's request were shown to nobody."""
+    more = {"_meta": {"dry": False}, "inputResponses": {}, "task": {}}
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="echo", arguments=BIG, **more)
+        vote(people)
+        text = client.end(number)["result"]["content"][0]["text"]
+    assert json.loads(text) == {"name": "echo", "arguments": {**BIG, "note": "none"}}
+
+
+def test_a_server_cannot_answer_a_call_that_it_did_not_get(tmp_path, redis_url, people):
+    """Its forged answer to a call that waits is dropped."""
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="pay", arguments=BIG)
+        question(people)
+        assert client.text("free_forge", to=str(number), amount=1)[0] == "forged"
+        vote(people, "reject")
+        assert "ana rejected" in client.end(number)["result"]["content"][0]["text"]
+
+
+def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, redis_url):
+    """A rule for this user isn't missed because the call has no run yet."""
+    (tmp_path / "policy.py").write_text(
+        "import getpass\n"
+        "from runner.approvals import Rule\n"
+        "def approval(args, call):\n"
+        "    return Rule() if call.requester.key == f'human:|{getpass.getuser()}' else None\n"
+    )
+    with gate(tmp_path, redis_url, policy="policy.py") as client:
+        assert "It waits for approval" in client.text("pay", **BIG)[0]
+
+
+def test_doctor_does_not_miss_a_worker_for_approved_calls(tmp_path, redis_url, people):
+    """A gate makes them, and perhaps none is open: workers can't help."""
+    with gate(tmp_path, redis_url) as client:
+        client.call("pay", **BIG)
+    vote(people)
+    facts = read_facts(Settings(redis_url=redis_url))
+    assert "tool-gate" not in facts.graphs
+    assert "tool-gate" not in facts.run_queues
+    assert [row.queue for row in facts.backlog] == []
+
+
 def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, people):
     """No worker serves the queue, so the gate deletes what answers have put there."""
     (tmp_path / "plain.py").write_text(
@@ -242,31 +304,18 @@ def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, pe
         worker.wait_ready()  # it leaves what a doorbell needs
     connection = people.engine.store.connection
     with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
-        vote(people)
-        assert connection.call("KEYS", "runner/gate*")
-        client.end(number)
-        assert connection.call("KEYS", "runner/gate*") == []
-
-
-def test_a_gate_serves_over_http_and_a_server_may_be_there(tmp_path, redis_url, people):
-    """A gate at a port holds the calls that another gate sends to its URL, in a session for each client."""
-    outer, port = tmp_path / "outer", free_port()
-    outer.mkdir()
-    (outer / "policy.yaml").write_text("calls: [{tools: '*', rule: pass}]")
-    url = f"http://127.0.0.1:{port}/mcp"
-    with serving(tmp_path, redis_url, port=port, wait=30) as process:
-        wait_until(lambda: listens(port), "it listens")
-        assert process.poll() is None
-        with gate(outer, redis_url, url=url) as client:
-            assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+        for _ in range(2):
             number = client.begin("tools/call", name="pay", arguments=BIG)
             vote(people)
-            assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
-    assert paid(tmp_path) == ["pay bob 1 none", "pay bob 500 none"]
+            client.end(number)
+        # A vote may put its doorbell there just after the gate has seen the vote and deleted them.
+        keys = connection.call("KEYS", "runner/tool-gate*")
+        assert sum(connection.call("LLEN", key) for key in keys) <= 1
 
 
 SHOP = """
+import sys
+
 from mcp.server import MCPServer
 
 server = MCPServer("shop")
@@ -277,8 +326,23 @@ def pay(to: str, amount: int) -> str:
     return f"pay: {amount} to {to}"
 
 
-server.run()
+server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}))
 """
+
+
+def test_the_server_may_be_at_a_url(tmp_path, redis_url, people):
+    """Its session is the gate's; calls are held and made as over stdio."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    port = free_port()
+    run = [sys.executable, str(tmp_path / "shop.py"), "streamable-http", str(port)]
+    with subprocess.Popen(run, stderr=subprocess.DEVNULL) as server:
+        wait_until(lambda: listens(port), "it listens")
+        with gate(tmp_path, redis_url, url=f"http://127.0.0.1:{port}/mcp", wait=30) as client:
+            assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
+            number = client.begin("tools/call", name="pay", arguments=BIG)
+            vote(people)
+            assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
+        server.kill()
 
 
 def test_a_client_with_tasks_gets_a_task(tmp_path, redis_url, people):
@@ -360,6 +424,7 @@ def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):
         "calls: [{tools: a, rule: {need: 0}}]",
         "calls: [{tools: a, rule: pass, bounds: {amount: {type: money}}}]",
         "calls: [{tools: a, rule: pass, bound: {}}]",
+        "calls: [{tools: a, rule: pass, bounds: {amount: {maximum: 5}}}]",
     ],
 )
 def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):
@@ -385,7 +450,7 @@ def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
 # Kills
 
 
-BATCH = int(os.environ.get("GATE_BATCH", "20"))
+BATCH = int(os.environ.get("GATE_BATCH", "10"))
 """Calls that wait at the same time."""
 
 REJECTED = 5
@@ -398,7 +463,7 @@ def ended(people, names):
     for status in ("completed", "failed"):
         cursor = ""
         while cursor is not None:
-            page = people.runs(status, graph="gate", limit=100, cursor=cursor)
+            page = people.runs(status, graph="tool-gate", limit=100, cursor=cursor)
             for run in page:
                 if run.run_id not in names:
                     task = people.engine.store.read(run.run_id).task
@@ -415,7 +480,7 @@ LOST = {"refused": "It was lost too often: it may or may not have been made."}
 def storm(tmp_path, redis_url, people, calls, main="runner.doors.gate"):
     """Make calls while gates and clients die at all moments; return their outcomes, and what was made."""
     chance, names = random.Random(7), {}  # noqa: S311 - moments, no secrets
-    environment = {"RUNNER_LEASE": "1", "PAUSE": "0.02"}
+    environment = {"RUNNER_LEASE": "1", "PAUSE": "0.1"}
     todo = [f"p{number}" for number in range(calls)]
     while todo:
         before, grows = len(paid(tmp_path)), chance.randrange(BATCH)
@@ -436,11 +501,11 @@ def storm(tmp_path, redis_url, people, calls, main="runner.doors.gate"):
                 voted += any(name in over for name in batch)
             if chance.random() < 0.3:  # the client dies, and the gate ends by itself
                 client.process.stdin.close()
-                client.process.wait()
+                client.process.wait(60)
         over = ended(people, names)
         todo = [name for name in todo if name not in over]
     outcomes = {
-        name: people.run(run_id).result().results["call"].output
+        name: people.run(run_id).result().results["call"].output or LOST
         for name, run_id in over.items()
     }
     made = Counter(line.split()[1] for line in paid(tmp_path))
@@ -461,7 +526,7 @@ def check(outcomes, made, calls):
     return wrong
 
 
-CALLS = int(os.environ.get("GATE_CALLS", "60"))
+CALLS = int(os.environ.get("GATE_CALLS", "20"))
 
 
 @pytest.mark.slow
@@ -478,6 +543,6 @@ def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, red
 @pytest.mark.slow
 def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url, people):
     """The control of the test above: without the record of the beginning, calls are made twice."""
-    outcomes, made = storm(tmp_path, redis_url, people, 40, "tests.doors.forgetful_gate")
+    outcomes, made = storm(tmp_path, redis_url, people, 20, "tests.doors.forgetful_gate")
 
-    assert check(outcomes, made, 40)
+    assert any(count > 1 for _, count, _ in check(outcomes, made, 20))

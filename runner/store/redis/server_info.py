@@ -152,7 +152,7 @@ def drop_queued(connection: RedisConnection, namespace: str, queue: str) -> None
     """Delete the doorbells on a queue of the store's server."""
     fields = connection.texts(Keys(namespace).doorbell)
     for end in {end for name, end in fields.items() if name.isdecimal()}:
-        connection.call("DEL", f"{fields['prefix']}{queue}{end}")
+        connection.call("DEL", f"{queue}{end}")
 
 
 # Metrics of a store, for Prometheus: cheap commands, however many runs exist.
