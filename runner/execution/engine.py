@@ -9,6 +9,7 @@ its `ring`.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import math
@@ -75,6 +76,7 @@ from runner.store.requests import (
     CancelRun,
     ClaimVisit,
     ConfirmHandOver,
+    DrainRun,
     EmitEvent,
     ExpandMap,
     HandOver,
@@ -95,6 +97,9 @@ CONDITION_TRIES = 3
 
 MOST_REASON = 300
 """Characters shown of the reason for which a node waits."""
+
+DRAINS = 40
+"""Steps of a stop that its caller does itself."""
 
 SETTLE_TRIES = 1_000
 """Tries of a settle that meets another node's lock or changed results; then the lease runs out."""
@@ -281,11 +286,23 @@ class Engine:
         Raises:
             NotFoundError: the run doesn't exist. UsageError: the reason isn't a text, or is too long.
         """
-        reply = self.do(CancelRun(run_id, validation.reason(reason), new_nonce())).word
-        if reply == "unknown":
+        reply = self.do(CancelRun(run_id, validation.reason(reason), new_nonce()))
+        if reply.word == "unknown":
             raise no_such_run(run_id)
         self.leases.look()
-        return reply
+        if reply.detail:
+            self._drain(run_id)
+        return reply.word
+
+    def _drain(self, run_id: str) -> None:
+        """Cancel the nodes that a stop has left to a timer; the sweep does what `DRAINS` steps leave."""
+        last_node = ""
+        with contextlib.suppress(StoreError):
+            for _ in range(DRAINS):
+                reply = self.do(DrainRun(run_id, last_node))
+                if reply.word != "after":
+                    return
+                last_node = reply.detail
 
     def end_without_worker(
         self, run_id: str, node: str, visit: int, attempt: int

@@ -234,7 +234,10 @@ class View(LimitUsage, Protocol):
         """Return the count of arrivals at a node over the edges of one scope."""
 
     def idle(self, after_node: str) -> Iterable[str]:
-        """List the idle nodes after a node, in the order of `scheduler.drain_order`."""
+        """List the idle nodes after a node, in the order of `scheduler.drain_order`.
+
+        If the last one isn't idle, others may follow it; "" stands for the last idle one.
+        """
 
     def question_status(self, interrupt_id: str) -> str:
         """Return "open", "answered", "expired" or "withdrawn", or "" for a question never asked."""
@@ -310,7 +313,8 @@ class Changes:
         active, waiting, held_count = map(operator.sub, _counted(record), _counted(previous))
         if active or waiting or held_count:
             self.count(active, waiting, held_count)
-            if owner := map_of(node):
+            if (owner := map_of(node)) and not self.run.stopping:
+                # A stop needs no counters of maps, and its steps would conflict over them.
                 items = self.map(owner)
                 self.maps[owner] = replace(
                     items,
@@ -493,42 +497,49 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
 
 
 def drain_order(node: str) -> tuple[str, int]:
-    """Return the sort key of nodes in a stop: by name, each map before its items."""
+    """Return the sort key of nodes in a stop: by name, each map before its items.
+
+    Items come from the last to the first, as workers take them from the first.
+    """
     index = index_of(node)
-    return map_of(node) or node, -1 if index is None else index
+    return map_of(node) or node, -(1 << 62) if index is None else -index
 
 
-def cancel_all_idle(changes: Changes, after_node: str = "") -> None:
+def cancel_all_idle(changes: Changes, after_node: str = "") -> str | None:
     """Cancel a stopping run's idle nodes after `after_node`, `DRAIN_LIMIT` at a time.
 
-    A timer continues after the last of them. Nodes before it don't become idle again: a stopping
-    run makes no node ready, and running nodes are cancelled when they return. A node with more than
-    `DRAIN_LIMIT` questions is cancelled with the last of them.
+    A timer continues after the node that is returned, None if all are cancelled. Nodes before it don't
+    become idle again: a stopping run makes no node ready, and running nodes are cancelled when they
+    return. A node with more than `DRAIN_LIMIT` questions is cancelled with the last of them.
     """
     last_node, budget = after_node, DRAIN_LIMIT
     for node in _idle(changes, after_node):
         record = changes.node(node)
         cost = max(1, len(record.questions))
-        if cost > budget:
+        if record.status not in IDLE:
+            last_node, cost = node or last_node, budget + 1
+        elif cost > budget:
             now, later = record.questions[:budget], record.questions[budget:]
             changes.add(*withdrawals(node, record.visit, now))
             changes.put(node, replace(record, questions=later))
+        if cost > budget:
             changes.add(SetTimer(TimerKind.DRAIN, last_node, changes.now))
-            return
+            return last_node
         budget -= cost
         cancel_idle(changes, node)
         last_node = node
+    return None
 
 
 def _idle(changes: Changes, after_node: str) -> Iterator[str]:
-    """Yield the idle nodes after a node in order, including nodes just made ready."""
+    """Yield what the view lists after a node, in order, and nodes just made ready."""
+    ready = (node for node, record in changes.nodes.items() if record.status in IDLE)
     ready_now = sorted(
-        (node for node in changes.nodes if drain_order(node) > drain_order(after_node)),
-        key=drain_order,
+        (node for node in ready if drain_order(node) > drain_order(after_node)), key=drain_order
     )
-    last_node = after_node
+    last_node = None
     for node in heapq.merge(ready_now, changes.view.idle(after_node), key=drain_order):
-        if node != last_node and changes.node(node).status in IDLE:
+        if node != last_node:
             yield node
         last_node = node
 

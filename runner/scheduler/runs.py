@@ -180,10 +180,10 @@ def cancel(changes: Changes, reason: str) -> TransitionResult:
 
 
 def drain(changes: Changes, after_node: str) -> TransitionResult:
-    """Continue to cancel a stopping run's idle nodes, after `after_node`."""
-    if changes.run.stopping and not changes.run.is_final:
-        cancel_all_idle(changes, after_node)
-    return close(changes, "drained")
+    """Continue to cancel a stopping run's idle nodes: "after <node>" if more follow, or "drained"."""
+    is_stopping = changes.run.stopping and not changes.run.is_final
+    last_node = cancel_all_idle(changes, after_node) if is_stopping else None
+    return close(changes, "drained" if last_node is None else f"after {last_node}")
 
 
 def end_reported(changes: Changes, end: int) -> TransitionResult:

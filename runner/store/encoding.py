@@ -521,11 +521,11 @@ def pack_copy(value: Any) -> Any:
 
 
 def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
-    """Split a reply's word from its detail: a delay in ms, a revoked external task, a lost node."""
+    """Split a reply's word from its detail: a delay in ms, a revoked external task, a node."""
     reply_word, _, detail = text.partition(" ")
     if reply_word == "revoked":
         return Reply(reply_word, doorbells, reference=detail)
-    if reply_word == "lost":
+    if reply_word in {"lost", "after"}:
         return Reply(reply_word, doorbells, detail=detail)
     return Reply(reply_word, doorbells, delay_ms=int(detail or 0))
 

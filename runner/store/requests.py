@@ -49,7 +49,7 @@ from runner.records.interrupts import (
 from runner.records.migration import Migration
 from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
-from runner.scheduler.changes import Changes, TransitionResult
+from runner.scheduler.changes import Changes, TimerKind, TransitionResult
 from runner.store.apply_transition import (
     DELAYED,
     OPEN,
@@ -839,7 +839,7 @@ class WithdrawQuestion(Request[Reply]):
 
 @immutable
 class CancelRun(Request[Reply]):
-    """Stop a run: "cancelled", "already" (it is stopping or has ended) or "unknown"."""
+    """Stop a run: "cancelled" (detail "active" until it has ended), "already" (it stops) or "unknown"."""
 
     verb = "cancel"
     run_id: str
@@ -853,9 +853,23 @@ class CancelRun(Request[Reply]):
         reply = make(transaction, self.run_id, scheduler.cancel, self.reason)
         if reply.word == "already" and self.nonce and run.cancelled == self.nonce:
             return Reply("cancelled")
-        if reply.word == "cancelled" and self.nonce:
+        if reply.word == "cancelled":
             run.cancelled = self.nonce
+            return replace(reply, detail="" if run.record.is_final else "active")
         return reply
+
+
+@immutable
+class DrainRun(Request[Reply]):
+    """Cancel a stopping run's idle nodes before its timer: "after" (`detail`, more follow) or "drained"."""
+
+    verb = "drain"
+    run_id: str
+    last_node: str
+
+    def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
+        transaction.drop_timer(TimerKind.DRAIN, self.run_id, self.last_node)
+        return make(transaction, self.run_id, scheduler.drain, self.last_node)
 
 
 @immutable

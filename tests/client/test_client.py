@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from runner import Client, Status
+from runner import Client, GraphBuilder, Status
 from runner.approvals import freezing
 from runner.definition.registry import Registry
 from runner.errors import (
@@ -14,6 +14,7 @@ from runner.errors import (
     UnstorableError,
     UsageError,
 )
+from runner.execution import engine
 from runner.limits.concurrency import Admission, Concurrency
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench, answers, ident, single, wired
@@ -250,6 +251,21 @@ def test_a_run_is_cancelled_once():
     assert run.cancel("not needed") is True
     assert run.cancel("again") is False
     assert (run.result().status, run.result().reason) == (Status.CANCELLED, "not needed")
+
+
+@pytest.mark.parametrize("left", [0, 1_000])
+def test_a_cancel_ends_a_run_of_many_nodes_without_a_sweep(monkeypatch, left):
+    """Nobody waits for the next sweep; control: without steps of the caller some nodes are left to it."""
+    monkeypatch.setattr(engine, "DRAINS", 0 if left else 40)
+    builder = GraphBuilder()
+    for number in range(1_500):
+        builder.add_node(ask, f"n{number:04}")
+    client, bench = office(builder.build())
+    run = client.start("bench", "task")
+
+    assert run.cancel("not needed") is True
+
+    assert bench.store.peek(run.id).active == left
 
 
 def test_a_run_that_is_not_there():

@@ -10,11 +10,21 @@ import redis
 
 from runner.limits.concurrency import Admission, Concurrency
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
-from runner.store.interface import Start
+from runner.records.run import Status
+from runner.scheduler import changes
+from runner.store.interface import Reply, Start
 from runner.store.redis import requests
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ExpandMap, ForkRun, StartRun
+from runner.store.redis.transaction import run_view
+from runner.store.requests import (
+    CancelRun,
+    ClaimVisit,
+    DrainRun,
+    ExpandMap,
+    ForkRun,
+    StartRun,
+)
 from tests.contract.store.delegation import of_map
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -63,6 +73,50 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     store.do(CancelRun(run_id, "enough"))
 
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
+
+
+@pytest.mark.parametrize("taken", ["m[0]", "m[29]"])
+def test_a_worker_that_takes_an_item_meanwhile_disturbs_no_step_of_a_stop(
+    store, other, clock, monkeypatch, taken
+):
+    """A step begins with the last items, as workers do with the first; control: a worker takes the last."""
+    for module in (changes, run_view):
+        monkeypatch.setattr(module, "DRAIN_LIMIT", 10)
+    worker, plans = ManualWorker(other, clock), []
+    run_id, token = worker.begin(of_map(), node="m")
+    other.do(ExpandMap(token, list(range(40))))
+    worker.token(run_id, "m[20]")
+    other.do(CancelRun(run_id, "enough"))
+    take = ClaimVisit(run_id, taken, 1, 1, "n")
+    before_a_call(store, lambda: plans.append("again"), "commit", "commit")
+    before_a_commit(store, lambda: other.do(take))
+
+    reply = store.do(DrainRun(run_id, ""))
+
+    assert plans == ([] if taken == "m[0]" else ["again"])
+    while reply.word == "after":
+        reply = store.do(DrainRun(run_id, reply.detail))
+    assert [
+        name for name, node in worker.read(run_id).nodes.items() if node.status != "cancelled"
+    ] == ["m[20]"]
+
+
+def test_a_step_of_a_stop_reads_a_bounded_number_of_nodes(store, clock, monkeypatch):
+    """Where most items have ended, a step that finds too few others continues at the next."""
+    monkeypatch.setattr(run_view, "MOST_READ", 10)
+    worker, steps = ManualWorker(store, clock), []
+    run_id, token = worker.begin(of_map(), node="m")
+    store.do(ExpandMap(token, list(range(40))))
+    for number in range(1, 40):
+        worker.run(run_id, f"m[{number}]")
+    store.do(CancelRun(run_id, "enough"))
+    reply = Reply("after")
+    while reply.word == "after":
+        reply = store.do(DrainRun(run_id, reply.detail))
+        steps.append(reply.detail)
+
+    assert steps == ["m[31]", "m[21]", "m[11]", "m[1]", ""]
+    assert worker.read(run_id).record.status is Status.CANCELLED
 
 
 @pytest.mark.parametrize("stops", [True, False])

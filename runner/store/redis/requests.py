@@ -78,6 +78,7 @@ from runner.store.requests import (
     ChangeLimit,
     ClaimVisit,
     CloseRaise,
+    DrainRun,
     EmitEvent,
     ExpandMap,
     ForkRun,
@@ -165,7 +166,7 @@ class Requests:
             request.plan,
             fields,
             commands,
-            makes_room=isinstance(request, RetryVisit | CancelRun),
+            makes_room=isinstance(request, RetryVisit | CancelRun | DrainRun),
         )
 
     # One visit on a worker

@@ -12,11 +12,12 @@ from runner.records.interrupts import InterruptStatus
 from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE
-from runner.store.interface import Claim, Doorbell, Settlement, Start, Store, Token
+from runner.store.interface import Claim, Doorbell, Reply, Settlement, Start, Store, Token
 from runner.store.requests import (
     AskQuestions,
     CancelRun,
     ClaimVisit,
+    DrainRun,
     ExpandMap,
     HoldVisit,
     Intervene,
@@ -886,6 +887,27 @@ class RunContract:
         assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
+
+    @pytest.mark.full
+    def test_the_caller_of_a_stop_may_do_all_its_steps(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Without a sweep; and what it leaves when it dies between two steps is the next sweep's."""
+        names = [f"n{number:04d}" for number in range(1701)]
+        finished, left = (worker.start(shape(" ".join(names), entries=names)) for _ in "ab")
+
+        for run_id in (finished, left):
+            assert store.do(CancelRun(run_id, "enough")).detail == "active"
+        reply = store.do(DrainRun(left, ""))
+        assert (reply.word, worker.read(left).record.active) == ("after", 701)
+        reply = Reply("after")
+        while reply.word == "after":
+            reply = store.do(DrainRun(finished, reply.detail))
+        final = worker.read(finished).record
+        assert (final.status, final.active) == (Status.CANCELLED, 0)
+        while store.sweep().word != "0":
+            pass
+        assert worker.read(left).record.status is Status.CANCELLED
 
     @pytest.mark.full
     def test_many_questions_are_withdrawn_in_steps(

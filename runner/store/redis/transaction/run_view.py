@@ -32,7 +32,7 @@ from runner.records.run import (
     claim_name,
 )
 from runner.records.size_limits import no_room
-from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TimerKind, TransitionResult, drain_order
+from runner.scheduler.changes import DRAIN_LIMIT, IDLE, TransitionResult, drain_order
 from runner.store import encoding
 from runner.store.encoding import (
     FUNCTION_ENTRY,
@@ -73,6 +73,10 @@ TIME_BYTES = len("1795424624342") - len("\1" + "\x010:0\x01")
 
 MOST_LIMITS = 1_000
 """The most limits without a free slot, and inputs, that a process remembers."""
+
+
+MOST_READ, FEW = 5_000, 100
+"""The most nodes of which one step of a stop reads whether they are idle, and after conflicts."""
 
 
 def slot_member(run_id: str, node: str, claim: str) -> str:
@@ -180,19 +184,18 @@ class RunInTransaction:
         )
         return Arrivals(*load(text)) if text else Arrivals()
 
-    def idle(self, after: str) -> Iterator[str]:
+    def idle(self, after_node: str) -> Iterator[str]:
         """Yield the idle nodes after one, reading some at a time as long as more are asked for.
 
         In the step that stops the run, none of its nodes may change meanwhile. If that keeps failing (see
-        `defers_to_timer`), this yields none, and a timer begins with the first node.
+        `defers_to_timer`), this yields "" alone. It reads `MOST_READ` nodes, or `FEW` after conflicts.
         """
         if self._defers_to_timer and not self.record.stopping:
-            self.write_set.timer(
-                f"{TimerKind.DRAIN}|{self.record.run_id}|", self.write_set.read_set.now
-            )
+            yield ""
             return
         self._compares_run_field |= not self.record.stopping
-        reads, names = self.write_set.read_set, self._names(after)
+        reads, names, count = self.write_set.read_set, self._names(after_node), 0
+        most = FEW if self._defers_to_timer else MOST_READ
         reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
         while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
             reads.want(self.key, [f"n:{node}" for node in some])
@@ -200,12 +203,16 @@ class RunInTransaction:
                 return
             for node in some:
                 text = self.write_set.read_unvalidated(self.key, f"n:{node}", GUARDED)
-                if text and read_status(text) in IDLE:
+                is_idle, count = text and read_status(text) in IDLE, count + 1
+                if is_idle:
                     yield node
+                if count == most:
+                    yield "" if is_idle else node
+                    return
 
     def _names(self, previous_node: str) -> Iterator[str]:
         """Name all nodes after one, with the items of maps that have begun."""
-        first_node, index = drain_order(previous_node)
+        first_node, order = drain_order(previous_node)
         nodes = self.topology.nodes
         later_nodes = sorted(node for node in nodes if node >= first_node and not map_of(node))
         self.write_set.read_set.want(
@@ -220,7 +227,7 @@ class RunInTransaction:
                 else None
             )
             begun = encoding.map_record(text).next if text else 0
-            for item in range(index + 1 if node == first_node else 0, begun):
+            for item in reversed(range(min(begun, -order) if node == first_node else begun)):
                 yield item_id(node, item)
 
     def question_status(self, interrupt_id: str) -> str:
