@@ -67,7 +67,7 @@ class NoAnswer(RunnerError):
 class McpGate:
     """One client's session with the server, through the policy; also the `CallMaker` of its calls."""
 
-    decisions = ("approve", "edit", "reject")
+    decisions: tuple[str, ...] = ("approve", "edit", "reject")
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         """Hold calls by the options of `runner gate`."""
@@ -299,9 +299,10 @@ class McpGate:
             await self._send(
                 types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
             )
-            return await answer
+            outcome: JSONObject = await answer
         finally:
             self._own.pop(request_id, None)
+        return outcome
 
     async def _forward(self, message: types.JSONRPCRequest) -> None:
         self._open[message.id] = message.method
