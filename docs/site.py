@@ -21,7 +21,7 @@ ROW = re.compile(r"^\| \d+ \| \[([^\]]+)\]\(([^)]+)\)", re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s#]+)(#[^)]*)?\)")
 FENCE = re.compile(r"^```(\w+)([^\n]*)$", re.MULTILINE)
 FILE = re.compile(r"file=(\S+)")
-NOT_SEARCHED = re.compile(r"decisions/|internals/|ideas/benchmarks")
+NOT_SEARCHED = re.compile(r"decisions/|internals/|ideas/(benchmarks|at-scale)")
 """Pages for developers of the library: users who search look for guides."""
 LISTS = re.compile(r"reference/(commands|python|doors|aisvs|digests)")
 """Pages with every word of the library: they follow the guides, unless only they have a word."""

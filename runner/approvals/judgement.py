@@ -133,6 +133,8 @@ def _check_question(question: Interrupt, answered_question: Interrupt) -> None:
         asked_at=answered_question.asked_at,
     )
     ours, theirs = interrupts.preimages(now), interrupts.preimages(answered_question)
+    if answered_question.title != question.title:
+        raise _differs(question, "its title")
     if ours != theirs or answered_question.digest_v != question.digest_v:
         fields = (set(ours) | set(theirs)) - {"question"}
         differences = sorted(field for field in fields if ours.get(field) != theirs.get(field))

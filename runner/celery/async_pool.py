@@ -24,11 +24,13 @@ from celery.concurrency import thread
 from celery.concurrency.base import apply_target
 
 from runner import async_loop
+from runner.errors import MissingExtra, needs_extra
 
 try:
-    from greenlet import getcurrent, greenlet
-except ImportError:
-    sys.exit('The pool "async" needs greenlet: pip install "celery-graph-runner[async]"')
+    with needs_extra("async", "the pool async"):
+        from greenlet import getcurrent, greenlet
+except MissingExtra as missing:
+    sys.exit(str(missing))
 
 CARRIERS = 8
 """Threads on which nodes begin and end; more of them only help a store that is far away."""

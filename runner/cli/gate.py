@@ -52,7 +52,7 @@ def gate(context: CommandContext, **options: Any) -> None:
 
     \b
       runner gate --policy policy.yaml -- npx -y @modelcontextprotocol/server-filesystem .
-      runner gate --policy policy.py --url https://mcp.example.com/mcp
+      runner gate --policy policy.yaml --url https://mcp.example.com/mcp
 
     With `hook` as COMMAND it is a hook of Claude Code or Codex: it reads a call from standard input and
     writes the decision.

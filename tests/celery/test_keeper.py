@@ -258,6 +258,7 @@ def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, 
 
 @pytest.mark.parametrize("app", ["no_such_module:app", "runner.celery:no_app"])
 def test_a_keeper_without_its_app_says_so(app):
+    """One line names the app and the reason; it shows no traceback."""
     command = [sys.executable, "-m", "runner.cli", "keeper", "--app", app]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
