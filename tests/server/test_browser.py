@@ -472,7 +472,7 @@ def test_the_button_says_what_it_approves(redis_url, browser, field):
         assert offered(page) == ["Reject", "Approve *"]
         page.fill(text, after)
         page.click("text=Approve with changes")
-        assert (page.inner_text("del"), page.inner_text("ins")) == ("10599.52", "1.5")
+        assert (page.inner_text("del"), page.inner_text("ins")) == ("10,599.52", "1.50")
         page.click("button:text-is('Confirm')")
         page.wait_for_selector("[data-result=accepted]")
         page.close()
@@ -555,7 +555,7 @@ def test_an_edit_by_a_colleague_is_on_a_page_that_is_open(redis_url, browser):
         site.client.vote(question.id, "edit", by="ben", response=less)
         page.wait_for_selector("text=Approve ben's version")
         assert "What was proposed" in page.inner_text("#call")
-        assert (page.inner_text("del"), page.inner_text("ins")) == ("48000.0", "4800.0")
+        assert (page.inner_text("del"), page.inner_text("ins")) == ("48,000.00", "4,800.00")
         page.wait_for_function("!document.querySelector('#decide [value=approve]')")
         assert "more than one version" in page.inner_text("#decision")
 
@@ -1000,7 +1000,7 @@ def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a w
         ana.click("text=Change the arguments")
         ana.fill("[name='f.amount']", "150")
         ana.click("text=Approve with changes")
-        assert ana.inner_text("del") == "180"
+        assert ana.inner_text("del") == "180.00"
         ana.fill("[name=typed]", "pay")
         ana.click("button:has-text('Confirm')")
         assert "1 of 2" in ana.inner_text(".callout")
