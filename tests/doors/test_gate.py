@@ -172,6 +172,23 @@ def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, 
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
 
 
+def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url, people):
+    """The client gets a clear error, and a new gate asks people again about the same call."""
+    policy = "calls:\n  - {tools: die, rule: pass}\n  - {tools: '*', rule: {}}\n"
+    (tmp_path / "policy.yaml").write_text(policy)
+    with gate(tmp_path, redis_url, wait=30) as client:
+        number = client.begin("tools/call", name="pay", arguments=BIG)
+        asked = question(people)
+        assert "The server has ended" in client.call("die", **BIG)["error"]["message"]
+        vote(people)
+        text = client.end(number)["result"]["content"][0]["text"]
+        assert text == "The server has ended: start the gate again. The call was not made."
+    with gate(tmp_path, redis_url) as client:
+        assert "It waits for approval" in client.text("pay", **BIG)[0]
+    assert question(people).id != asked.id
+    assert paid(tmp_path) == []
+
+
 def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, redis_url):
     """The client gets an error in MCP's form, and the next call is served."""
     (tmp_path / "policy.yaml").write_text("calls: [{tools: [garble, pay], rule: pass}]")

@@ -127,7 +127,7 @@ def test_a_rejection_is_told_in_the_agents_form(name, start, redis_url):
 
 def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url):
     """Codex refuses an answer with a changed call, so people can only approve or reject there."""
-    people, edit = Client(redis_url), {"command": "git push"}
+    people, edit = Client(redis_url), {**CLAUDE["tool_input"], "command": "git push"}
     hook = start(EVENTS["claude-pre"])
     vote(people, "edit", response=edit)
     assert output(hook) == {**PRE, "permissionDecision": "allow", "updatedInput": edit}
