@@ -517,6 +517,8 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> str | None:
         record = changes.node(node)
         cost = max(1, len(record.questions))
         if record.status not in IDLE:
+            if changes.view.node(node).status in IDLE:
+                continue  # it has ended in this step
             last_node, cost = node or last_node, budget + 1
         elif cost > budget:
             now, later = record.questions[:budget], record.questions[budget:]
