@@ -29,7 +29,7 @@ from mcp import Client as McpClient  # noqa: E402 - with the extra
 from mcp import StdioServerParameters  # noqa: E402 - likewise
 
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
-from runner.doors.gated_call import read_policy  # noqa: E402 - likewise
+from runner.doors.gated_call import TOLD, read_policy  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
@@ -183,6 +183,8 @@ def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url
         vote(people)
         text = client.end(number)["result"]["content"][0]["text"]
         assert text == "The server has ended: start the gate again. The call was not made."
+        events = people.run(asked.run_id).events
+        wait_until(lambda: TOLD in [event.data for event in events()], "the outcome is told")
     with gate(tmp_path, redis_url) as client:
         assert "It waits for approval" in client.text("pay", **BIG)[0]
     assert question(people).id != asked.id
