@@ -87,7 +87,7 @@ MOVED = {
     "vote-all": "`runner api POST /v1/questions:vote`",
     "withdraw": "`runner api POST /v1/questions/ID:withdraw`",
 }
-"""Commands that were removed, and what has taken their place."""
+"""The replacements of removed commands."""
 
 
 def _help_hint(error: click.ClickException) -> str:

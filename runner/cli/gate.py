@@ -32,7 +32,7 @@ HOOK = ("hook",)
     type=click.FloatRange(0, 86_400),
     default=25.0,
     show_default=True,
-    help="Seconds for which a call waits for people before the client is told to call again.",
+    help="Seconds that a call waits for people; then the client gets an error that says to call again.",
 )
 @click.option(
     "--timeout",

@@ -97,8 +97,8 @@ class CompatAgent(runner.Agent):
                 "docs/how-to/from-strands.md says what to use."
             )
         if model is None or isinstance(model, str):
-            given: dict[str, Any] = {"model_id": model} if model else {}
-            model = strands.models.BedrockModel(**given)
+            model_id: dict[str, Any] = {"model_id": model} if model else {}
+            model = strands.models.BedrockModel(**model_id)
         sequential = isinstance(tool_executor, strands.tools.executors.SequentialToolExecutor)
         super().__init__(
             name or "Strands Agents",

@@ -248,7 +248,7 @@ class McpGate:
 
     def make(self, name: str, args: JSON) -> JSONObject:
         """Make a call in the server's session, and return its outcome."""
-        # Nothing else of the client's request is passed on: nobody has approved it.
+        # The rest of the client's request is not passed on, because no one approved it.
         params = {"name": name, "arguments": args}
         outcome = self._wait_for(self._request("tools/call", params), self._timeout)
         if outcome.get("result", {}).get("resultType") == "input_required":

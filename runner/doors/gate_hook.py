@@ -90,7 +90,7 @@ def decide(call: HookCall, options: Mapping[str, Any]) -> JSONObject:
             return call.denied(outcome["refused"])
         if call.is_taken:
             return call.allowed(outcome["result"])
-        # Another process has used that approval, for the same call: this one asks anew.
+        # Another process used the approval for an equal call, so this one asks again.
 
 
 if __name__ == "__main__":

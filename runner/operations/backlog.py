@@ -9,7 +9,7 @@ from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.operations.views import NodeView, RunView, read_workers, with_items
 from runner.records.json_form import span
-from runner.records.run import Status
+from runner.records.run import Status, outermost
 from runner.store.shared import Shared
 
 GATE = "tool-gate"
@@ -115,15 +115,21 @@ def with_waits(shared: Shared, run: RunView) -> RunView:
     is_ready = any(node.status == Status.READY and not node.progress for node in _all(run))
     if not (is_ready and shared.settings.broker_is_store):
         return run
-    served = {
+    worker_queues = {
         queue
         for worker in read_workers(shared)
         if worker.state == "alive"
         for queue in worker.queues
     }
     waits: dict[str, str] = {}
-    for nodes in shared.queued_nodes(shared.graphs_by_queue()):
-        slot = "no free slot" if nodes.queue in served else f"no worker serves {nodes.queue}"
+    graph = outermost(run.graph)
+    queues = [queue for queue, graphs in shared.graphs_by_queue().items() if graph in graphs]
+    for nodes in shared.queued_nodes(queues):
+        slot = (
+            "no free slot"
+            if nodes.queue in worker_queues
+            else f"no worker serves {nodes.queue}"
+        )
         for number, task in enumerate(nodes.tasks):
             visit = task.rpartition(".")[0]
             waits[visit] = f"behind {number:,} others, {slot}" if number else f"next, {slot}"
