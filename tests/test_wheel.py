@@ -214,12 +214,12 @@ def lines_of(page: Path) -> set[str]:
 def code_of(page: Path, folder: Path) -> None:
     """Write the files of a page, and its Python as `page.py`."""
     blocks = re.findall(
-        r"^```python([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
+        r"^```(python|yaml)([^\n]*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL
     )
-    for options, code in blocks:
-        name = re.search(r"file=(\S+)", options)
-        with (folder / (name[1] if name else "page.py")).open("a") as file:
-            file.write(code)
+    for language, options, code in blocks:
+        if (name := re.search(r"file=(\S+)", options)) or language == "python":
+            with (folder / (name[1] if name else "page.py")).open("a") as file:
+                file.write(code)
 
 
 def runs_its_code(project: Project, page: Path, graphs: str = "shop") -> None:
@@ -250,6 +250,17 @@ def serves(project: Project, *command: str) -> None:
                 return False
 
         wait_until(shows_the_inbox, f"the inbox; see {log}", seconds=90)
+
+
+def passes_its_gate(project: Project, page: Path) -> None:
+    code_of(page, project.folder)
+    project.environment["RUNNER_GRAPHS"] = ""
+    project.call("python", "page.py")
+
+
+def begins_async(project: Project, _: Path) -> None:
+    with project.running("runner", "worker", "--pool", "async") as log:
+        logged(log, "worker.ready")
 
 
 def begins_a_project(project: Project, page: Path) -> None:
@@ -293,6 +304,8 @@ SHOWN = {
     "docs/how-to/slack.md": lambda project, _: project.call(
         "python", "-c", "import runner.doors.slack"
     ),
+    "docs/how-to/gate.md": passes_its_gate,
+    "'celery-graph-runner[async]'": begins_async,
     "docs/how-to/sqs.md": lambda project, _: project.call(
         "python", "-c", "import runner.celery.sqs"
     ),

@@ -50,6 +50,13 @@ def vote(people, decision="approve", **options):
     asked = question(people)
     receipt = people.vote(asked.id, decision, by="ana", digest=asked.digest, **options)
     assert receipt.status == "accepted"
+    return asked
+
+
+def until_told(people, asked):
+    """Wait for the record that the client has got the outcome, which follows the reply."""
+    events = people.run(asked.run_id).events
+    wait_until(lambda: TOLD in [event.data for event in events()], "the outcome is told")
 
 
 BIG = {"to": "bob", "amount": 500}
@@ -128,10 +135,11 @@ def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, redis_url, peopl
     """The wait survives the gate: the approved call is made when the same call comes again, once."""
     with gate(tmp_path, redis_url) as client:
         client.call("pay", **BIG)
-    vote(people)
+    asked = vote(people)
     assert paid(tmp_path) == []
     with gate(tmp_path, redis_url, wait=30) as client:
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+        until_told(people, asked)
     assert paid(tmp_path) == ["pay bob 500 none"]
     with gate(tmp_path, redis_url) as client:
         assert client.text("pay", **BIG)[1]
@@ -189,8 +197,7 @@ def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url
         vote(people)
         text = client.end(number)["result"]["content"][0]["text"]
         assert text == "The server has ended: start the gate again. The call was not made."
-        events = people.run(asked.run_id).events
-        wait_until(lambda: TOLD in [event.data for event in events()], "the outcome is told")
+        until_told(people, asked)
     with gate(tmp_path, redis_url) as client:
         assert "It waits for approval" in client.text("pay", **BIG)[0]
     assert question(people).id != asked.id
