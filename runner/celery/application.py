@@ -86,6 +86,7 @@ def install(app: Celery) -> None:
     log_nodes_at_debug()
     app.steps["worker"].update(THREADS)
     signals.celeryd_init.connect(_prepare, weak=False, dispatch_uid="runner")
+    signals.worker_init.connect(_prepare_embedded, weak=False, dispatch_uid="runner")
     signals.task_revoked.connect(end_revoked, weak=False, dispatch_uid="runner")
 
 
@@ -136,6 +137,12 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         sys.exit(f"The worker did not start: {error}")
     except Exception:  # noqa: BLE001 - Celery would log the error of a signal's receiver, and go on
         sys.exit(f"The worker did not start; please report this.\n{traceback.format_exc()}")
+
+
+def _prepare_embedded(sender: Any, **_: object) -> None:
+    """Prepare the worker of `celery.contrib.testing`, which sends no `celeryd_init`."""
+    if not isinstance(sender, worker.Worker):
+        _prepare(sender, sender.app.conf, {})
 
 
 def _switch_sooner() -> None:

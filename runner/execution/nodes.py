@@ -344,7 +344,8 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         return Interrupted([question], keeps=True)
     match approval.decision:
         case "reject":
-            reason = f"{question.responder} rejected it: {approval.response['rejected']}"
+            comment = approval.response["rejected"]
+            reason = f"{question.responder} rejected it" + (f": {comment}" if comment else "")
             return Failed(
                 failures.record(NodeFailed(f"node {address.node_id!r} was not run: {reason}"))
             )

@@ -12,10 +12,11 @@ from runner.lazy_names import lazy_names
 if TYPE_CHECKING:
     from runner.agent.models.scripted import ScriptedModel
     from runner.testing.fake_redis import fake_store
-    from runner.testing.in_process import CrashPoint, ManualClock, answer
+    from runner.testing.in_process import CrashPoint, InProcessRuns, ManualClock, answer
 
 __all__ = [
     "CrashPoint",
+    "InProcessRuns",
     "ManualClock",
     "ScriptedModel",
     "answer",
@@ -27,6 +28,6 @@ __getattr__ = lazy_names(
     {
         "runner.agent.models.scripted": ("ScriptedModel",),
         "runner.testing.fake_redis": ("fake_store",),
-        "runner.testing.in_process": ("CrashPoint", "ManualClock", "answer"),
+        "runner.testing.in_process": ("CrashPoint", "InProcessRuns", "ManualClock", "answer"),
     },
 )

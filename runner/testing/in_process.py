@@ -20,15 +20,15 @@ from typing import Any, Protocol
 from typing_extensions import override
 
 from runner import async_loop
+from runner.client import Client
 from runner.definition.registry import Registry, registry
 from runner.errors import ResponseError, UsageError
-from runner.execution import ids
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
 from runner.local import Graph
 from runner.operations.answers import apply_decisions
 from runner.records.checkpoints import Saved
-from runner.records.interrupts import Interrupt, ReceiptStatus, answers_from
+from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus, answers_from
 from runner.records.run import Status
 from runner.store.interface import Claim, Doorbell, Event, R, Reply, Request, Token
 from runner.store.memory.sessions import Sessions
@@ -237,12 +237,13 @@ class InProcessRun:
 
     def __init__(self, store: CrashingStore, clock: ManualClock, graph: Graph) -> None:
         """Prepare the run; `start` begins it."""
-        self.store, self.id = store, ids.run_id()
+        self.store, self.id = store, ""
         self._clock, self._graph_id = clock, graph.definition.id
         self._bells: deque[Doorbell] = deque()
         own_registry = Registry()
         own_registry.add(self._graph_id, lambda: graph)
         self._engine = Engine(store, self, own_registry, lease=float("inf"))
+        self._client = Client(store=store, dispatcher=self, registry=own_registry)
 
     def start(
         self,
@@ -250,15 +251,17 @@ class InProcessRun:
         *,
         state: Mapping[str, object] | None,
         tags: Mapping[str, str] | None,
+        requester: str | None,
     ) -> None:
         """Begin the run, and continue until it has ended or waits.
 
         Raises:
             UsageError: the task can't be stored.
         """
-        self._engine.start(
-            self._graph_id, task, invocation_state=state, tags=tags, run_id=self.id
+        run = self._client.start(
+            self._graph_id, task, invocation_state=state, tags=tags, requester=requester
         )
+        self.id = run.id
         self.go_on()
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -325,6 +328,21 @@ class InProcessRun:
         self.go_on()
         return self.result
 
+    def vote(
+        self, decision: str, *, by: str, response: object = None, name: str | None = None
+    ) -> Receipt:
+        """Vote on the open question, or the one with this name, as `Client.vote` does, and continue.
+
+        Raises:
+            UsageError: not exactly one question fits, or `by` isn't a principal.
+        """
+        question = _only(self.interrupts, name)
+        receipt = self._client.vote(
+            question.id, decision, by=by, response=response, digest=question.digest
+        )
+        self.go_on()
+        return receipt
+
     def cancel(self, reason: str = "cancelled by the test") -> GraphResult:
         """Cancel the run."""
         self._engine.cancel(self.id, reason)
@@ -348,8 +366,11 @@ class InProcessRuns:
         *,
         invocation_state: Mapping[str, object] | None = None,
         tags: Mapping[str, str] | None = None,
+        requester: str | None = None,
     ) -> InProcessRun:
         """Run a graph, given by itself, its factory or its registered name, until it ends or waits.
+
+        `requester` asks for the run, as in `Client.start`.
 
         Raises:
             UsageError: the task can't be stored. NotFoundError: no graph of that name is registered.
@@ -359,7 +380,7 @@ class InProcessRuns:
         )
         run = InProcessRun(store, self.clock, built(graph))
         self.runs.append(run)
-        run.start(task, state=invocation_state, tags=tags)
+        run.start(task, state=invocation_state, tags=tags, requester=requester)
         return run
 
     def crash_at(self, node: str, point: str, *, times: int = 1) -> None:
