@@ -21,6 +21,7 @@ from runner.definition.cycles import reach
 from runner.definition.model import (
     BRACKETS,
     HIDDEN,
+    UNDO,
     Definition,
     EdgeSpec,
     FailurePolicy,
@@ -64,6 +65,7 @@ class GraphBuilder:
 
     def __init__(self) -> None:
         self._nodes: dict[str, NodeSpec] = {}
+        self._undos: dict[str, NodeSpec] = {}
         self._edges: list[EdgeSpec] = []
         self._entries: list[str] = []
         self._settings: dict[str, Any] = {}
@@ -105,6 +107,7 @@ class GraphBuilder:
         limits: Sequence[Limit] = (),
         task: Callable[..., object] | None = None,
         approval: Rule | ApprovalPolicy | None = None,
+        undo: object = None,
     ) -> NodeSpec:
         """Add a node: an Agent, a Graph, a function, or an adapter.
 
@@ -115,7 +118,8 @@ class GraphBuilder:
         task; `task` is a function of a NodeContext, or a typed function, that returns another task.
         With `approval` people are asked before the node runs, and see its task and inputs, which
         they can't edit. `approval` is a Rule, or a function of `{"task": ..., "inputs": ...}` (and
-        of a CallContext) that returns a Rule or None.
+        of a CallContext) that returns a Rule or None. `undo` is as in `add_undo`, with the node's
+        retry, timeout, queue and priority.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -162,7 +166,29 @@ class GraphBuilder:
             task=to_task,
             approval=_gate(name, approval),
         )
+        if undo is not None:
+            own = {"retry": retry, "timeout": timeout, "queue": queue, "priority": priority}
+            self.add_undo(name, undo, **own)
         return self._nodes[name]
+
+    def add_undo(self, node: str | NodeSpec, executor: object, **options: Any) -> NodeSpec:
+        """Undo a node by another one if its run fails or is cancelled after the node has completed.
+
+        When all else has ended, the undos run one after another, the node that completed last
+        first. An undo's only input is the node's output. `executor` and `options` are as in
+        `add_node`, but an undo can't be a Graph. The run ends after its last undo, even if one fails.
+
+        Raises:
+            DefinitionError: the node was not added, has an undo, or an option can't be used.
+        """
+        undone = self._added(node, "Undone")
+        if undone in self._undos:
+            raise DefinitionError(f"node {undone!r} has an undo already.")
+        spec = GraphBuilder().add_node(executor, undone, **options)
+        if spec.kind == "graph":
+            raise DefinitionError(f"node {undone!r}: a Graph can't undo it; give a function.")
+        self._undos[undone] = replace(spec, id=UNDO + undone)
+        return self._undos[undone]
 
     def add_map(
         self,
@@ -364,11 +390,12 @@ class GraphBuilder:
                 f"no path from the entry points {list(entries)} reaches {sorted(unreachable)}; add edges to "
                 "them, make them entry points or remove them."
             )
+        undos = [(undo.id, undo) for undo in self._undos.values()]
         nodes = {
             name: replace(
                 node, limits=check_limits(f"node {name!r}", (*self._limits, *node.limits))
             )
-            for name, node in self._nodes.items()
+            for name, node in [*self._nodes.items(), *undos]
         }
         definition = Definition(self._id, nodes, edges, entries, **self._settings)
         loops = topology(definition).loops  # refuses loops that overlap

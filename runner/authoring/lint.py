@@ -26,7 +26,6 @@ from runner.authoring.drawing.diagram import entries
 from runner.authoring.drawing.layout import layers
 from runner.definition.cycles import reach
 from runner.definition.model import (
-    AFTER_GRAPH,
     BEFORE_GRAPH,
     HIDDEN,
     EdgeKind,
@@ -146,9 +145,11 @@ def _never_run(plan: CompiledGraph) -> Findings:
         for source, edges in plan.edges.items()
     }
     reachable = reach(shape.entries, following)
-    # The event after the graph becomes ready without an edge.
+    # The event after the graph and the undos become ready without an edge.
     for node in (
-        node for node in plan.definition.nodes if node not in reachable and node != AFTER_GRAPH
+        node
+        for node in plan.definition.nodes
+        if node not in reachable and not node.startswith(HIDDEN)
     ):
         message = "This node never runs: every edge to it is never taken, or leads back."
         advice = "Give it an edge that can be taken, make it an entry point, or remove it."

@@ -259,8 +259,11 @@ class Topology:
     fairness: Fairness | None = None
     key_tags: frozenset[str] = field(init=False, compare=False, repr=False)
     """The tags whose values are keys of its runs or nodes."""
+    has_undos: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        has_undos = any(name.startswith(UNDO) for name in self.nodes)
+        object.__setattr__(self, "has_undos", has_undos)
         by = [limit.by for node in self.nodes.values() for limit in node.limits]
         by += [self.admission.by] if self.admission else []
         by += [self.fairness.by] if self.fairness else []
@@ -276,6 +279,12 @@ BEFORE_GRAPH = "@before"
 
 AFTER_GRAPH = "@after"
 """The hidden node that fires AfterGraphEvent: it becomes ready when all other nodes have ended."""
+
+UNDO = "@undo:"
+"""Prefix of the hidden node that undoes a node, in a run that fails or is cancelled.
+
+The record with this name alone lists the completed visits to undo as its `via`, the newest first.
+"""
 
 SWARM = "@swarm"
 """The hidden node of a swarm that chooses its next agent."""

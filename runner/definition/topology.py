@@ -12,6 +12,7 @@ from runner.definition.model import (
     BRACKETS,
     DEFAULT_PRIORITY,
     ROOT,
+    UNDO,
     Definition,
     EdgeKind,
     EdgeSpec,
@@ -38,7 +39,11 @@ def topology(definition: Definition) -> Topology:
     around = {node: _around(node, loops) for node in names}
     headers = {header: number for number, (header, _) in enumerate(loops)}
     outgoing: dict[str, list[OutEdge]] = {node: [] for node in names}
-    incoming: dict[str, list[InEdge]] = {node: [] for node in names}
+    # No edge leads to an undo: the record of each visit names the undone visit in `via`.
+    incoming = {
+        node: [InEdge(node.removeprefix(UNDO), 0, EdgeKind.BACK)] * node.startswith(UNDO)
+        for node in names
+    }
     exits: list[list[tuple[str, int]]] = [[] for _ in loops]
     for index, edge in enumerate(definition.edges):
         out = _classify(edge, around, headers[edge.target] if index in back else None)

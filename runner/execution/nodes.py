@@ -351,7 +351,8 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
             )
         case "respond" | "expired":
             response = codec.pack(approval.response, "the response")
-            return Succeeded(response, codec.plain(approval.response))
+            by = question.responder or "its expiry"
+            return Succeeded(response, codec.plain(approval.response), skipped=by)
     if approval.effect != node.action(args).digest():
         raise ApprovalMismatch(f"node {address.node_id!r} would not run the approved action.")
     if (question.used or {}).get("key") != visit.idempotency_key:

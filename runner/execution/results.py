@@ -8,7 +8,7 @@ from dataclasses import field, replace
 from operator import attrgetter
 from typing import Any
 
-from runner.definition.model import HIDDEN, SWARM, map_of
+from runner.definition.model import HIDDEN, SWARM, UNDO, map_of
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec, failures
@@ -129,7 +129,8 @@ def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
     for name, current in snapshot.nodes.items():
         record = current
         # The nodes of the graph's own events show only while they wait or when they failed.
-        hidden = name.startswith(HIDDEN) and record.status in HARMLESS
+        is_event = name.startswith(HIDDEN) and not name.startswith(UNDO)
+        hidden = is_event and record.status in HARMLESS
         key = (name, record.visit)
         if SWARM in snapshot.nodes and record.status in OTHER_TURN and key in snapshot.entries:
             # Another agent's turn: an agent shows its last one.

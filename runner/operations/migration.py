@@ -131,9 +131,10 @@ class FamilyPlanner:
         self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str
     ) -> MigrationPlanner:
         record, plan = snapshot.record, self._registry.find(graph_id)
-        if record.status not in WAITING:
+        if record.status not in WAITING or record.stopping:
+            status = "stopping" if record.stopping else record.status
             raise ConflictError(
-                f"run {record.run_id} is {record.status}: only a waiting run can be migrated. Nothing was "
+                f"run {record.run_id} is {status}: only a waiting run can be migrated. Nothing was "
                 "changed."
             )
 

@@ -17,6 +17,7 @@ from runner.definition.model import (
     BEFORE_GRAPH,
     BRACKETS,
     HIDDEN,
+    UNDO,
     FailurePolicy,
     Topology,
     map_of,
@@ -380,6 +381,10 @@ class MigrationPlanner:
             if (name := self.names.new_id(node))
             and (name in self.kept or _has_ended(nodes[name], record))
         }
+        todo = self.snapshot.nodes.get(UNDO, NodeRecord()).via
+        renamed_todo = ((self.names.new_id(node), visit) for node, visit in todo)
+        via = tuple(key for key in renamed_todo if UNDO + key[0] in self.new.nodes)
+        nodes |= {UNDO: NodeRecord(via=via)} if via else {}
         return replace(replayed_run, nodes={**nodes, **dict(self._items(nodes))}, maps=maps)
 
     def _node(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:

@@ -20,7 +20,7 @@ from runner import scheduler
 from runner.approvals.decision_keys import run_name
 from runner.approvals.rules import Principal
 from runner.approvals.votes import principal_of
-from runner.definition.model import AFTER_GRAPH, FailurePolicy, Topology, map_of
+from runner.definition.model import AFTER_GRAPH, UNDO, FailurePolicy, Topology, map_of
 from runner.errors import ConflictError, NotFoundError, TooManyRuns, UsageError
 from runner.execution import ids
 from runner.execution.engine import Engine
@@ -86,7 +86,7 @@ def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
             (sorted(failed_visits), Status.FAILED),
         )
         for key in outcome_visits
-        if key[0] != AFTER_GRAPH
+        if not key[0].startswith((AFTER_GRAPH, UNDO))
     }
 
 
@@ -126,7 +126,11 @@ class Replay:
         left_out: Collection[VisitKey] = (),
     ) -> None:
         """Play the whole past except the visits to leave out; limits don't count here."""
-        nodes = {name: replace(node, limits=()) for name, node in topology.nodes.items()}
+        nodes = {
+            name: replace(node, limits=())
+            for name, node in topology.nodes.items()
+            if not name.startswith(UNDO)
+        }
         self._topology = replace(topology, limit=0, timeout_ms=0, nodes=nodes)
         if topology.policy is FailurePolicy.FAIL_FAST:
             left_out = {
@@ -257,13 +261,20 @@ def plan_retry(store: Store, run_id: str, node: str | None = None) -> list[Rewri
         )
     rewrites = _plan_retry(store, snapshot, node)
     if not rewrites:
-        raise ConflictError(f"run {run_id} has nothing left to do; nothing was changed.")
+        reason = (
+            "has undone its work: start another one"
+            if _undone(snapshot)
+            else "has nothing left to do"
+        )
+        raise ConflictError(f"run {run_id} {reason}; nothing was changed.")
     return rewrites
 
 
 def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[Rewrite]:
-    """Plan a retry; return nothing if no node would run again."""
+    """Plan a retry; return nothing if no node would run again, or the run's undos have begun."""
     _check_broken(snapshot)
+    if _undone(snapshot):
+        return []
     topology = _topology(store, snapshot)
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
@@ -281,6 +292,18 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
         Rewrite(snapshot.record.run_id, snapshot.events, records, undone, forgets),
         *children,
     ]
+
+
+def _undone(snapshot: RunSnapshot) -> set[str]:
+    """Return the nodes that the run has undone, or will undo as it stops."""
+    nodes = snapshot.nodes
+    todo = nodes.get(UNDO, NodeRecord()).via if snapshot.record.stopping else ()
+    begun = (
+        name.removeprefix(UNDO)
+        for name, record in nodes.items()
+        if record.visit and name.startswith(UNDO)
+    )
+    return {*begun, *(name for name, _ in todo)}
 
 
 def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrite]]:
@@ -521,6 +544,12 @@ def plan_fork(
     if fork_record.status is not Status.READY:
         raise ConflictError(
             f"the kept results of run {record.run_id} don't lead to node {node!r}; nothing was started."
+        )
+    lost = sorted({name for name, _ in replay.inputs} & _undone(snapshot))
+    if lost:
+        raise ConflictError(
+            f"run {record.run_id} has undone {', '.join(lost)}, whose results would be kept; nothing was "
+            "started. Fork it from the first of them, or start another run."
         )
     results = _kept_visits(snapshot, replay, past, records)
     tags = {**snapshot.tags, **options.tags, "forked_from": record.run_id}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.approvals.freezes import frozen
 from runner.approvals.rules import plain_name
-from runner.definition.model import item_id, map_of, shape_name
+from runner.definition.model import UNDO, item_id, map_of, shape_name
 from runner.definition.registry import registry
 from runner.errors import NotFoundError
 from runner.execution.results import sink_outputs, total_usage
@@ -258,7 +258,7 @@ def _in_order(record: tuple[str, str], names: Iterable[str], begun: Iterable[str
     plan = registry.find(graph)
     if plan is not None and plan.topology.fingerprint == fingerprint:
         return list(plan.definition.nodes)
-    outer = {name for name in names if not map_of(name)}
+    outer = {name for name in names if not map_of(name) and name != UNDO}
     outer_names = [name for name in begun if name in outer]
     return [*outer_names, *sorted(outer - set(outer_names))]
 

@@ -39,7 +39,9 @@ map.
 
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
 stops (a failure under fail_fast, a limit, a cancel) makes no node ready any more; waiting nodes are
-cancelled at once, running nodes are recorded when they return, and the last node ends the run. A
+cancelled at once, running nodes are recorded when they return, and the last node ends the run,
+after its undos, if it failed or is cancelled: the nodes `@undo:<node>`, which a stop leaves alone,
+one after another, for the completed visits that the record `@undo:` lists, the newest first. A
 run with `on_end` then gets a doorbell for its callback, pushed again until a worker has confirmed
 the call.
 """

@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from runner.definition.model import ROOT, NodeTopology, Topology, index_of, map_of, shape_name
+from runner.definition.model import (
+    ROOT,
+    UNDO,
+    NodeTopology,
+    Topology,
+    index_of,
+    map_of,
+    shape_name,
+)
 from runner.immutable import immutable
 from runner.limits.concurrency import Concurrency, key_of
 from runner.limits.fairness import Share
@@ -419,7 +427,9 @@ def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status,
 def stops(changes: Changes, node: str) -> bool:
     """Return whether a node must not continue, because its run or its map stops."""
     owner = map_of(node)
-    return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)
+    return (bool(changes.run.stopping) and not node.startswith(UNDO)) or (
+        bool(owner) and changes.map(owner).stopped
+    )
 
 
 def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
@@ -516,7 +526,7 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> str | None:
     for node in _idle(changes, after_node):
         record = changes.node(node)
         cost = max(1, len(record.questions))
-        if record.status not in IDLE:
+        if record.status not in IDLE or node.startswith(UNDO):
             if changes.view.node(node).status in IDLE:
                 continue  # it has ended in this step
             last_node, cost = node or last_node, budget + 1
@@ -547,14 +557,16 @@ def _idle(changes: Changes, after_node: str) -> Iterator[str]:
 
 
 def cancel_idle(changes: Changes, node: str) -> None:
-    """Cancel an idle node; with an active child run, it is cancelled when the child has ended."""
+    """Cancel an idle node; if it waits for a child run, it is cancelled when the child has ended."""
     record = changes.node(node)
     if record.child:
         changes.add(StopChild(record.child, node))
     if record.is_out:
         # The worker that gets this doorbell revokes the external task: see `claim`.
         changes.add(doorbell(changes, node, record))
-    if record.items or record.is_out or not record.busy:
+    own_wait = record.questions or record.awaits or record.held
+    waits = record.child and record.status is Status.WAITING and not own_wait
+    if record.items or record.is_out or not (record.busy or waits):
         cancel_node(changes, node)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.definition.model import (
     AFTER_GRAPH,
     HIDDEN,
+    UNDO,
     EdgeKind,
     FailurePolicy,
     InEdge,
@@ -66,18 +67,25 @@ def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edge
     if status is Status.FAILED:
         rewind(changes, node)
         changes.run = replace(changes.run, failed=changes.run.failed + 1)
-        if changes.topology.policy is FailurePolicy.FAIL_FAST:
-            stop(changes, Status.FAILED, f'node "{node}" failed')
+        reason = f'node "{node}" failed'
+        if node.startswith(UNDO):
+            reasons = f"{changes.run.reason}; {reason}".removeprefix("; ")
+            changes.run = replace(changes.run, reason=reasons)
+        elif changes.topology.policy is FailurePolicy.FAIL_FAST:
+            stop(changes, Status.FAILED, reason)
     topology = changes.topology
     if not changes.run.stopping and (topology.outgoing[node] or topology.nodes[node].loops):
         spread(changes, node)
 
 
 def close(changes: Changes, reply: str) -> TransitionResult:
-    """Finish a transition: advance maps, then start an ending run's end event or callback."""
+    """Finish a transition: advance maps, then start an ending run's next undo, end event or callback."""
     for name in sorted(changes.maps):
         advance_map(changes, name)
     status = status_of(changes.run)
+    if changes.topology.has_undos and status in {Status.FAILED, Status.CANCELLED}:
+        _undo(changes, status)
+        status = status_of(changes.run)
     if status in FINAL and AFTER_GRAPH in changes.topology.nodes:
         record = changes.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
@@ -87,6 +95,19 @@ def close(changes: Changes, reply: str) -> TransitionResult:
         changes.run = replace(changes.run, ends=changes.run.ends + 1, unreported=0)
         dispatch_callback(changes)
     return changes.result(reply)
+
+
+def _undo(changes: Changes, status: Status) -> None:
+    """Begin to undo the newest of the run's visits that have an undo; the run ends with this status."""
+    todo = changes.node(UNDO)
+    if not todo.via:
+        return
+    changes.put(UNDO, replace(todo, via=todo.via[1:]))
+    changes.run = replace(changes.run, stopping=changes.run.stopping or status)
+    node = UNDO + todo.via[0][0]
+    last = changes.node(node)
+    record = NodeRecord(visit=last.next_visit, attempt=1, fence=last.fence, via=todo.via[:1])
+    dispatch(changes, node, record)
 
 
 def dispatch_callback(changes: Changes) -> None:
@@ -261,6 +282,7 @@ def settle(
     reads: Sequence[tuple[str, int, str]] = (),
     insist: bool = False,
     effects: Sequence[str] = (),
+    skipped: bool = False,
 ) -> TransitionResult:
     """End a visit: record the status, send the arrivals. "settled", "stale", "changed" or "locked".
 
@@ -268,7 +290,7 @@ def settle(
     the conditions read, (node, 0, "") for a missing result. "changed" means that a result has
     changed since, so the conditions must be evaluated again; with `insist` other nodes wait
     ("locked") meanwhile. `effects` are the questions that approved effects which ended with the
-    visit.
+    visit. A node that was `skipped` has nothing to undo.
     """
     record = changes.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
@@ -292,6 +314,9 @@ def settle(
     changes.add(
         *(AddEvent(EventKind.EFFECT_ENDED, node, visit, question) for question in effects)
     )
+    if status is Status.COMPLETED and UNDO + node in changes.topology.nodes and not skipped:
+        todo = changes.node(UNDO)
+        changes.put(UNDO, replace(todo, via=((node, visit), *todo.via)))
     finish(changes, node, replace(record, nonce=nonce, questions=(), unseen=0), status, edges)
     return close(changes, "settled")
 

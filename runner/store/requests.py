@@ -516,6 +516,7 @@ class SettleVisit(VisitRequest):
             reads=settlement.reads,
             insist=settlement.insist,
             effects=[use.interrupt_id for use in settlement.effects],
+            skipped="skipped" in settlement.entry,
             payloads=settle_payloads(settlement),
         )
         if run is not None and reply.word == "settled":

@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse
 from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.audit.files import audit_of
-from runner.definition.model import HIDDEN, map_of
+from runner.definition.model import HIDDEN, UNDO, map_of
 from runner.immutable import immutable
 from runner.operations.backlog import with_waits
 from runner.operations.decided import DecisionView
@@ -211,7 +211,7 @@ def _changed(services: Services, outer: Level) -> bool:
 
 def _paths(run: RunView, prefix: str = "") -> Iterator[tuple[str, NodeView]]:
     for node in run.nodes:
-        if node.id.startswith(HIDDEN):
+        if node.id.startswith(HIDDEN) and not (node.id.startswith(UNDO) and node.visit):
             continue
         yield prefix + node.id, node
         if node.run is not None:

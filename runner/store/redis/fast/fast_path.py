@@ -342,7 +342,7 @@ class FastPath:
         values: Mapping[str, bytes | None],
     ) -> list[tuple[str, int, bytes]]:
         """Find the outputs that reach a visit, in edge order; outputs of later visits are read apart."""
-        if topology.loops:
+        if topology.loops or record.via:
             nodes = {
                 name[2:]: encoding.node_record(run_id, name[2:], text)[0]
                 for name, text in values.items()
