@@ -125,6 +125,10 @@ class NodeRequest(ContinuingRequest):
     Only the main process knows whether events are on: by a setting, by `-E`, or by `enable_events`.
     """
 
+    def maybe_expire(self) -> bool:
+        """Return False: an app may give all its messages an expiry, and each doorbell would be discarded."""
+        return False
+
     def on_failure(self, exc_info: Any, *args: Any, **options: Any) -> Any:
         """Handle the task's exception; for a NodeEvent, also send its event."""
         error = exc_info.exception
@@ -205,7 +209,7 @@ def end_revoked(
             fate = "expired before a worker took it" if expired else "was revoked"
             text = f"task {sender.name} ({one_line(request.id)}) {fate}."
             report_error(request, NodeFailed(text), discarded=text, **errback["kwargs"])
-    if sender.name != NODE_TASK or terminated or expired:
+    if sender.name != NODE_TASK or terminated:
         return
     try:
         run_id, node, visit, attempt = visit_of(request.id)

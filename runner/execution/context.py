@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import operator
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar, Unpack
@@ -53,6 +54,9 @@ from runner.store.requests import (
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+FRESH = 0.5
+"""Seconds for which a reply of the store is recent enough in long work."""
 
 
 def never() -> bool:
@@ -391,6 +395,12 @@ class ClaimedVisit:
 
     def check(self) -> None:
         """Raise LeaseLost, RunStopped or NodeTimedOut if this worker may no longer run the node."""
+        self.lease.check()
+
+    def check_store(self) -> None:
+        """Check as `check` does; ask the store first unless it replied within `FRESH` seconds."""
+        if time.monotonic() - self.lease.renewed > FRESH:
+            self.lease.renew()
         self.lease.check()
 
     def check_effect(self, tool: str = "") -> None:

@@ -91,7 +91,7 @@ class Untyped:
 
     def stored(self, result: Any, visit: Visit) -> tuple[Any, Any]:
         """Pack the result; any JSON data or pydantic model is accepted."""
-        return codec.pack_result(result, visit.input_values)
+        return codec.pack_result(result, visit.input_values, visit.check_store)
 
 
 @immutable
@@ -135,7 +135,7 @@ class Typed:
             DataMismatch: it doesn't fit. UnstorableError: it can't be stored.
         """
         if self.returned is None:
-            return codec.pack_result(result, visit.input_values)
+            return codec.pack_result(result, visit.input_values, visit.check_store)
         try:
             value = _checked(self.returned, result)
             data = _dumped(self.returned, value, round_trip=True)

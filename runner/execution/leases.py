@@ -51,9 +51,12 @@ class Lease:
         token: Token,
         timeout: float | None = None,
         on_timeout: Callable[[Lease], object] | None = None,
+        *,
+        renew: Callable[[], object],
     ) -> None:
         """Start as held; after `timeout` seconds `on_timeout` is called once, on a separate thread."""
         self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
+        self.renew = renew
         self.stop = async_loop.Stop()
         self.renewed = time.monotonic()
         self.deadline = None if timeout is None else self.renewed + timeout
@@ -124,7 +127,7 @@ class Leases:
         on_timeout: Callable[[Lease], object] | None = None,
     ) -> Iterator[Lease]:
         """Renew a lease while the block runs, or until `timeout` seconds are over."""
-        lease = Lease(token, timeout, on_timeout)
+        lease = Lease(token, timeout, on_timeout, renew=lambda: self._round([lease]))
         with self._lock:
             if timeout is not None or self._lease < math.inf:
                 self._begin()

@@ -117,7 +117,7 @@ def _found(over: str | None, visit: ClaimedVisit) -> Any:
             "this visit."
         )
     item = outputs[over] if over is not None else next(iter(outputs.values()))
-    return codec.pack(item.output, "the map's list")
+    return codec.pack(item.output, "the map's list", visit.check_store)
 
 
 def _read(visit: ClaimedVisit, total: int) -> Iterator[tuple[int, Fetched]]:

@@ -7,7 +7,6 @@ successors wait; an interrupted node has no After (it has not ended).
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -395,10 +394,12 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         if error.limit is None or error.limit in [limit.name for limit in spec.limits]:
             raise
         outcome = Failed.of(_no_such_limit(spec, error), final=True)
-    except (Exception, asyncio.CancelledError, SystemExit, KeyboardInterrupt) as error:
+    except BaseException as error:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))
         if exits and threading.current_thread() is threading.main_thread():
             raise  # from a signal: this process ends, and another one runs the node again
+        if type(error).__name__ == "GreenletExit":
+            raise  # the slot was ended, as by a signal
         outcome = Failed.of(error)
     if visit.outage is not None and isinstance(outcome, Failed):
         raise visit.outage  # not the node's fault: it runs again when the store is back

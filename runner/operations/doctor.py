@@ -872,9 +872,6 @@ MOST_NAMED = 10
 MOST_FAIR_KEYS = 100
 """Most keys of a queue and priority that are read: the next ones."""
 
-STARVED_MS = 600_000
-"""Ms that nodes may wait for a key of a limit, or behind other keys, before that is a warning."""
-
 
 def _limits(facts: Facts) -> Checks:
     for limit in facts.limits:
@@ -909,22 +906,28 @@ def _limits(facts: Facts) -> Checks:
                 f"Run `runner limits resume {quote(pause.key)}` when its nodes may start.",
             )
         for key in limit.waiting[:MOST_NAMED]:
-            if key.last_start_at - facts.vitals.now > STARVED_MS:
-                yield Check(
-                    WARN,
+            if key.last_start_at:
+                yield from _waits(
+                    facts,
                     "limits",
-                    f"{key.nodes} nodes wait for start times of the limit {key.key!r}, the last for another "
-                    f"{span(key.last_start_at - facts.vitals.now)}",
+                    key.last_start_at - facts.vitals.now,
+                    f"{key.nodes} nodes wait for start times of the limit {key.key!r}, the last for another",
                     f"Raise its rate with `runner limits set {quote(limit.name)} --rate`, or start fewer.",
                 )
-            if key.since and not limit.paused and facts.vitals.now - key.since > STARVED_MS:
-                waited = span(facts.vitals.now - key.since)
-                yield Check(
-                    WARN,
+            if key.since and not limit.paused:
+                yield from _waits(
+                    facts,
                     "limits",
-                    f"{key.nodes} nodes wait for the limit {key.key!r}, the first for {waited}",
+                    facts.vitals.now - key.since,
+                    f"{key.nodes} nodes wait for the limit {key.key!r}, the first for",
                     f"`runner limits show {quote(limit.name)}` shows the holders of its slots.",
                 )
+
+
+def _waits(facts: Facts, name: str, waited: int, detail: str, fix: str) -> Checks:
+    """Tell of a wait in ms, and warn if it is longer than a node may wait for a worker."""
+    detail += f" {span(waited)}"
+    yield from _check(name, detail, detail if waited > facts.max_wait * 1000 else "", fix)
 
 
 FAR = 10
@@ -941,7 +944,7 @@ def _fairness(facts: Facts) -> Checks:
             if (other.queue, other.nodes >= key.nodes) == (key.queue, True)
             if FAR * (now - other.since) < waited
         ]
-        if waited > STARVED_MS and ahead:
+        if waited > facts.max_wait * 1000 and ahead:
             other = max(ahead, key=lambda each: each.nodes)
             yield Check(
                 WARN,
@@ -956,7 +959,6 @@ def _fairness(facts: Facts) -> Checks:
 
 def _queued(facts: Facts) -> Checks:
     for key in facts.queued[:MOST_NAMED]:
-        waited = facts.vitals.now - key.since
         for run in key.waiting:
             if run.status is None:
                 yield Check(
@@ -965,14 +967,15 @@ def _queued(facts: Facts) -> Checks:
                     f"runs of {_of(key)}; one of them, {one_line(run.run_id)!r}, can't be read",
                     "Nothing: when its turn comes, the run behind it begins.",
                 )
-        if waited > STARVED_MS and key.open:
+        if key.open:
             run = min(key.open, key=lambda run: run.status in _STANDS)
             does, fix = _STANDS.get(run.status, _ENDED)
-            yield Check(
-                WARN,
+            yield from _waits(
+                facts,
                 "keys of runs",
-                f"runs of {_of(key)} ({key.runs}), the first for {span(waited)}, behind "
-                f"{one_line(run.run_id)!r}, which {does}",
+                facts.vitals.now - key.since,
+                f"runs of {_of(key)} ({key.runs}) behind {one_line(run.run_id)!r}, which {does}, the first "
+                "for",
                 fix.format(
                     run=quote(run.run_id),
                     list=one_line(f"key:o:{of_graph(key.graph, key.key)}"),

@@ -49,6 +49,9 @@ MAX_DEPTH = 64
 # JSON readers of other languages lose precision beyond this; larger integers are refused.
 MAX_INTEGER = 2**63 - 1
 
+CHECKED = 10_000
+"""Items of a long list between two calls of `check`."""
+
 JSON = Any
 """Plain JSON data, as stored; it is `Any` because a recursive type doesn't help its readers."""
 
@@ -57,21 +60,26 @@ JSONObject = dict[str, JSON]
 Document = TypeVar("Document")
 
 
-def pack(value: object, field: str) -> JSON:
+def pack(value: object, field: str, check: Callable[[], object] | None = None) -> JSON:
     """Turn a value into JSON data; `field` names it in the error.
+
+    `check` is called between the items of a long list, and may raise.
 
     Raises:
         UnstorableError: something in it can't be stored.
     """
-    return _pack(value, (None, field), 0, [])
+    return _pack_checked(value, field, [], check)
 
 
 def pack_result(
-    value: object, given: Iterable[JSON | LazyValue] = ()
+    value: object,
+    given: Iterable[JSON | LazyValue] = (),
+    check: Callable[[], object] | None = None,
 ) -> tuple[JSON | LazyValue, JSON | LazyValue]:
     """Return the packed and the plain form of a node's result: the same object if they are equal.
 
     A large value that was `given` to the node and that it returns unchanged stays as it is stored.
+    `check` is called between the items of a long list, and may raise.
 
     Raises:
         UnstorableError: something in it can't be stored.
@@ -80,8 +88,21 @@ def pack_result(
         if isinstance(large, LazyValue) and large.holds(value):
             return large, large
     special: list[object] = []
-    json_value = _pack(value, (None, "result"), 0, special)
+    json_value = _pack_checked(value, "result", special, check)
     return json_value, _plain(value, _input_data) if special else json_value
+
+
+def _pack_checked(
+    value: object, field: str, special: list[object], check: Callable[[], object] | None
+) -> JSON:
+    if check is None or not isinstance(value, (list, tuple)):
+        return _pack(value, (None, field), 0, special)
+    items: list[JSON] = []
+    for i, item in enumerate(value):
+        if i % CHECKED == CHECKED - 1:
+            check()
+        items.append(_pack(item, ((None, field), i), 1, special))
+    return items
 
 
 Path = tuple[Any, str | int]

@@ -118,6 +118,9 @@ class Visit(Protocol):
     def check(self) -> None:
         """Raise LeaseLost when the lease is lost, the run is cancelled or the deadline has passed."""
 
+    def check_store(self) -> None:
+        """Raise as `check` does; ask the store first unless it replied within half a second."""
+
 
 class Executor(Protocol):
     """Anything that can be a node: it runs one execution and returns its outcome.

@@ -483,6 +483,7 @@ def withdrawals(node: str, visit: int, interrupts: Sequence[str]) -> list[Action
     actions: list[Action] = []
     for interrupt in interrupts:
         actions.append(CloseQuestion(interrupt, "withdrawn"))
+        actions.append(DropTimer(TimerKind.ESCALATE, interrupt))
         actions.append(AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt))
     return actions + drop_timers(interrupts)
 

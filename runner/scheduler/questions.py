@@ -164,10 +164,7 @@ def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResu
     if address is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("closed")
     node, visit = address.node_id, address.visit
-    changes.add(
-        CloseQuestion(interrupt, "withdrawn"),
-        AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt),
-    )
+    changes.add(*withdrawals(node, visit, [interrupt]))
     return _resolve(changes, node, visit, [interrupt], wakes=reask)
 
 
@@ -214,6 +211,7 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
         return changes.result("later")
     changes.add(
         CloseQuestion(interrupt, "expired"),
+        DropTimer(TimerKind.ESCALATE, interrupt),
         AddEvent(EventKind.INTERRUPT_EXPIRED, node, visit, interrupt),
     )
     if ends and record.visit == visit and record.status in IDLE:

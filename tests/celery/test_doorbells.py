@@ -291,6 +291,23 @@ def test_nodes_run_in_an_app_whose_tasks_are_late_and_expire(empty_site):
     assert "retry" not in empty_site.workers[0].output().lower()
 
 
+@pytest.mark.slow
+def test_a_node_runs_though_its_doorbell_has_expired(empty_site, databases):
+    """A receiver of `before_task_publish` expires each message, which a broker elsewhere gets one by one."""
+    module, broker = "tests.celery.expiring_shop", next(databases)
+    empty_site.add(
+        app=f"{module}:app", RUNNER_GRAPHS=module, RUNNER_BROKER_URL=as_broker(broker.url)
+    )
+    try:
+        empty_site.ready()
+        run = empty_site.client.start("expiring", 4)
+
+        assert run.wait(60).results["second"].output == 4
+        assert "revoked" not in empty_site.workers[0].output()
+    finally:
+        broker.end()
+
+
 def test_an_app_whose_messages_are_unusual_is_found_out(app):
     """Where Celery writes what the template can't hold, it is not used, and the reason is told."""
     app.conf.task_protocol = 1

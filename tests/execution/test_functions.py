@@ -212,6 +212,18 @@ def stops_at_once(ctx):
     raise KeyboardInterrupt
 
 
+class GaveUp(BaseException):
+    """An error outside `Exception`, such as gevent.Timeout or a failure of pytest."""
+
+
+def times_out(ctx):
+    raise GaveUp
+
+
+async def closes(ctx):
+    raise GeneratorExit
+
+
 @pytest.mark.parametrize(
     ("function", "name"),
     [
@@ -220,6 +232,8 @@ def stops_at_once(ctx):
         (lambda ctx: sys.exit(3), "SystemExit"),
         (stops, "KeyboardInterrupt"),
         (stops_at_once, "KeyboardInterrupt"),
+        (times_out, "GaveUp"),
+        (closes, "GeneratorExit"),
     ],
 )
 def test_code_that_wants_to_end_the_process_fails_its_node(function, name):

@@ -9,9 +9,12 @@ from pydantic import BaseModel
 
 from runner import Agent, GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError
+from runner.execution import context
 from runner.hooks import AfterNodeCallEvent
 from runner.records import codec
+from runner.store.requests import CancelRun
 from runner.testing import ScriptedModel
+from tests.graphs import Bench
 
 
 def mapped(work, items=None, **said):
@@ -61,6 +64,28 @@ def test_a_function_may_give_the_list():
     result = mapped(lambda ctx: [ctx.item_index, ctx.task, ctx.inputs], ["x", "y"])("unused")
 
     assert result.results["m"].output == [[0, "x", {}], [1, "y", {}]]
+
+
+@pytest.mark.parametrize("cancels", [True, False])
+def test_a_long_list_is_not_read_to_its_end_once_its_run_is_cancelled(monkeypatch, cancels):
+    """Another process cancels, which no lease of this one knows yet; control: it reads all if none does."""
+    monkeypatch.setattr(context, "FRESH", 0)
+    read = []
+
+    class Rows(list):
+        def __iter__(self):
+            for row in super().__iter__():
+                if cancels and not read:
+                    bench.store.do(CancelRun(bench.run_id, "enough"))
+                read.append(row)
+                yield row
+
+    bench = Bench(mapped(double, Rows(range(30_000)), concurrency=1)).start()
+    word = bench.deliver("m")
+
+    assert (word, len(read)) == (
+        ("cancelled", codec.CHECKED) if cancels else ("expanded", 30_000)
+    )
 
 
 def test_an_empty_list_completes_at_once():

@@ -16,7 +16,7 @@ from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, NotFoundError, UsageError
 from runner.limits.fairness import LEAST_WINDOW, Fairness
-from runner.operations.doctor import FAIL, WARN, examine, read_facts
+from runner.operations.doctor import FAIL, PASS, WARN, examine, read_facts
 from runner.operations.installation import Installation
 from runner.operations.views import read_run
 from runner.records.json_form import stamp
@@ -56,9 +56,9 @@ class Site:
         reply = self.store.do(ClaimVisit(run_id, node, 1, 1, self.worker.nonce()))
         return "claimed" if isinstance(reply, Claim) else reply.word
 
-    def checks(self, level: str, name: str = "limits") -> list[str]:
+    def checks(self, level: str, name: str = "limits", **changed: object) -> list[str]:
         """Return the problems of limits that doctor finds, or others."""
-        checks = examine(read_facts(self.installation.settings))
+        checks = examine(replace(read_facts(self.installation.settings), **changed))
         return [check.detail for check in checks if (check.name, check.result) == (name, level)]
 
 
@@ -82,6 +82,10 @@ def test_both_numbers_are_shown_and_who_waits(site):
     (waiting,) = site.limits.get("model").waiting
     assert (waiting.key, waiting.nodes) == ("model:tag:tenant:x", 2)
     assert waiting.holders == [f"{run_id}|a"]
+    says = "2 nodes wait for the limit 'model:tag:tenant:x', the first for "
+    assert [told.startswith(says) for told in site.checks(PASS)] == [True]
+    assert site.checks(WARN) == []
+    assert [told.startswith(says) for told in site.checks(WARN, max_wait=0)] == [True]
 
     site.limits.reset("model")
     assert site.limits.get("model").setting is None
@@ -93,7 +97,7 @@ def test_both_numbers_are_shown_and_who_waits(site):
 
 def test_a_key_that_waits_for_its_rate_is_shown(site, redis_url):
     """How many nodes wait, and until when; doctor names it if that is long. Control: a key without a wait."""
-    slow = Limit("slow", rate=1, per=240, by="tag:tenant")
+    slow = Limit("slow", rate=1, per=120, by="tag:tenant")
     run_id = site.start(slow)
     assert site.word(run_id, "a") == "claimed"
     assert site.limits.get("slow").waiting == []
@@ -101,8 +105,9 @@ def test_a_key_that_waits_for_its_rate_is_shown(site, redis_url):
 
     (waiting,) = site.limits.get("slow").waiting
     assert (waiting.key, waiting.nodes, waiting.since) == ("slow:tag:tenant:x", 2, 0)
-    assert waiting.last_start_at == site.clock() + 480_000
+    assert waiting.last_start_at == site.clock() + 240_000
     assert site.checks(WARN) == []
+    assert site.checks(PASS)[0].startswith("2 nodes wait for start times of the limit")
     more = site.start(slow)
     assert site.word(more, "a")[:7] == "limited"
     assert site.limits.get("slow").waiting[0].nodes == 3
@@ -113,7 +118,7 @@ def test_a_key_that_waits_for_its_rate_is_shown(site, redis_url):
     shown = CliRunner().invoke(
         runner, ["limits", "show", "slow"], env={"RUNNER_REDIS_URL": redis_url}
     )
-    assert f"\tthe last starts {stamp(site.clock() + 720_000)}" in shown.stdout
+    assert f"\tthe last starts {stamp(site.clock() + 360_000)}" in shown.stdout
 
 
 def test_a_damaged_name_hides_no_other_key(site, redis_url):

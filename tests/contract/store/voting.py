@@ -17,7 +17,7 @@ from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.run import EventKind
 from runner.store.interface import Store
-from runner.store.requests import LeaveVisit, UseDecision, WithdrawQuestion
+from runner.store.requests import CancelRun, LeaveVisit, UseDecision, WithdrawQuestion
 from tests.contract.store.manual_worker import ManualWorker, rung
 
 REFUND = Action("runner", "tool", "refund", {"order": "7", "amount": "10"})
@@ -631,6 +631,23 @@ class VotingContract:
         assert people.act("ben", "comment", comment="too late") not in {"accepted", "forbidden"}
         assert store.standings([people.question.id])[0].comments == 0
         assert "interrupt.commented a" not in worker.kinds(run_id)
+
+    @pytest.mark.parametrize("end", ["withdrawn", "expired", "cancelled"])
+    def test_a_question_that_has_ended_leaves_no_timer(
+        self, worker: ManualWorker, store: Store, end: str
+    ) -> None:
+        """Nothing is due later for it, however it ended; see the test before for a decision."""
+        rule = replace(TWO, escalate=[(600, ["role:lead"])])
+        question = voting(worker, rule, expires_in=900 if end != "expired" else 60).question
+        if end == "withdrawn":
+            store.do(WithdrawQuestion(question.id, "", reask=False))
+        elif end == "cancelled":
+            store.do(CancelRun(question.run_id, "enough"))
+        else:
+            worker.sweep(after=60)
+        worker.clock.advance(1_000)
+
+        assert store.sweep().word == ("0" if end == "cancelled" else "1")
 
     @pytest.mark.routed
     def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
