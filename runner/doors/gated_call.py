@@ -29,6 +29,7 @@ from runner.errors import (
     DefinitionError,
     InterruptExpired,
     InterruptWithdrawn,
+    RetryAfter,
     RunnerError,
     UsageError,
     needs_extra,
@@ -121,7 +122,7 @@ class GateNode:
             schema, may_repeat = self._caller.tool(tool)
         except RunnerError as error:
             if not begun:
-                return refused(f"{error} The call was not made.")
+                raise RetryAfter(0, reason=str(error)) from error
             schema, may_repeat = None, False
         if begun and not may_repeat:
             return refused(
@@ -239,15 +240,26 @@ class Calls:
         )
 
     def outcome(self, run_id: str) -> JSONObject | None:
-        """Make the call if it is approved now; return its outcome, None as long as it has none."""
+        """Make the call if it is approved now; return its outcome, None as long as it has none.
+
+        Raises:
+            UsageError: the server can't make it now. The call stays as it is, with its approval.
+        """
         engine = self.client.engine
         record = engine.store.peek(run_id)
         if record is None:
             return refused(f"Run {run_id} isn't stored any more.")
         if record.status is Status.EXECUTING:
             ((node, _, _),) = engine.store.fetch(run_id, [NODE])
-            if node.status is Status.READY:
-                engine.deliver(run_id, NODE, node.visit, node.attempt)
+            if node.status is Status.RETRYING:
+                engine.sweep()
+            if node.status in {Status.READY, Status.RETRYING}:
+                raised = engine.deliver(run_id, NODE, node.visit, node.attempt).raised
+                if isinstance(raised, RetryAfter):
+                    raise UsageError(
+                        f"{raised.reason} The call was not made. When the server is there again, make the "
+                        "same call: a decision about it still counts, and people are not asked twice."
+                    )
                 record = engine.store.peek(run_id) or record
         if record.status in {Status.EXECUTING, Status.INTERRUPTED}:
             return None
@@ -329,5 +341,6 @@ def _entry(
     loose = [name for name in bounds if not bounds[name].keys() & {"type", "enum", "const"}]
     if loose:  # {maximum: 5} fits the text "100"
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
-    patterns = [tools] if isinstance(tools, str) else list(tools)
+    names = [tools] if isinstance(tools, str) else list(tools)
+    patterns = [name.replace("[", "[[]") for name in names]  # only * and ? are special
     return patterns, schema, None if rule == "pass" else Rule(**rule)

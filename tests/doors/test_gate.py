@@ -16,7 +16,10 @@ import pytest
 from runner import Client
 from runner.dev.worker_process import worker_process
 from runner.errors import DefinitionError
+from runner.operations.backlog import with_waits
 from runner.operations.doctor import read_facts
+from runner.operations.installation import Installation
+from runner.operations.views import read_run
 from runner.records import codec
 from runner.settings import Settings
 from tests.integrations.extras import need
@@ -186,8 +189,8 @@ def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, 
 
 
 @pytest.mark.full
-def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url, people):
-    """The client gets a clear error, and a new gate asks people again about the same call."""
+def test_an_approval_outlives_a_server_that_has_died(tmp_path, redis_url, people):
+    """The call was surely not begun: the same call is made by a new gate, once, and nobody is asked again."""
     policy = "calls:\n  - {tools: die, rule: pass}\n  - {tools: '*', rule: {}}\n"
     (tmp_path / "policy.yaml").write_text(policy)
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -195,12 +198,33 @@ def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url
         asked = question(people)
         assert "The server has ended" in client.call("die", **BIG)["error"]["message"]
         vote(people)
-        text = client.end(number)["result"]["content"][0]["text"]
-        assert text == "The server has ended: start the gate again. The call was not made."
+        for text in (
+            client.end(number)["result"]["content"][0]["text"],
+            client.text("pay", **BIG)[0],
+        ):
+            assert "The server has ended: start the gate again. The call was not made." in text
+    assert paid(tmp_path) == []
+    with gate(tmp_path, redis_url, wait=30) as client:
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
         until_told(people, asked)
+        assert list(people.interrupts()) == []
+        client.begin("tools/call", name="pay", arguments=BIG)
+        assert question(people).id != asked.id
+    assert paid(tmp_path) == ["pay bob 500 none"]
+
+
+@pytest.mark.full
+def test_an_approval_whose_time_is_over_when_the_server_is_back_asks_again(
+    tmp_path, redis_url, people
+):
+    """The rule's `use_within` is the control of the test above."""
+    (tmp_path / "policy.yaml").write_text("calls: [{tools: '*', rule: {use_within: 0.01}}]")
     with gate(tmp_path, redis_url) as client:
-        assert "It waits for approval" in client.text("pay", **BIG)[0]
-    assert question(people).id != asked.id
+        client.text("pay", **BIG)
+    asked = vote(people)
+    with gate(tmp_path, redis_url) as client:
+        client.text("pay", **BIG)
+        assert question(people).id != asked.id
     assert paid(tmp_path) == []
 
 
@@ -321,11 +345,14 @@ def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, re
 
 
 @pytest.mark.full
-def test_doctor_does_not_miss_a_worker_for_approved_calls(tmp_path, redis_url, people):
-    """A gate makes them, and perhaps none is open: workers can't help."""
+def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people):
+    """A gate makes them, and perhaps none is open: workers can't help, and the run's page says so."""
     with gate(tmp_path, redis_url) as client:
         client.call("pay", **BIG)
-    vote(people)
+    asked = vote(people)
+    installation = Installation(Settings(redis_url=redis_url))
+    (node,) = with_waits(installation, read_run(installation.store, asked.run_id)).nodes
+    assert node.progress == "a gate makes the call when its client sends it again"
     facts = read_facts(Settings(redis_url=redis_url))
     assert "tool-gate" not in facts.graphs
     assert "tool-gate" not in facts.run_queues
