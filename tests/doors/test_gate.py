@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
@@ -20,7 +18,6 @@ from runner.operations.backlog import with_waits
 from runner.operations.doctor import read_facts
 from runner.operations.installation import Installation
 from runner.operations.views import read_run
-from runner.records import codec
 from runner.settings import Settings
 from tests.integrations.extras import need
 from tests.ports import free_port
@@ -33,6 +30,7 @@ from mcp import StdioServerParameters  # noqa: E402 - likewise
 
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
 from runner.doors.gated_call import TOLD, read_policy  # noqa: E402 - likewise
+from tests.doors.gate_soak import soak  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
@@ -524,99 +522,18 @@ def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
 # Kills
 
 
-BATCH = int(os.environ.get("GATE_BATCH", "10"))
-"""Calls that wait at the same time."""
+@pytest.mark.slow
+def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, redis_url):
+    """Whenever a gate, its client or its server dies, a call is made at most once, and only if approved."""
+    tally = soak(tmp_path, redis_url, 60, lanes=2)
 
-REJECTED = 5
-"""Every so manieth call of a storm is rejected."""
-
-
-def ended(people, names):
-    """Return the runs of the calls that have ended, by who is paid; `names` remembers them by run."""
-    found = {}
-    for status in ("completed", "failed"):
-        cursor = ""
-        while cursor is not None:
-            page = people.runs(status, graph="tool-gate", limit=100, cursor=cursor)
-            for run in page:
-                if run.run_id not in names:
-                    task = people.engine.store.read(run.run_id).task
-                    names[run.run_id] = codec.unpack(task)["args"]["to"]
-                found[names[run.run_id]] = run.run_id
-            cursor = page.next
-    return found
-
-
-LOST = {"refused": "It was lost too often: it may or may not have been made."}
-"""The outcome of a run that failed, because its gate was killed five times."""
-
-
-def storm(tmp_path, redis_url, people, calls, main="runner.doors.gate"):
-    """Make calls while gates and clients die at all moments; return their outcomes, and what was made."""
-    chance, names = random.Random(7), {}  # noqa: S311 - moments, no secrets
-    environment = {"RUNNER_LEASE": "1", "PAUSE": "0.1"}
-    todo = [f"p{number}" for number in range(calls)]
-    while todo:
-        before, grows = len(paid(tmp_path)), chance.randrange(BATCH)
-        with gate(tmp_path, redis_url, wait=60, main=main, env=environment) as client:
-            batch = todo[:BATCH]
-            for name in batch:
-                client.begin("tools/call", name="pay", arguments={"to": name, "amount": 500})
-            voted = 0
-            while len(paid(tmp_path)) - before < grows or not voted:
-                people.engine.sweep()
-                for asked in people.interrupts():
-                    number = int(asked.action["args"]["to"][1:])
-                    decision = "reject" if number % REJECTED == 0 else "approve"
-                    voted += people.vote(asked.id, decision, by="ana").status == "accepted"
-                over = ended(people, names)
-                if all(name in over for name in batch):
-                    break
-                voted += any(name in over for name in batch)
-            if chance.random() < 0.3:  # the client dies, and the gate ends by itself
-                client.process.stdin.close()
-                client.process.wait(60)
-        over = ended(people, names)
-        todo = [name for name in todo if name not in over]
-    outcomes = {
-        name: people.run(run_id).result().results["call"].output or LOST
-        for name, run_id in over.items()
-    }
-    made = Counter(line.split()[1] for line in paid(tmp_path))
-    return outcomes, made
-
-
-def check(outcomes, made, calls):
-    """Return the calls that were made without approval, more than once, or otherwise than was told."""
-    assert len(outcomes) == calls
-    wrong = []
-    for name, outcome in outcomes.items():
-        is_unknown = "may or may not" in outcome.get("refused", "")
-        allowed = {0, 1} if is_unknown else {int("result" in outcome)}
-        if int(name[1:]) % REJECTED == 0:
-            allowed = {0}
-        if made[name] not in allowed:
-            wrong.append((name, made[name], outcome))
-    return wrong
-
-
-CALLS = int(os.environ.get("GATE_CALLS", "20"))
+    assert len(tally.outcomes) == 60
+    assert tally.wrong() == {"unapproved": [], "doubled": [], "untrue": []}
 
 
 @pytest.mark.slow
-def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, redis_url, people):
-    """Whenever a gate or its client dies, a call is made at most once, and only if it was approved."""
-    outcomes, made = storm(tmp_path, redis_url, people, CALLS)
-    unknown = sum("may or may not" in each.get("refused", "") for each in outcomes.values())
-    print(f"{CALLS} calls, {sum(made.values())} made, {unknown} unknown")  # noqa: T201 - with -s
-
-    assert check(outcomes, made, CALLS) == []
-    assert unknown
-
-
-@pytest.mark.slow
-def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url, people):
+def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url):
     """The control of the test above: without the record of the beginning, calls are made twice."""
-    outcomes, made = storm(tmp_path, redis_url, people, 20, "tests.doors.forgetful_gate")
+    tally = soak(tmp_path, redis_url, 100, lanes=2, main="tests.doors.forgetful_gate")
 
-    assert any(count > 1 for _, count, _ in check(outcomes, made, 20))
+    assert tally.wrong()["doubled"]
