@@ -299,6 +299,7 @@ class McpGate:
         request_id = f"gate:{os.urandom(8).hex()}"
         params = {**params, "_meta": self._meta} if self._meta else params
         self._own[request_id] = answer = self._loop.create_future()
+        answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # retrieved
         try:
             message = {"id": request_id, "method": method, "params": params}
             await self._send({"jsonrpc": "2.0", **message})

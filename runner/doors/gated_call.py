@@ -26,6 +26,7 @@ from runner.approvals.rules import Principal, Requester, Rule
 from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import (
+    ApprovalMismatch,
     DefinitionError,
     InterruptExpired,
     InterruptWithdrawn,
@@ -149,7 +150,12 @@ class GateNode:
             args = state.args
         visit.check()
         visit.check_effect(tool)
-        gate.begin(tool, args, schema, "1")
+        try:
+            gate.begin(tool, args, schema, "1")
+        except (
+            ApprovalMismatch
+        ) as error:  # it has just become too old: the next visit asks again
+            raise RetryAfter(0, reason="The approval is too old.") from error
         visit.save(self._saved(questions, begun=True))
         try:
             return self._caller.make(tool, args)
@@ -257,8 +263,8 @@ class Calls:
                 raised = engine.deliver(run_id, NODE, node.visit, node.attempt).raised
                 if isinstance(raised, RetryAfter):
                     raise UsageError(
-                        f"{raised.reason} The call was not made. When the server is there again, make the "
-                        "same call: a decision about it still counts, and people are not asked twice."
+                        f"{raised.reason} The call was not made. Make the same call again: an "
+                        "approval that still holds counts, and people are not asked twice."
                     )
                 record = engine.store.peek(run_id) or record
         if record.status in {Status.EXECUTING, Status.INTERRUPTED}:

@@ -25,7 +25,7 @@ from runner import Client
 from runner.dev.embedded import embedded_store
 from tests.doors.gates import gate, paid
 
-BATCH = 25
+BATCH = 50
 """Calls that a client makes at the same time."""
 
 LATE = 3

@@ -86,6 +86,11 @@ class Gate:
                 lambda: self._gone or len(numbers & self._answers.keys()) >= count, seconds
             )
 
+    def taken(self, number):
+        """Return an answer that has come, {} if none has."""
+        with self._changed:
+            return self._answers.pop(number, {})
+
     def rest(self):
         """Return all answers that the gate wrote before it ended."""
         with self._changed:
