@@ -18,6 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import IO, Any, Protocol
 
+from runner.doors.gated_call import own_output
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.records import codec
 from runner.records.codec import JSON, JSONObject
@@ -89,13 +90,8 @@ def _is_message(value: JSON) -> bool:
 
 
 def standard_streams() -> Lines:
-    """Return the end of the client that has started this process, and whose JSON is read strictly.
-
-    Texts that a policy prints go to the standard error from now on.
-    """
-    target = os.dup(1)
-    os.dup2(2, 1)
-    return Lines(sys.stdin.buffer, target, codec.load_json)
+    """Return the end of the client that has started this process, and whose JSON is read strictly."""
+    return Lines(sys.stdin.buffer, own_output(), codec.load_json)
 
 
 @asynccontextmanager
