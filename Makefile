@@ -21,7 +21,7 @@ ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,sla
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client peers-suite strands-tests mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak simulate check docs format bench bench-peers bench-report dist release-dry clean
+.PHONY: help agui-client peers-suite strands-tests mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak gate-soak simulate check docs format bench bench-peers bench-report dist release-dry clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ chaos-sample: $(STAMP) ## Run one fault of every kind
 
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
+
+gate-soak: $(STAMP) ## Make CALLS (10000) calls through gates that are killed, with their servers and clients; or as many as fit in MINUTES
+	$(BIN)/python -m tests.doors.gate_soak --calls $(or $(CALLS),10000) $(if $(MINUTES),--minutes $(MINUTES))
 
 simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=memory|redis|partitions|races|partition-races] [VOTES=1] [RECOVERY=1] [FAIR=1] [LIMITS=1] [KEYS=1] [HOLDS=1]
 	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) $(if $(STORE),--store $(STORE)) $(if $(VOTES),--votes) $(if $(RECOVERY),--recovery) $(if $(FAIR),--fair) $(if $(LIMITS),--limits) $(if $(KEYS),--keys) $(if $(HOLDS),--holds)

@@ -76,6 +76,23 @@ def test_the_version_is_shown_without_the_commands():
     assert most > package + 100
 
 
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("door", "unused"),
+    [
+        (
+            "gate",
+            {"celery", "cryptography", "fastapi", "httpx2", "mcp", "mcp_types", "starlette"},
+        ),
+        ("gate_hook", {"celery", "cryptography", "fastapi", "mcp", "mcp_types", "starlette"}),
+        ("mcp", {"celery", "httpx", "jinja2", "joserfc", "markdown_it", "rich", "strands"}),
+    ],
+)
+def test_a_door_that_clients_start_loads_only_its_own(door, unused):
+    """A client waits for these programs: they leave out an SDK, pages and logins that they don't use."""
+    assert packages(f"import runner.doors.{door}") & unused == set()
+
+
 @pytest.mark.slow
 def test_what_is_heavy_would_be_seen():
     """Control: a module that needs one of those packages shows up."""

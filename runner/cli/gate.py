@@ -64,6 +64,7 @@ def gate(context: CommandContext, **options: Any) -> None:
         context.become("runner.doors.gate_hook", json.dumps(options))
     if bool(options["command"]) == bool(options["url"]):
         raise UsageError("Give either the server's command, after --, or its --url.")
-    with needs_extra("mcp", "the gate"):
-        look_for("mcp")
+    if options["url"]:
+        with needs_extra("mcp", "a server at a URL"):
+            look_for("mcp")
     context.become("runner.doors.gate", json.dumps(options))

@@ -19,23 +19,23 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from runner.doors.gate_ends import End, at_url, process, standard_streams
 from runner.doors.gated_call import Calls, read_policy, refused
-from runner.errors import RunnerError, StoreError, needs_extra
+from runner.errors import RunnerError, StoreError, UsageError
 from runner.integrations.framework import strict
 from runner.operations.views import read_run
 from runner.records.codec import JSON, JSONObject
 
-with needs_extra("mcp", "the gate"):
-    import anyio
-    import mcp_types as types
-    from mcp.client.stdio import StdioServerParameters, stdio_client
-    from mcp.client.streamable_http import streamable_http_client
-    from mcp.server.stdio import stdio_server
-    from mcp.shared.message import ClientMessageMetadata, SessionMessage
-
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+RequestId = int | str | None
+
+CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR = -32000, -32600, -32700
+
+FIELDS = {"jsonrpc", "id", "method", "params", "result", "error"}
+"""Fields of a message. No others are relayed: some servers would read `Method` as `method`."""
 
 MCP = "io.modelcontextprotocol/"
 TASKS, VERSION, CAPABILITIES = (
@@ -76,72 +76,69 @@ class McpGate:
         self._calls = Calls(read_policy(options["policy"]), place, self)
         self._loop = asyncio.get_running_loop()
         self._loop.set_default_executor(ThreadPoolExecutor(THREADS))
-        self._client: Any = None
-        self._server: Any = None
+        self._client: End
+        self._server: End
+        self._has_server = True
         self._headers: dict[str, str] = {}
         self._meta: JSONObject = {}
         self._tools: dict[str, JSONObject] = {}
-        self._own: dict[types.RequestId | None, asyncio.Future[JSONObject]] = {}
-        self._open: dict[types.RequestId | None, str] = {}
-        self._waits: dict[types.RequestId, asyncio.Task[None]] = {}
+        self._own: dict[RequestId, asyncio.Future[JSONObject]] = {}
+        self._open: dict[RequestId, str] = {}
+        self._waits: dict[RequestId, asyncio.Task[None]] = {}
         self._driven: dict[str, asyncio.Task[JSONObject]] = {}
 
-    async def run(self, client: Any, server: Any) -> None:
-        """Relay between the streams of a client and of a server until the client leaves."""
-        (from_client, self._client), (from_server, self._server) = client, server
-        answers = asyncio.create_task(self._read_server(from_server))
+    async def run(self, client: End, server: End) -> None:
+        """Relay between a client and a server until the client leaves."""
+        self._client, self._server = client, server
+        answers = asyncio.create_task(self._read_server())
         try:
-            async for item in from_client:
-                if isinstance(item, Exception):
-                    await self._fail(
-                        None, types.PARSE_ERROR, "The line is not a JSON-RPC message."
-                    )
-                    continue
-                try:
-                    await self._from_client(item.message)
-                except (AttributeError, TypeError, ValueError) as error:
-                    text = f"The parameters can't be read: {error}"
-                    await self._fail(
-                        getattr(item.message, "id", None), types.INVALID_PARAMS, text
-                    )
+            async for message in client.messages():
+                if message is None:
+                    await self._fail(None, PARSE_ERROR, "The line is not one JSON-RPC message.")
+                else:
+                    await self._from_client(message)
         finally:
             for task in (*self._waits.values(), *self._driven.values()):
                 task.cancel()
             if self._own:
                 await asyncio.wait([*self._own.values()], timeout=LEAVE_WITHIN)
-            await self._server.aclose()  # a call that begins now is not made
-            with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await self._lost(types.CONNECTION_CLOSED, "The client has left.")
+            # From here on no call is made.
+            await self._lost(CONNECTION_CLOSED, "The client has left.", for_good=True)
             answers.cancel()
             # `asyncio.run` waits for the threads, which record the outcomes of begun calls.
-            await self._client.aclose()
 
     # From the client
 
-    async def _from_client(self, message: Any) -> None:
-        method, params = getattr(message, "method", ""), getattr(message, "params", None) or {}
-        if not isinstance(message, types.JSONRPCRequest):
-            if params.get("requestId") in self._waits:
-                self._waits[params["requestId"]].cancel()
+    async def _from_client(self, message: JSONObject) -> None:
+        message = {name: message[name] for name in message.keys() & FIELDS}
+        method, params = message.get("method", ""), message.get("params") or {}
+        number = message.get("id")
+        if number is None or not method:
+            cancelled = params.get("requestId")
+            if isinstance(cancelled, int | str) and cancelled in self._waits:
+                self._waits[cancelled].cancel()
             # A server might make a call that has no id.
             elif not method or method.startswith("notifications/"):
                 with suppress(NoAnswer):
                     await self._send(message)
             return
+        if number in self._waits or number in self._open:
+            await self._fail(number, INVALID_REQUEST, f"A request {number!r:.80} is under way.")
+            return
         if method == "initialize":  # after a probe by a later version, to which it belonged
             self._meta = {}
-        if VERSION in (meta := params.get("_meta") or {}):
+        if VERSION in (meta := _object(params, "_meta")):
             self._meta = {key: meta[key] for key in meta if key.startswith(MCP)}
         if method == "tools/call" or method.startswith("tasks/"):
             answer = self._call if method == "tools/call" else self._task
             task = asyncio.create_task(self._answered(message, answer(message, params)))
-            self._waits[message.id] = task
-            task.add_done_callback(lambda _: self._waits.pop(message.id, None))
+            self._waits[number] = task
+            task.add_done_callback(lambda _: self._waits.pop(number))
         else:
             await self._forward(message)
 
     async def _answered(
-        self, message: types.JSONRPCRequest, answer: Coroutine[Any, Any, JSONObject | None]
+        self, message: JSONObject, answer: Coroutine[Any, Any, JSONObject | None]
     ) -> None:
         """Send a request's answer; None if the server answers it."""
         try:
@@ -149,33 +146,30 @@ class McpGate:
         except Exception as error:  # noqa: BLE001 - the client gets any error as its answer
             outcome = refused(str(error))
         if outcome is not None:
-            await self._reply(message.id, outcome)
+            await self._reply(message["id"], outcome)
 
-    async def _call(
-        self, message: types.JSONRPCRequest, params: JSONObject
-    ) -> JSONObject | None:
-        name, args = params.get("name", ""), params.get("arguments") or {}
+    async def _call(self, message: JSONObject, params: JSONObject) -> JSONObject | None:
         try:
+            name, args = _read_call(params)
             schema, _ = await self._tool(name)
             run_id, args = await asyncio.to_thread(self._calls.attach, name, args, schema)
         except Exception as error:  # noqa: BLE001 - a policy raises anything
             return refused(f"The call was not made: {error}")
         if run_id is None:
-            params = {**params, "arguments": args}
-            await self._forward(message.model_copy(update={"params": params}))
+            await self._forward({**message, "params": {**params, "arguments": args}})
             return None
         is_kept = False
         try:
             outcome = self._drive(run_id)
-            meta = params.get("_meta") or {}
-            if TASKS in ((meta.get(CAPABILITIES) or {}).get("extensions") or {}):
+            capabilities = _object(_object(params, "_meta"), CAPABILITIES)
+            if TASKS in _object(capabilities, "extensions"):
                 head = await self._head(run_id)
                 is_kept = True
                 return {"result": {"resultType": "task", **head, "status": "working"}}
             await asyncio.wait([outcome], timeout=self._wait)
             if not outcome.done():
                 return refused(await asyncio.to_thread(self._calls.waiting_text, run_id))
-            await self._reply(message.id, outcome.result())
+            await self._reply(message["id"], outcome.result())
             is_kept = True
             await self._tell(run_id)
             return None
@@ -208,28 +202,26 @@ class McpGate:
 
     # Tasks: of this process or an earlier one, by the run's id; others are the server's.
 
-    async def _task(
-        self, message: types.JSONRPCRequest, params: JSONObject
-    ) -> JSONObject | None:
+    async def _task(self, message: JSONObject, params: JSONObject) -> JSONObject | None:
         run_id = str(params.get("taskId", ""))
         if not await asyncio.to_thread(self._calls.is_here, run_id):
             await self._forward(message)
             return None
         task = self._drive(run_id)
         reply: JSONObject = {"resultType": "complete"}
-        if message.method == "tasks/cancel":
+        if message["method"] == "tasks/cancel":
             cancel = self._calls.client.run(run_id).cancel
             await asyncio.to_thread(cancel, "its client cancelled the call")
-        if message.method != "tasks/get":
+        if message["method"] != "tasks/get":
             return {"result": reply}
         await asyncio.wait([task], timeout=SHORTEST)
         reply |= await self._head(run_id)
-        if not task.done():
+        if not task.done() or task.exception():
             text = await asyncio.to_thread(self._calls.waiting_text, run_id)
             return {"result": {**reply, "status": "working", "statusMessage": text}}
         field, value = next(iter(_answer(task.result()).items()))
         status = "failed" if field == "error" else "completed"
-        await self._reply(message.id, {"result": {**reply, "status": status, field: value}})
+        await self._reply(message["id"], {"result": {**reply, "status": status, field: value}})
         await self._tell(run_id)
         return None
 
@@ -271,114 +263,152 @@ class McpGate:
     async def _tool(self, name: str, *, fresh: bool = False) -> tuple[JSON, bool]:
         """Return the strict schema of a tool, and whether a call may be repeated."""
         if fresh or name not in self._tools:
-            tools: dict[str, JSONObject] = {}
-            page: JSONObject = {}
-            while True:
-                answer = await self._request("tools/list", page)
-                if "error" in answer:
-                    text = answer["error"].get("message")
-                    raise NoAnswer(f"The server can't list its tools: {text}")
-                tools |= {tool["name"]: tool for tool in answer["result"].get("tools", ())}
-                if not (cursor := answer["result"].get("nextCursor")):
-                    break
-                page = {"cursor": cursor}
-            self._tools = tools
+            try:
+                async with asyncio.timeout(LIST_WITHIN):
+                    self._tools = await self._list_tools()
+            except TimeoutError:
+                raise NoAnswer(
+                    f"The server has not listed its tools within {LIST_WITHIN:g} s."
+                ) from None
+            except (AttributeError, KeyError, TypeError) as error:
+                raise NoAnswer(
+                    f"The server's list of tools can't be read: {error!r:.80}."
+                ) from error
         if name not in self._tools:
             raise NoAnswer(f"The server has no tool {name!r:.80}.")
         tool = self._tools[name]
-        hints = tool.get("annotations") or {}
+        hints = _object(tool, "annotations")
         may_repeat = hints.get("readOnlyHint") is True or hints.get("idempotentHint") is True
         return strict(tool.get("inputSchema") or {"type": "object"}), may_repeat
+
+    async def _list_tools(self) -> dict[str, JSONObject]:
+        tools: dict[str, JSONObject] = {}
+        page: JSONObject = {}
+        while True:
+            answer = await self._request("tools/list", page)
+            if "error" in answer:
+                text = answer["error"].get("message")
+                raise NoAnswer(f"The server can't list its tools: {text}")
+            tools |= {tool["name"]: tool for tool in answer["result"]["tools"]}
+            if not (cursor := answer["result"].get("nextCursor")):
+                return tools
+            page = {"cursor": cursor}
 
     async def _request(self, method: str, params: JSONObject) -> JSONObject:
         """Send a request of the gate's own, and return its `result` or `error`."""
         request_id = f"gate:{os.urandom(8).hex()}"
         params = {**params, "_meta": self._meta} if self._meta else params
         self._own[request_id] = answer = self._loop.create_future()
+        answer.add_done_callback(lambda each: each.cancelled() or each.exception())  # retrieved
         try:
-            await self._send(
-                types.JSONRPCRequest(jsonrpc="2.0", id=request_id, method=method, params=params)
-            )
+            message = {"id": request_id, "method": method, "params": params}
+            await self._send({"jsonrpc": "2.0", **message})
             outcome: JSONObject = await answer
         finally:
             self._own.pop(request_id, None)
         return outcome
 
-    async def _forward(self, message: types.JSONRPCRequest) -> None:
-        self._open[message.id] = message.method
+    async def _forward(self, message: JSONObject) -> None:
+        number = message["id"]
+        self._open[number] = message["method"]
         try:
             await self._send(message)
         except NoAnswer as error:
-            self._open.pop(message.id, None)
-            await self._fail(message.id, types.CONNECTION_CLOSED, str(error))
+            self._open.pop(number, None)
+            await self._fail(number, CONNECTION_CLOSED, str(error))
 
-    async def _send(self, message: Any) -> None:
-        params = getattr(message, "params", None) or {}
+    async def _send(self, message: JSONObject) -> None:
+        params = message.get("params") or {}
         headers = self._headers
-        if version := (params.get("_meta") or {}).get(VERSION):
-            headers = {"MCP-Protocol-Version": version, "Mcp-Method": message.method}
+        if version := _object(params, "_meta").get(VERSION):
+            headers = {"MCP-Protocol-Version": str(version), "Mcp-Method": message["method"]}
             if name := params.get("name", params.get("taskId")):
                 headers["Mcp-Name"] = str(name)
         try:
-            await self._server.send(
-                SessionMessage(message, ClientMessageMetadata(headers=headers))
-            )
-        except Exception as error:
-            raise NoAnswer("The server has ended: start the gate again.") from error
+            if self._has_server:
+                return await self._server.send(message, headers)
+        except Exception as error:  # noqa: BLE001 - the SDK raises many
+            log.warning("gate.server: %r", error)
+        raise NoAnswer("The server has ended: start the gate again.")
 
-    async def _read_server(self, incoming: Any) -> None:
-        async for item in incoming:
-            if isinstance(item, Exception):
-                text = "The server has sent a line that is not JSON-RPC."
-                await self._lost(types.PARSE_ERROR, text)
+    async def _read_server(self) -> None:
+        async for message in self._server.messages():
+            if message is None:
+                await self._lost(
+                    PARSE_ERROR, "The server has sent a line that is not JSON-RPC."
+                )
             else:
-                await self._from_server(item.message)
-        await self._server.aclose()
-        await self._lost(types.CONNECTION_CLOSED, "The server has ended.")
+                await self._from_server(message)
+        await self._lost(CONNECTION_CLOSED, "The server has ended.", for_good=True)
 
-    async def _lost(self, code: int, text: str) -> None:
+    async def _lost(self, code: int, text: str, *, for_good: bool = False) -> None:
         """Fail the requests that are under way: nothing says which of them the answer was for."""
+        self._has_server &= not for_good
         for answer in self._own.values():
             if not answer.done():
                 answer.set_exception(NoAnswer(text))
         requests, self._open = self._open, {}
-        for request_id in requests:
+        for number in requests:
             await self._fail(
-                request_id, code, f"{text} The request may or may not have been served."
+                number, code, f"{text} The request may or may not have been served."
             )
 
-    async def _from_server(self, message: Any) -> None:
-        if not isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            if message.method == "notifications/tools/list_changed":
+    async def _from_server(self, message: JSONObject) -> None:
+        number = message.get("id")
+        if "method" in message:
+            if message["method"] == "notifications/tools/list_changed":
                 self._tools = {}
-        elif answer := self._own.get(message.id):
-            fields = message.model_dump(by_alias=True, mode="json", exclude_unset=True)
+        elif answer := self._own.get(number):
             if not answer.done():
                 answer.set_result(
-                    {name: fields[name] for name in fields.keys() & {"result", "error"}}
+                    {name: message[name] for name in ("result", "error") if message.get(name)}
+                    or {"result": {}}
                 )
             return
-        elif message.id is not None and message.id not in self._open:
+        elif number is not None and number not in self._open:
             return  # of a call that was cancelled, or one that the server didn't get
-        elif self._open.pop(message.id, "") in {"initialize", "server/discover"}:
+        elif self._open.pop(number, "") in {"initialize", "server/discover"}:
             # Offer tasks to the client, and speak the version on which both agree.
-            result = getattr(message, "result", {})
+            result = message.get("result") or {}
             if version := result.get("protocolVersion"):
-                self._headers = {"MCP-Protocol-Version": version}
-            capabilities = result.setdefault("capabilities", {})
-            capabilities["extensions"] = {**(capabilities.get("extensions") or {}), TASKS: {}}
-        await self._client.send(SessionMessage(message))
+                self._headers = {"MCP-Protocol-Version": str(version)}
+            capabilities = result["capabilities"] = _object(result, "capabilities")
+            capabilities["extensions"] = {**_object(capabilities, "extensions"), TASKS: {}}
+        with suppress(OSError):  # the client has left
+            await self._client.send(message, {})
 
     # To the client
 
-    async def _reply(self, request_id: types.RequestId | None, outcome: JSONObject) -> None:
-        message = {"jsonrpc": "2.0", "id": request_id, **_answer(outcome)}
-        await self._client.send(
-            SessionMessage(types.jsonrpc_message_adapter.validate_python(message))
-        )
+    async def _reply(self, number: RequestId, outcome: JSONObject) -> None:
+        await self._client.send({"jsonrpc": "2.0", "id": number, **_answer(outcome)}, {})
 
-    async def _fail(self, request_id: types.RequestId | None, code: int, text: str) -> None:
-        await self._reply(request_id, {"error": {"code": code, "message": text}})
+    async def _fail(self, number: RequestId, code: int, text: str) -> None:
+        with suppress(OSError):  # the client has left
+            await self._reply(number, {"error": {"code": code, "message": text}})
+
+
+def _object(values: JSONObject, name: str) -> JSONObject:
+    """Return the object of a field, {} if the field has something else."""
+    value = values.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _read_call(params: JSONObject) -> tuple[str, JSONObject]:
+    """Return a call's tool and arguments.
+
+    Raises:
+        UsageError: they can't be read, or a server might read something else.
+    """
+    name, args = params.get("name"), params.get("arguments")
+    args = {} if args is None else args
+    if not isinstance(name, str) or not isinstance(args, dict):
+        raise UsageError("a call has a `name`, which is a text, and `arguments`, an object.")
+    for names in (params, args):
+        if len({each.casefold() for each in names}) < len(names):
+            raise UsageError(
+                "two names in it differ only in case, which some servers don't see."
+            )
+    return name, args
 
 
 def _answer(outcome: JSONObject) -> JSONObject:
@@ -391,14 +421,9 @@ def _answer(outcome: JSONObject) -> JSONObject:
 
 async def serve(options: Mapping[str, Any]) -> None:
     """Serve the client that started this process, until it closes the input."""
-    gate, (command, *args) = McpGate(options), options["command"] or [""]
-    env = {name: value for name, value in os.environ.items() if not name.startswith("RUNNER_")}
-    server = StdioServerParameters(command=command, args=args, env=env)
-    upstream = (
-        streamable_http_client(options["url"]) if options["url"] else stdio_client(server)
-    )
-    async with stdio_server() as client, upstream as streams:
-        await gate.run(client, streams)
+    gate, url = McpGate(options), options["url"]
+    async with at_url(url) if url else process(options["command"]) as server:
+        await gate.run(standard_streams(), server)
 
 
 if __name__ == "__main__":

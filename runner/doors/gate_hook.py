@@ -9,13 +9,15 @@ anything fails, the exit code 2 has the agent refuse the call.
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Mapping
 from typing import Any
 
-from runner.doors.gated_call import Calls, read_policy
+from runner.doors.gated_call import Calls, own_output, read_policy
 from runner.errors import UsageError
+from runner.records import codec
 from runner.records.codec import JSON, JSONObject
 
 POLL = 0.25
@@ -94,10 +96,12 @@ def decide(call: HookCall, options: Mapping[str, Any]) -> JSONObject:
 
 
 if __name__ == "__main__":
+    output = own_output()
     try:
-        answer = decide(HookCall(json.load(sys.stdin)), json.loads(sys.argv[1]))
-    except Exception as problem:  # noqa: BLE001 - whatever fails, the agent must not make the call
+        event = codec.load_json(sys.stdin.buffer.read())
+        answer = decide(HookCall(event), json.loads(sys.argv[1]))
+    except BaseException as problem:  # noqa: BLE001 - whatever fails, the agent must not make the call
         print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
         sys.exit(2)
     if answer:
-        json.dump(answer, sys.stdout)
+        os.write(output, json.dumps(answer).encode())

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import getpass
 import hashlib
+import os
 import runpy
 import threading
 import time
@@ -26,9 +27,11 @@ from runner.approvals.rules import Principal, Requester, Rule
 from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import (
+    ApprovalMismatch,
     DefinitionError,
     InterruptExpired,
     InterruptWithdrawn,
+    RetryAfter,
     RunnerError,
     UsageError,
     needs_extra,
@@ -121,7 +124,7 @@ class GateNode:
             schema, may_repeat = self._caller.tool(tool)
         except RunnerError as error:
             if not begun:
-                return refused(f"{error} The call was not made.")
+                raise RetryAfter(0, reason=str(error)) from error
             schema, may_repeat = None, False
         if begun and not may_repeat:
             return refused(
@@ -148,7 +151,12 @@ class GateNode:
             args = state.args
         visit.check()
         visit.check_effect(tool)
-        gate.begin(tool, args, schema, "1")
+        try:
+            gate.begin(tool, args, schema, "1")
+        except (
+            ApprovalMismatch
+        ) as error:  # it has just become too old: the next visit asks again
+            raise RetryAfter(0, reason="The approval is too old.") from error
         visit.save(self._saved(questions, begun=True))
         try:
             return self._caller.make(tool, args)
@@ -239,15 +247,26 @@ class Calls:
         )
 
     def outcome(self, run_id: str) -> JSONObject | None:
-        """Make the call if it is approved now; return its outcome, None as long as it has none."""
+        """Make the call if it is approved now; return its outcome, None as long as it has none.
+
+        Raises:
+            UsageError: the server can't make it now. The call stays as it is, with its approval.
+        """
         engine = self.client.engine
         record = engine.store.peek(run_id)
         if record is None:
             return refused(f"Run {run_id} isn't stored any more.")
         if record.status is Status.EXECUTING:
             ((node, _, _),) = engine.store.fetch(run_id, [NODE])
-            if node.status is Status.READY:
-                engine.deliver(run_id, NODE, node.visit, node.attempt)
+            if node.status is Status.RETRYING:
+                engine.sweep()
+            if node.status in {Status.READY, Status.RETRYING}:
+                raised = engine.deliver(run_id, NODE, node.visit, node.attempt).raised
+                if isinstance(raised, RetryAfter):
+                    raise UsageError(
+                        f"{raised.reason} The call was not made. Make the same call again: an "
+                        "approval that still holds counts, and people are not asked twice."
+                    )
                 record = engine.store.peek(run_id) or record
         if record.status in {Status.EXECUTING, Status.INTERRUPTED}:
             return None
@@ -281,6 +300,13 @@ class Calls:
 
 
 # Policies: a Python file, or YAML.
+
+
+def own_output() -> int:
+    """Return the standard output for this program alone: prints of a policy go to the standard error."""
+    output = os.dup(1)
+    os.dup2(2, 1)
+    return output
 
 
 def read_policy(path: str) -> Gates:
@@ -329,5 +355,6 @@ def _entry(
     loose = [name for name in bounds if not bounds[name].keys() & {"type", "enum", "const"}]
     if loose:  # {maximum: 5} fits the text "100"
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
-    patterns = [tools] if isinstance(tools, str) else list(tools)
+    names = [tools] if isinstance(tools, str) else list(tools)
+    patterns = [name.replace("[", "[[]") for name in names]  # only * and ? are special
     return patterns, schema, None if rule == "pass" else Rule(**rule)

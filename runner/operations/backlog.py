@@ -112,6 +112,12 @@ def _rate(shared: Shared, graph: str) -> float | None:
 
 def with_waits(shared: Shared, run: RunView) -> RunView:
     """Add to a run's ready nodes how many others are before them on their queue."""
+    graph = outermost(run.graph)
+    if graph == GATE:
+        text = "a gate makes the call when its client sends it again"
+        return _waiting(
+            run, {f"{run.run_id}.{node.id}.{node.visit}": text for node in run.nodes}
+        )
     is_ready = any(node.status == Status.READY and not node.progress for node in _all(run))
     if not (is_ready and shared.settings.broker_is_store):
         return run
@@ -122,7 +128,6 @@ def with_waits(shared: Shared, run: RunView) -> RunView:
         for queue in worker.queues
     }
     waits: dict[str, str] = {}
-    graph = outermost(run.graph)
     queues = [queue for queue, graphs in shared.graphs_by_queue().items() if graph in graphs]
     for nodes in shared.queued_nodes(queues):
         slot = (

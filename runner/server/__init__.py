@@ -1,8 +1,13 @@
 """The HTTP API and the pages: `create_app()` makes one ASGI application; needs the extra `server`."""
 
-from runner.errors import needs_extra
+from __future__ import annotations
 
-with needs_extra("server", "the HTTP API and the pages"):
+from typing import TYPE_CHECKING, Any
+
+from runner.errors import needs_extra
+from runner.lazy_names import lazy_names
+
+if TYPE_CHECKING:
     from runner.records.interrupts import Decision
     from runner.server.access import SIGNED, Person
     from runner.server.app import create_app
@@ -25,3 +30,23 @@ __all__ = [
     "create_app",
     "decide",
 ]
+
+_value = lazy_names(
+    __name__,
+    {
+        "runner.records.interrupts": ("Decision",),
+        "runner.server.access": ("SIGNED", "Person"),
+        "runner.server.app": ("create_app",),
+        "runner.server.auth": ("ApiKeys", "Local", "ProxyHeaders"),
+        "runner.server.deciding": ("decide",),
+        "runner.server.oidc": ("OIDC",),
+        "runner.server.problems": ("Problem",),
+        "runner.server.services": ("Services",),
+    },
+)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name's module when the name is first used: most doors need only some of them."""
+    with needs_extra("server", "the HTTP API and the pages"):
+        return _value(name)

@@ -49,6 +49,8 @@ class Gate:
 
     def _read(self):
         for line in self.process.stdout:
+            if not line.endswith("\n"):
+                break  # the gate was killed while it wrote
             message = json.loads(line)
             with self._changed:
                 if "method" in message:
@@ -76,6 +78,24 @@ class Gate:
             if number not in self._answers:
                 raise queue.Empty
             return self._answers.pop(number)
+
+    def until_answered(self, numbers, count, seconds=60):
+        """Wait until so many of the requests are answered, or the gate is gone."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._gone or len(numbers & self._answers.keys()) >= count, seconds
+            )
+
+    def taken(self, number):
+        """Return an answer that has come, {} if none has."""
+        with self._changed:
+            return self._answers.pop(number, {})
+
+    def rest(self):
+        """Return all answers that the gate wrote before it ended."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._gone, 60)
+            return self._answers
 
     def asked(self):
         """Return the next request of the server to the client."""

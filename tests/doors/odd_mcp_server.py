@@ -87,6 +87,13 @@ for line in sys.stdin:
         info = {"name": "odd", "version": "1"}
         result = {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info}
         send({"id": message["id"], "result": result})
+    elif method == "tools/list" and "TOOLS" in os.environ:
+        odd = json.loads(os.environ["TOOLS"])
+        message = {"jsonrpc": "2.0", "id": message["id"]}
+        sys.stdout.write(
+            json.dumps({**message, **odd} if isinstance(odd, dict) else odd) + "\n"
+        )
+        sys.stdout.flush()
     elif method == "tools/list":
         send({"id": message["id"], "result": {"tools": tools()}})
     elif method == "tools/call":

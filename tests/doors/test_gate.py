@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import random
 import socket
 import subprocess
 import sys
-from collections import Counter
 
 import pytest
 
 from runner import Client
 from runner.dev.worker_process import worker_process
 from runner.errors import DefinitionError
+from runner.operations.backlog import with_waits
 from runner.operations.doctor import read_facts
-from runner.records import codec
+from runner.operations.installation import Installation
+from runner.operations.views import read_run
 from runner.settings import Settings
 from tests.integrations.extras import need
 from tests.ports import free_port
@@ -30,6 +30,7 @@ from mcp import StdioServerParameters  # noqa: E402 - likewise
 
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
 from runner.doors.gated_call import TOLD, read_policy  # noqa: E402 - likewise
+from tests.doors.gate_soak import soak  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
@@ -186,8 +187,8 @@ def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, 
 
 
 @pytest.mark.full
-def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url, people):
-    """The client gets a clear error, and a new gate asks people again about the same call."""
+def test_an_approval_outlives_a_server_that_has_died(tmp_path, redis_url, people):
+    """The call was surely not begun: the same call is made by a new gate, once, and nobody is asked again."""
     policy = "calls:\n  - {tools: die, rule: pass}\n  - {tools: '*', rule: {}}\n"
     (tmp_path / "policy.yaml").write_text(policy)
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -195,12 +196,33 @@ def test_an_approval_after_the_server_has_died_makes_no_call(tmp_path, redis_url
         asked = question(people)
         assert "The server has ended" in client.call("die", **BIG)["error"]["message"]
         vote(people)
-        text = client.end(number)["result"]["content"][0]["text"]
-        assert text == "The server has ended: start the gate again. The call was not made."
+        for text in (
+            client.end(number)["result"]["content"][0]["text"],
+            client.text("pay", **BIG)[0],
+        ):
+            assert "The server has ended: start the gate again. The call was not made." in text
+    assert paid(tmp_path) == []
+    with gate(tmp_path, redis_url, wait=30) as client:
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
         until_told(people, asked)
+        assert list(people.interrupts()) == []
+        client.begin("tools/call", name="pay", arguments=BIG)
+        assert question(people).id != asked.id
+    assert paid(tmp_path) == ["pay bob 500 none"]
+
+
+@pytest.mark.full
+def test_an_approval_whose_time_is_over_when_the_server_is_back_asks_again(
+    tmp_path, redis_url, people
+):
+    """The rule's `use_within` is the control of the test above."""
+    (tmp_path / "policy.yaml").write_text("calls: [{tools: '*', rule: {use_within: 0.01}}]")
     with gate(tmp_path, redis_url) as client:
-        assert "It waits for approval" in client.text("pay", **BIG)[0]
-    assert question(people).id != asked.id
+        client.text("pay", **BIG)
+    asked = vote(people)
+    with gate(tmp_path, redis_url) as client:
+        client.text("pay", **BIG)
+        assert question(people).id != asked.id
     assert paid(tmp_path) == []
 
 
@@ -321,11 +343,14 @@ def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, re
 
 
 @pytest.mark.full
-def test_doctor_does_not_miss_a_worker_for_approved_calls(tmp_path, redis_url, people):
-    """A gate makes them, and perhaps none is open: workers can't help."""
+def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people):
+    """A gate makes them, and perhaps none is open: workers can't help, and the run's page says so."""
     with gate(tmp_path, redis_url) as client:
         client.call("pay", **BIG)
-    vote(people)
+    asked = vote(people)
+    installation = Installation(Settings(redis_url=redis_url))
+    (node,) = with_waits(installation, read_run(installation.store, asked.run_id)).nodes
+    assert node.progress == "a gate makes the call when its client sends it again"
     facts = read_facts(Settings(redis_url=redis_url))
     assert "tool-gate" not in facts.graphs
     assert "tool-gate" not in facts.run_queues
@@ -497,99 +522,18 @@ def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
 # Kills
 
 
-BATCH = int(os.environ.get("GATE_BATCH", "10"))
-"""Calls that wait at the same time."""
+@pytest.mark.slow
+def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, redis_url):
+    """Whenever a gate, its client or its server dies, a call is made at most once, and only if approved."""
+    tally = soak(tmp_path, redis_url, 60, lanes=2)
 
-REJECTED = 5
-"""Every so manieth call of a storm is rejected."""
-
-
-def ended(people, names):
-    """Return the runs of the calls that have ended, by who is paid; `names` remembers them by run."""
-    found = {}
-    for status in ("completed", "failed"):
-        cursor = ""
-        while cursor is not None:
-            page = people.runs(status, graph="tool-gate", limit=100, cursor=cursor)
-            for run in page:
-                if run.run_id not in names:
-                    task = people.engine.store.read(run.run_id).task
-                    names[run.run_id] = codec.unpack(task)["args"]["to"]
-                found[names[run.run_id]] = run.run_id
-            cursor = page.next
-    return found
-
-
-LOST = {"refused": "It was lost too often: it may or may not have been made."}
-"""The outcome of a run that failed, because its gate was killed five times."""
-
-
-def storm(tmp_path, redis_url, people, calls, main="runner.doors.gate"):
-    """Make calls while gates and clients die at all moments; return their outcomes, and what was made."""
-    chance, names = random.Random(7), {}  # noqa: S311 - moments, no secrets
-    environment = {"RUNNER_LEASE": "1", "PAUSE": "0.1"}
-    todo = [f"p{number}" for number in range(calls)]
-    while todo:
-        before, grows = len(paid(tmp_path)), chance.randrange(BATCH)
-        with gate(tmp_path, redis_url, wait=60, main=main, env=environment) as client:
-            batch = todo[:BATCH]
-            for name in batch:
-                client.begin("tools/call", name="pay", arguments={"to": name, "amount": 500})
-            voted = 0
-            while len(paid(tmp_path)) - before < grows or not voted:
-                people.engine.sweep()
-                for asked in people.interrupts():
-                    number = int(asked.action["args"]["to"][1:])
-                    decision = "reject" if number % REJECTED == 0 else "approve"
-                    voted += people.vote(asked.id, decision, by="ana").status == "accepted"
-                over = ended(people, names)
-                if all(name in over for name in batch):
-                    break
-                voted += any(name in over for name in batch)
-            if chance.random() < 0.3:  # the client dies, and the gate ends by itself
-                client.process.stdin.close()
-                client.process.wait(60)
-        over = ended(people, names)
-        todo = [name for name in todo if name not in over]
-    outcomes = {
-        name: people.run(run_id).result().results["call"].output or LOST
-        for name, run_id in over.items()
-    }
-    made = Counter(line.split()[1] for line in paid(tmp_path))
-    return outcomes, made
-
-
-def check(outcomes, made, calls):
-    """Return the calls that were made without approval, more than once, or otherwise than was told."""
-    assert len(outcomes) == calls
-    wrong = []
-    for name, outcome in outcomes.items():
-        is_unknown = "may or may not" in outcome.get("refused", "")
-        allowed = {0, 1} if is_unknown else {int("result" in outcome)}
-        if int(name[1:]) % REJECTED == 0:
-            allowed = {0}
-        if made[name] not in allowed:
-            wrong.append((name, made[name], outcome))
-    return wrong
-
-
-CALLS = int(os.environ.get("GATE_CALLS", "20"))
+    assert len(tally.outcomes) == 60
+    assert tally.wrong() == {"unapproved": [], "doubled": [], "untrue": []}
 
 
 @pytest.mark.slow
-def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, redis_url, people):
-    """Whenever a gate or its client dies, a call is made at most once, and only if it was approved."""
-    outcomes, made = storm(tmp_path, redis_url, people, CALLS)
-    unknown = sum("may or may not" in each.get("refused", "") for each in outcomes.values())
-    print(f"{CALLS} calls, {sum(made.values())} made, {unknown} unknown")  # noqa: T201 - with -s
-
-    assert check(outcomes, made, CALLS) == []
-    assert unknown
-
-
-@pytest.mark.slow
-def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url, people):
+def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url):
     """The control of the test above: without the record of the beginning, calls are made twice."""
-    outcomes, made = storm(tmp_path, redis_url, people, 20, "tests.doors.forgetful_gate")
+    tally = soak(tmp_path, redis_url, 100, lanes=2, main="tests.doors.forgetful_gate")
 
-    assert any(count > 1 for _, count, _ in check(outcomes, made, 20))
+    assert tally.wrong()["doubled"]

@@ -46,6 +46,15 @@ EVENTS = {
     "codex-permission": {**CODEX, "hook_event_name": "PermissionRequest"},
 }
 POLICY = "calls: [{tools: Bash, rule: {eligible: [ana]}}]"
+RULE_THAT_PRINTS = """
+import os
+from runner.approvals import Rule
+print('a')
+os.system('echo b')
+def approval(args):
+    print(args)
+    return Rule(eligible=['ana'])
+"""
 PERMISSION = {"hookEventName": "PermissionRequest"}
 PRE = {"hookEventName": "PreToolUse"}
 ALLOWED = {
@@ -61,10 +70,10 @@ def start(tmp_path, redis_url):
     """Start a hook for an event."""
     processes = []
 
-    def begin(event, wait=30.0, url=redis_url, policy=POLICY):
-        (tmp_path / "policy.yaml").write_text(policy)
+    def begin(event, wait=30.0, url=redis_url, policy=POLICY, name="policy.yaml"):
+        (tmp_path / name).write_text(policy)
         process = subprocess.Popen(
-            command(tmp_path, wait=wait, main="runner.doors.gate_hook"),
+            command(tmp_path, wait=wait, main="runner.doors.gate_hook", policy=name),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -173,6 +182,20 @@ def test_an_event_that_cannot_be_read_refuses_the_call(start, event):
     text, error = process.communicate(timeout=60)
     assert (process.returncode, text) == (2, "")
     assert error.startswith("Error: ")
+
+
+@pytest.mark.full
+def test_a_policy_that_prints_does_not_spoil_the_answer(start):
+    """An agent ignores an answer that isn't JSON, and goes on without the hook."""
+    process = start(EVENTS["claude-pre"], wait=0, policy=RULE_THAT_PRINTS, name="rule.py")
+    assert output(process)["permissionDecision"] == "deny"
+
+
+@pytest.mark.full
+def test_a_policy_that_ends_the_program_refuses_the_call(start):
+    """The exit code 0 without an answer would let the agent go on."""
+    process = start(EVENTS["claude-pre"], policy="raise SystemExit(0)", name="policy.py")
+    assert (process.communicate(timeout=60)[0], process.returncode) == ("", 2)
 
 
 @pytest.mark.full

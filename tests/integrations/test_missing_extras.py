@@ -33,7 +33,8 @@ for package, module in json.load(sys.stdin):
     for name in [name for name in sys.modules if f"{name}.".startswith(f"{module}.")]:
         del sys.modules[name]
     try:
-        importlib.import_module(module)
+        imported = importlib.import_module(module)
+        [getattr(imported, name) for name in getattr(imported, "__all__", ())]  # some are lazy
         said.append("")
     except MissingExtra as error:
         said.append(str(error))
