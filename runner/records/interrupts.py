@@ -827,13 +827,8 @@ def checked_reminders(
     return (None if every is None else float(every)), [float(seconds) for seconds in times]
 
 
-def first_reminder(question: Interrupt) -> int:
-    """Return the delay of the first reminder in ms; 0 without reminders."""
-    return next(iter(_reminder_times(question)), 0)
-
-
 def next_reminder(question: Interrupt, now: int) -> int:
-    """Return when the next reminder is due after one was sent at `now`, in ms; 0 after the last.
+    """Return when a reminder is due next, asked or reminded at `now`, in ms; 0 after the last.
 
     Reminders missed during an outage are collapsed into one.
     """

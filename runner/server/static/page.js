@@ -60,6 +60,11 @@
     }
   }
 
+  // The seconds in which a decision can still be taken back.
+  setInterval(() => {
+    for (const item of all(document, "[data-left]")) item.textContent = `, in ${Math.max(0, Math.ceil((item.dataset.left - Date.now()) / 1000))} s`;
+  }, 1000);
+
   // -- notifications of the inbox, which are off until a person asks for them
   const notifies = () => memory.get("runner-notify") === "on" && window.Notification?.permission === "granted";
   function offerNotices() {
