@@ -58,7 +58,7 @@ def count_waiting(engine: Engine, voter: Voter, query: InterruptQuery) -> int:
 def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQuery:
     names = directory.selectors_of(voter, "")
     lent_names = lent_selectors(engine, voter.principal)
-    return replace(query, selectors=[*names, *lent_names])
+    return replace(query, selectors=["anyone", *names, *lent_names])
 
 
 def _select(

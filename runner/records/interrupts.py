@@ -308,13 +308,13 @@ def address_of(interrupt_id: str) -> Address | None:
 
 
 def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
-    """Name the groups and roles that a frozen rule makes eligible, at first or later."""
+    """Name the groups and roles that a frozen rule makes eligible, at first or later, or `anyone`."""
     if rule is None:
         return []
     steps = rule["stages"] or [rule]
     forms = [form for step in steps for form in step["eligible"]]
     forms += [form for _, selectors in rule["escalate"] for form in selectors]
-    return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
+    return [form for form in dict.fromkeys(forms) if not form.startswith("user:")]
 
 
 def tool_of(action: Mapping[str, Any] | None) -> str:

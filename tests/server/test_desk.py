@@ -27,13 +27,15 @@ REFUNDS = 5
 
 def refund(ctx):
     rule = Rule(
-        eligible=["group:finance"],
+        eligible=[ctx.task.get("eligible", "group:finance")],
+        escalate=[(3_600, [ctx.task["escalate"]])] if "escalate" in ctx.task else (),
         need=ctx.task.get("need", 1),
         exclude=["requester"],
         title="Refund {amount} {currency}",
     )
     call = {"amount": 9.5, "currency": "EUR", "iban": "DE89", **ctx.task}
-    call.pop("need", None)
+    for name in ("need", "eligible", "escalate"):
+        call.pop(name, None)
     return ctx.interrupt(
         "refund", rule=rule, action=Action("shop", "function", "refund", call)
     ).decision
@@ -102,6 +104,17 @@ def test_for_me_is_what_i_may_decide_and_have_not(desk):
     )
     for query in ({"mine": 1, "voted": 1}, {"by": "ana"}, {"voted": 1, "status": "decided"}):
         assert desk.http.get("/v1/questions", params=query).status_code == 422
+
+
+def test_what_anyone_may_decide_is_for_me(desk):
+    """A rule that names nobody: until I vote; Home and the API count the same."""
+    question, voted = (asked(desk, {"need": 2, "eligible": "anyone"}) for _ in range(2))
+    later = asked(desk, {"eligible": "user:zoe", "escalate": "anyone"})
+    assert "Your vote counts" in vote(desk, voted).text
+    assert shown(desk, "mine") == {question.id}
+    assert "1</span> for you" in desk.http.get("/", headers=HTML).text
+    assert shown(desk, "voted") == {voted.id}
+    assert later.id in set(rows(desk, "tab=all"))
 
 
 def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
