@@ -52,6 +52,7 @@
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const short = new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop();
     root.getElementById("zone").textContent = `Times are in ${zone}${short === zone ? "" : ` (${short})`}.`;
+    for (const item of all(root, "[data-zone]")) item.textContent = item.closest("form").elements.zone.value = zone;
     const today = new Date().toDateString();
     for (const item of all(root, "time[title]")) item.title = new Date(item.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "long" });
     for (const item of all(root, "time[data-clock]")) {
