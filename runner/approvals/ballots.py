@@ -108,6 +108,25 @@ class Operation:
 
 @codec.strict
 @immutable
+class PendingDecision:
+    """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
+
+    Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
+    `spent` and `edited_at` are those of the standing before that vote.
+    """
+
+    by: str
+    at: int
+    until: int
+    answer: Decision
+    nonce: str
+    tally: Tally
+    spent: Mapping[str, int]
+    edited_at: int
+
+
+@codec.strict
+@immutable
 class Standing:
     """Standing of a question's votes: the tally, and the effects of other operations.
 
@@ -116,7 +135,7 @@ class Standing:
     person they vote for; `ends` has the end of the loan (ms) by that person's key, if it has one, and
     `spent` the round in which the stand-in voted.
     `escalated` counts the steps of escalation so far. `edited_at` (seconds since 1970) is when the
-    edit that voided earlier votes was signed.
+    edit that voided earlier votes was signed. `pending` is the decision, if it can still be taken back.
     """
 
     v: int = 1
@@ -130,10 +149,24 @@ class Standing:
     escalated: int = 0
     comments: int = 0
     edited_at: int = 0
+    pending: PendingDecision | None = None
 
     def loans(self, now: int) -> dict[str, str]:
         """Return the part of `lent` that has not ended."""
         return {to: by for to, by in self.lent.items() if now <= self.ends.get(by, now)}
+
+
+def is_decided(operation: Ballot | Operation, standing: Standing, now: int) -> Receipt | None:
+    """Refuse what follows a decision that is pending: all but comments, and its voter who takes it back."""
+    pending = standing.pending
+    if pending is None:
+        return None
+    if isinstance(operation, Operation):
+        is_own = operation.voter.principal.key == pending.by and now < pending.until
+        if operation.kind == "comment" or (operation.kind == "withdraw_vote" and is_own):
+            return None
+    detail = f"already decided by {rules.plain_name(pending.by)}: {pending.answer.decision}"
+    return receipt(operation, ReceiptStatus.DUPLICATE, detail)
 
 
 def approved(question: Interrupt) -> str:

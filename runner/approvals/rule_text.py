@@ -59,6 +59,7 @@ def in_words(
         *_ends(rule),
         *_delegated(rule),
         *_escalations(rule),
+        *([f"a decision can be taken back for {_span(rule.undo)}"] if rule.undo else []),
         *([f"asked because {shown(rule.because)}"] if rule.because else []),
         *([] if is_bound else ["no call is bound to this answer"]),
     ]

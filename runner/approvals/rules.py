@@ -32,7 +32,7 @@ MAX_EFFECTS = 8
 MAX_EDITS = 100
 """Maximum number of edits of one question that void earlier votes; it bounds a worker's recount."""
 
-MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT = 8, 100, 1_000
+MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT, MAX_UNDO = 8, 100, 1_000, 3_600
 
 HOUR, DAY = 3_600.0, 86_400.0
 
@@ -155,9 +155,10 @@ class Rule:
     "anyone". `escalate` lists (seconds, selectors that become eligible then), in the business time
     of the `calendar` if one is named. People vote; with `agents` also agents, or exactly the
     principals of these `kinds`, as in ("human", "service"). The decision may be used for
-    `use_within` seconds after it. `title` describes the effect in one sentence, with the names of
-    arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people, as in
-    "the amount is above 500"; `policy` names the function that returned the rule (see
+    `use_within` seconds after it. For `undo` seconds, at most an hour, nothing follows from the decision,
+    and whoever gave the last vote may take it back. `title` describes the effect in one sentence, with the
+    names of arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs
+    people, as in "the amount is above 500"; `policy` names the function that returned the rule (see
     `policies.py`, which fills it in). `grants` allows decisions on calls to come, within those
     bounds.
     """
@@ -181,6 +182,7 @@ class Rule:
     because: str = ""
     policy: Mapping[str, str] = field(default_factory=dict)
     grants: Grants | None = None
+    undo: float = 0
 
     def __post_init__(self) -> None:
         """Check the whole rule at its declaration.
@@ -219,6 +221,7 @@ class Rule:
             **({"because": self.because} if self.because else {}),
             **({"policy": dict(self.policy)} if self.policy else {}),
             **({"grants": asdict(self.grants)} if self.grants else {}),
+            **({"undo": self.undo} if self.undo else {}),
         }
 
     @classmethod
@@ -290,10 +293,11 @@ def _check(rule: Rule) -> None:
     _check_selectors(rule)
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES or any(
-        stage.stages or stage.title or stage.because for stage in rule.stages
+        stage.stages or stage.title or stage.because or stage.undo for stage in rule.stages
     ):
         raise UsageError(
-            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title or because of its own."
+            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title, because or undo of its "
+            "own."
         )
     if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
         raise UsageError(
@@ -380,6 +384,10 @@ def _check_numbers(rule: Rule) -> None:
     if not (counts or rule.veto in {None, "majority"}):
         raise UsageError(
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
+        )
+    if not 0 <= rule.undo <= MAX_UNDO:
+        raise UsageError(
+            f"undo of a rule must be from 0 to {MAX_UNDO} seconds, not {rule.undo!r:.40}."
         )
     if rule.auth.level not in range(4):
         raise UsageError(

@@ -12,7 +12,7 @@ from typing import Any
 
 from runner import scheduler
 from runner.approvals import ballots, rules
-from runner.approvals.ballots import Ballot, Operation, Standing
+from runner.approvals.ballots import Ballot, Operation, PendingDecision, Standing
 from runner.approvals.rules import Rule, VoterFacts
 from runner.immutable import immutable
 from runner.records.codec import JSON, JSONObject
@@ -25,6 +25,7 @@ from runner.store.apply_transition import (
     StoredRun,
     UnitOfWork,
     answer_payload,
+    set_timers,
     short_value,
 )
 from runner.store.interface import Reply, Request
@@ -60,6 +61,7 @@ class CastVote(Request[Reply]):
         voter_record = run.voter(name, key)
         earlier = (
             repeated_vote(ballot, voter_record, nonce)
+            or ballots.is_decided(ballot, standing, now)
             or too_late(ballot, question, now)
             or ballots.untimely(ballot, question, standing, now)
             or ballots.spent(ballot, voter_record, now)
@@ -99,10 +101,23 @@ class CastVote(Request[Reply]):
         edited_at = standing.edited_at
         if count.tally.round > standing.tally.round:
             edited_at = ballots.proof_of(ballot).get("iat", 0)
+        pending = None
+        if count.word == "accepted":
+            until = now + round(rule.undo * 1000)
+            if question.expires_in is not None:
+                until = min(until, question.ends_at)
+            answer = ballots.answer(question, ballot, count)
+            before = (standing.tally, standing.spent, standing.edited_at)
+            pending = PendingDecision(key, now, until, answer, nonce, *before)
         run.put_standing(
             name,
             replace(
-                standing, tally=count.tally, votes=number, spent=spent, edited_at=edited_at
+                standing,
+                tally=count.tally,
+                votes=number,
+                spent=spent,
+                edited_at=edited_at,
+                pending=pending if rule.undo else None,
             ),
         )
         reply = note(
@@ -114,13 +129,25 @@ class CastVote(Request[Reply]):
                 ballot, vote_record, receipt, voter_record, short_value(ballot.response)
             ),
         )
-        if count.word == "accepted":
-            answer = ballots.answer(question, ballot, count)
-            run.decide(question, answer, nonce, now)
-            if question.escalates_at:
-                transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, name)
-            reply = _resume(transaction, run, answer)
+        if pending is not None:
+            reply = _decide(transaction, run, question, pending) or reply
         return replace(reply, receipts=[receipt])
+
+
+def _decide(
+    transaction: UnitOfWork[RunT], run: RunT, question: Interrupt, pending: PendingDecision
+) -> Reply | None:
+    """Continue the node by the decision, or set the timer that does it when nobody can take it back."""
+    run_id, name = run.record.run_id, question.id
+    if question.escalates_at:
+        transaction.drop_timer(TimerKind.ESCALATE, run_id, name)
+    if pending.until == pending.at:
+        run.decide(question, pending.answer, pending.nonce, pending.at)
+        return _resume(transaction, run, pending.answer)
+    for kind in (TimerKind.EXPIRE, TimerKind.REMIND):
+        transaction.drop_timer(kind, run_id, name)
+    transaction.set_timer(TimerKind.DECIDE, run_id, name, pending.until)
+    return None
 
 
 def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply:
@@ -256,6 +283,7 @@ class ApplyOperation(Request[Reply]):
         standing, voter_record = run.standing(name), run.voter(name, key)
         earlier = (
             repeated_operation(operation, voter_record, nonce)
+            or ballots.is_decided(operation, standing, now)
             or too_late(operation, question, now)
             or ballots.untimely(operation, question, standing, now)
             or ballots.spent(operation, voter_record, now)
@@ -289,6 +317,9 @@ class ApplyOperation(Request[Reply]):
             },
         )
         run.put_standing(name, outcome.standing)
+        if standing.pending and not outcome.standing.pending:
+            transaction.drop_timer(TimerKind.DECIDE, run.record.run_id, name)
+            set_timers(transaction, run, question)
         data = {**ballots.identity(operation), **outcome.data}
         reply = note(transaction, run, EVENTS[operation.kind], name, data)
         return replace(reply, receipts=[receipt])
@@ -377,7 +408,8 @@ def _withdraw(case: Case) -> Done | Receipt:
     built_on = voter_record["decision"] == "edit" and (
         case.rule.edit == "resets" or has_other_votes
     )
-    if voter_record["stage"] != tally.stage or built_on:
+    pending = case.standing.pending
+    if pending is None and (voter_record["stage"] != tally.stage or built_on):
         return case.refusal(
             ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back"
         )
@@ -395,8 +427,16 @@ def _withdraw(case: Case) -> Done | Receipt:
     data: JSONObject = {"decision": "withdrawn", "prev_vote": vote_number}
     spent = dict(case.standing.spent)
     spent.pop(case.standing.lent.get(case.key, ""), None)
+    standing = replace(case.standing, tally=tally, spent=spent)
+    if pending is not None:
+        before = {
+            "tally": pending.tally,
+            "spent": pending.spent,
+            "edited_at": pending.edited_at,
+        }
+        standing = replace(case.standing, pending=None, **before)
     return Done(
-        replace(case.standing, tally=tally, spent=spent),
+        standing,
         data,
         voter_record,
         gone=vote_number,

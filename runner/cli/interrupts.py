@@ -514,6 +514,9 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         texts.append(
             f"{one_line(person(key))} may vote instead of {one_line(person(lender))}{until}\n"
         )
+    if undo := question.undo:
+        until = clock_time(undo.ends_at)
+        texts.append((f"decided: {undo.decision}, until {until} to be taken back\n", "bold"))
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
     return texts

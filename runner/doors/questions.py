@@ -14,6 +14,7 @@ from runner.approvals.judgement import level_of
 from runner.approvals.rule_text import instead
 from runner.approvals.rules import LOGIN, SERVICE, Principal, Rule, plain_name
 from runner.errors import UsageError, needs_extra
+from runner.operations.decided import VERBS
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
@@ -118,10 +119,10 @@ def page_of(address: str, question_id: str) -> str:
 def needs_page(question: QuestionView) -> bool:
     """Return whether a question can be decided only on its page.
 
-    This is so if it is long, if people have changed it so that several versions can be approved, or
-    if it is of high risk or its rule requires a login.
+    This is so if it is long, if people have changed it so that several versions can be approved, if its
+    decision can be taken back, or if it is of high risk or its rule requires a login.
     """
-    if len(message(question)) > MOST_SHOWN or any(_versions(question)):
+    if len(message(question)) > MOST_SHOWN or any(_versions(question)) or question.undo:
         return True
     if question.rule is None:
         return False
@@ -143,6 +144,10 @@ def message(question: QuestionView) -> str:
     lines += _versions(question)
     if question.rule_words:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
+    if undo := question.undo:
+        what, who = VERBS[undo.decision].capitalize(), plain_name(undo.by)
+        until = time_text(undo.ends_at)
+        lines.append(f"{what} by {who}, who can take it back on its page until {until}.")
     if question.expires_at:
         lines.append(f"Expires at {time_text(question.expires_at)}.")
     return shown("\n\n".join(lines))

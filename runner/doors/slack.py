@@ -118,12 +118,16 @@ PASSING = (StoreError, SlackClientError, OSError, http.client.HTTPException)
 
 @immutable
 class SlackMessage:
-    """The message that shows a question; `id` is the question's, `checksum` covers the content."""
+    """The message that shows a question; `id` is the question's, `checksum` covers the content.
+
+    `mentioned` are the addresses of the people who were mentioned in its thread.
+    """
 
     id: str
     channel: str
     ts: str
     checksum: str
+    mentioned: Sequence[str] = ()
     v: int = 1
 
     kind: ClassVar = "slack_message"
@@ -312,7 +316,8 @@ class SlackDoor:
     def show(self, question_id: str, reminder: int = 0) -> None:
         """Update a question's message to its state: write it, rewrite it, or remove its buttons.
 
-        A new question, and a reminder of a number, mentions in the message's thread who may decide.
+        In the message's thread everyone who may decide is mentioned once, as an escalation or a delegation
+        lets them, and again by a reminder of a number; the decision is its end.
 
         Raises:
             one of PASSING: the store or Slack failed.
@@ -336,8 +341,8 @@ class SlackDoor:
                 unfurl_media=False,
             )
             self._note(question_id, reply["channel"], reply["ts"], checksum)
-            self._mention(interrupt, reply["channel"], reply["ts"])
-            return
+            if (stored := self._read(question_id)) is None:
+                return
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
             try:
@@ -349,30 +354,47 @@ class SlackDoor:
                 log.warning(
                     "slack.gone: The message of %s can't be changed: %s.", question_id, why
                 )
-        if interrupt.is_open and reminder:
-            self._mention(interrupt, stored.channel, stored.ts, f"Reminder {reminder}: ")
         if interrupt.is_open:
-            self._messages.replace(stored, replace(stored, checksum=checksum))
+            mentioned = self._mention(
+                interrupt, stored, f"Reminder {reminder}: " * bool(reminder)
+            )
+            self._messages.replace(
+                stored, replace(stored, checksum=checksum, mentioned=mentioned)
+            )
         else:
+            self._writer.chat_postMessage(
+                channel=stored.channel, thread_ts=stored.ts, text=text
+            )
             self._messages.remove(question_id)
 
-    def _mention(self, interrupt: Interrupt, channel: str, ts: str, prefix: str = "") -> None:
-        """Mention the people who may decide in a message's thread, if the directory has addresses."""
+    def _mention(
+        self, interrupt: Interrupt, message: SlackMessage, reminder: str
+    ) -> Sequence[str]:
+        """Mention those who may decide now and were not, with a reminder all; return who was mentioned."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
-        with suppress(UsageError):
+        with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
-        people = []
+        people = {}
         for address in addresses[:MOST_MENTIONED]:
-            with suppress(SlackApiError):  # the person isn't here, or the app may not look
-                people.append(self._writer.users_lookupByEmail(email=address)["user"]["id"])
-        if people or prefix:
-            names = " ".join(f"<@{person}>" for person in people)
+            if not reminder and address in message.mentioned:
+                continue
+            # The person isn't here, the app may not look, or they may not decide yet.
+            with suppress(SlackApiError, Problem):
+                account = self._writer.users_lookupByEmail(email=address)["user"]["id"]
+                name = Principal(account, f"https://slack.com/{self._settings.slack_team}")
+                decider(self._services, question, name, address, "account")
+                people[address] = f"<@{account}>"
+        if people or reminder:
             title = escaped(f"{shown(question.title):.150}")
-            text = f"{names} {prefix}{title} waits for a decision."
+            text = f"{' '.join(people.values())} {reminder}{title} waits for a decision."
             self._writer.chat_postMessage(
-                channel=channel, thread_ts=ts, text=text.strip(), reply_broadcast=bool(prefix)
+                channel=message.channel,
+                thread_ts=message.ts,
+                text=text.strip(),
+                reply_broadcast=bool(reminder),
             )
+        return [*dict.fromkeys([*message.mentioned, *people])]
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
         """Store which message shows a question; without a checksum the next notice rewrites it."""

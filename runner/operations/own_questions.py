@@ -58,7 +58,7 @@ def count_waiting(engine: Engine, voter: Voter, query: InterruptQuery) -> int:
 def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQuery:
     names = directory.selectors_of(voter, "")
     lent_names = lent_selectors(engine, voter.principal)
-    return replace(query, selectors=[*names, *lent_names])
+    return replace(query, selectors=["anyone", *names, *lent_names])
 
 
 def _select(
@@ -96,6 +96,8 @@ def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:
         stand_ins = {plain_name(absence.to) for absence in question.away}
         may = not names or plain_name(key) in {*names, *stand_ins}
         return "" if may else f"only {', '.join(names)} may"
+    if question.undo:
+        return f"{plain_name(question.undo.by)} has decided it"
     rule = Rule.thawed(question.rule)
     facts = VoterFacts(
         (question.requester, *question.on_behalf_of),

@@ -104,6 +104,15 @@ class Away:
     only: Sequence[str] = ()
 
 
+@immutable
+class Undo:
+    """A decision that the principal `by` may take back until `ends_at` (ms): its effect begins only then."""
+
+    decision: str
+    by: str
+    ends_at: int
+
+
 def away_view(absence: Absence) -> Away:
     """Return the public part of an absence."""
     return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
@@ -117,9 +126,10 @@ class QuestionView(Question):
     and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
     versions, the proposed one first. `delegated` maps each principal who may vote instead of
     another to that other, `delegation_ends` that other to the end (ms), if there is one. `away`
-    lists people for whom somebody may vote, or answer, until they are back. `digests` has the
-    hashed objects, by the kind of the digest. All of that but `away` is empty for a question
-    without a rule. `comments` are read only when a single question is shown.
+    lists people for whom somebody may vote, or answer, until they are back. `undo` is the decision
+    of an open question, while it can be taken back. `digests` has the hashed objects, by the kind of
+    the digest. All of that but `away` is empty for a question without a rule. `comments` are read
+    only when a single question is shown.
     """
 
     rule_words: str = ""
@@ -135,6 +145,7 @@ class QuestionView(Question):
     delegated: Mapping[str, str] = field(default_factory=dict)
     delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
+    undo: Undo | None = None
     digests: Payload[Mapping[str, JSON]] = field(default_factory=dict)
 
 
@@ -320,7 +331,8 @@ def _view(
     )
     if standing is None:
         return question_view(QuestionView, interrupt, away=away)
-    rule = Rule.thawed(interrupt.rule or {})
+    rule, pending = Rule.thawed(interrupt.rule or {}), standing.pending
+    undo = Undo(pending.answer.decision, pending.by, pending.until) if pending else None
     return question_view(
         QuestionView,
         interrupt,
@@ -339,6 +351,7 @@ def _view(
         delegated=standing.loans(now),
         delegation_ends={by: end for by, end in standing.ends.items() if end > now},
         away=away,
+        undo=undo if interrupt.is_open else None,
     )
 
 

@@ -308,13 +308,13 @@ def address_of(interrupt_id: str) -> Address | None:
 
 
 def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
-    """Name the groups and roles that a frozen rule makes eligible, at first or later."""
+    """Name the groups and roles that a frozen rule makes eligible, at first or later, or `anyone`."""
     if rule is None:
         return []
     steps = rule["stages"] or [rule]
     forms = [form for step in steps for form in step["eligible"]]
     forms += [form for _, selectors in rule["escalate"] for form in selectors]
-    return [form for form in dict.fromkeys(forms) if form.startswith(("group:", "role:"))]
+    return [form for form in dict.fromkeys(forms) if not form.startswith("user:")]
 
 
 def tool_of(action: Mapping[str, Any] | None) -> str:
@@ -827,13 +827,8 @@ def checked_reminders(
     return (None if every is None else float(every)), [float(seconds) for seconds in times]
 
 
-def first_reminder(question: Interrupt) -> int:
-    """Return the delay of the first reminder in ms; 0 without reminders."""
-    return next(iter(_reminder_times(question)), 0)
-
-
 def next_reminder(question: Interrupt, now: int) -> int:
-    """Return when the next reminder is due after one was sent at `now`, in ms; 0 after the last.
+    """Return when a reminder is due next, asked or reminded at `now`, in ms; 0 after the last.
 
     Reminders missed during an outage are collapsed into one.
     """

@@ -128,7 +128,7 @@ class InterruptQuery:
 
     `graph` and `run` include questions of graphs inside them. `until` (for the time it was asked)
     and `due` (for its expiry) are exclusive, in ms. A question matches `selectors` if its rule
-    names one of these groups and roles, or `user:` and its assignee is among them. `tool` is the
+    names one of these groups and roles or `anyone`, or `user:` and its assignee is among them. `tool` is the
     tool of its call. `tag` is a tag of its outermost run; `text` occurs in its content. With
     `urgent`, questions that expire come first, by expiry, then the others by the time they were
     asked. Closed questions come newest first, by the time they were closed: from the first of the

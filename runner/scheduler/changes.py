@@ -77,7 +77,8 @@ class TimerKind(enum.StrEnum):
     """The kinds of timer of runs; each has one entry per node, interrupt or run.
 
     NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose
-    lease has expired. EXPIRE, REMIND and ESCALATE are a question's. DRAIN continues to cancel a
+    lease has expired. EXPIRE, REMIND and ESCALATE are a question's; DECIDE is the end of the time in which
+    its decision can be taken back. DRAIN continues to cancel a
     stopping run's nodes after the node in its key. DEADLINE is a run's execution timeout (a node's
     timeout isn't a timer: its worker watches it). BEGIN is the end of a run's debounce. MAP
     continues a map that has more items than one transition starts or cancels. CALLBACK pushes the
@@ -90,6 +91,7 @@ class TimerKind(enum.StrEnum):
     EXPIRE = "expire"
     REMIND = "remind"
     ESCALATE = "escalate"
+    DECIDE = "decide"
     DRAIN = "drain"
     DEADLINE = "deadline"
     MAP = "map"

@@ -189,10 +189,12 @@ def _resolve(
 
 
 def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:
-    """Handle a question's timer: it expires, a reminder is due, or more people may decide it."""
+    """Handle a question's timer: it expires, more people may decide it, a reminder or a decision is due."""
     question = changes.view.question(interrupt)
     if question is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("stale")
+    if kind is TimerKind.DECIDE:
+        return answer(changes, question.node_id, question.visit, [interrupt])
     if kind is TimerKind.ESCALATE:
         return _escalate(changes, question)
     return (

@@ -51,7 +51,7 @@ def due(changes: Changes, kind: TimerKind, key: str) -> TransitionResult:
             return end_delay(changes)
         case TimerKind.NODE:
             return _due_node(changes, key)
-        case TimerKind.EXPIRE | TimerKind.REMIND | TimerKind.ESCALATE:
+        case TimerKind.EXPIRE | TimerKind.REMIND | TimerKind.ESCALATE | TimerKind.DECIDE:
             return due_question(changes, kind, key)
         case TimerKind.MAP:
             changes.maps[key] = changes.map(key)

@@ -465,6 +465,8 @@ def _add_event(
         _open(transaction, run, questions[action.detail])
     if kind is EventKind.INTERRUPT_REMINDED:
         payloads[kind] = {"count": run.remind(action.detail)}
+    if kind is EventKind.INTERRUPT_ANSWERED and action.detail not in payloads:
+        payloads[action.detail] = _decide(run, action.detail)
     if kind is EventKind.INTERRUPT_ESCALATED:
         payloads[kind] = _escalated(run, action.detail, transaction.clock())
     if kind is EventKind.RUN_ENDED:
@@ -533,20 +535,37 @@ def _audit(
 
 
 def _open(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
-    now, run_id = transaction.clock(), run.record.run_id
-    new_question = replace(question, asked_at=now, reminded=0)
+    new_question = replace(question, asked_at=transaction.clock(), reminded=0)
     if new_question.rule is not None:
         new_question = _placed(run, new_question)
     run.open(new_question)
-    if new_question.expires_in is not None:
-        expires_at = now + round(new_question.expires_in * 1000)
-        transaction.set_timer(TimerKind.EXPIRE, run_id, new_question.id, expires_at)
-    if new_question.escalates_at:
-        transaction.set_timer(
-            TimerKind.ESCALATE, run_id, new_question.id, new_question.escalates_at[0]
-        )
-    if reminder_delay := interrupts.first_reminder(new_question):
-        transaction.set_timer(TimerKind.REMIND, run_id, new_question.id, now + reminder_delay)
+    set_timers(transaction, run, new_question)
+
+
+def set_timers(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
+    """Set the timers of a question that is open from now on: its expiry, next escalation and reminder."""
+    escalation = 0
+    if steps := question.escalates_at:
+        escalation = next(iter(steps[run.standing(question.id).escalated :]), 0)
+    for kind, due in (
+        (TimerKind.EXPIRE, question.ends_at),
+        (TimerKind.ESCALATE, escalation),
+        (TimerKind.REMIND, interrupts.next_reminder(question, transaction.clock())),
+    ):
+        if due:
+            transaction.set_timer(kind, run.record.run_id, question.id, due)
+
+
+def _decide(run: StoredRun, interrupt_id: str) -> JSON:
+    """Write the pending decision of a question as its answer; return the event's data."""
+    question, standing = run.question(interrupt_id), run.standing(interrupt_id)
+    if question is None or standing.pending is None:
+        raise AssertionError(f"{interrupt_id} has no decision that is pending")
+    # The deciding vote was in time, whenever a sweep comes.
+    in_time, pending = replace(question, expires_in=None), standing.pending
+    run.decide(in_time, pending.answer, pending.nonce, pending.at)
+    run.put_standing(interrupt_id, replace(standing, pending=None))
+    return answer_payload(pending.answer)
 
 
 def _escalated(run: StoredRun, interrupt_id: str, now: int) -> JSON:

@@ -72,6 +72,40 @@ def vote_at_once(clients, question) -> Counter[str]:
         return Counter(word for each in words for word in each)
 
 
+def test_a_decision_is_taken_back_or_followed(clients, ask, store, clock):
+    """Its voter and three sweeps come in the millisecond in which its time ends: one of them wins."""
+    won = Counter[bool]()
+    for number in range(30):
+        question = ask(Rule(undo=1))
+        begin = Barrier(4)
+        assert clients[0].vote(question.id, "approve", by="ana").status == "accepted"
+        clock.advance(0.999)
+
+        def take_back(question=question, begin=begin):
+            begin.wait()
+            return clients[0].withdraw_vote(question.id, by="ana").status
+
+        def sweep(client, question=question, begin=begin, number=number):
+            begin.wait()
+            if client is clients[1]:
+                for _ in range(number % 6):  # so that now one of them is first, now the other
+                    client.engine.store.interrupts([question.id])
+                clock.advance(0.001)
+            client.engine.store.sweep()
+
+        with ThreadPoolExecutor(4) as pool:
+            receipt = pool.submit(take_back)
+            list(pool.map(sweep, clients[1:4]))
+        is_back = receipt.result() == "withdrawn_vote"
+        store.sweep()
+        (now,) = store.interrupts([question.id])
+        kinds = [event.kind for event in store.events(question.run_id)]
+        assert kinds.count("interrupt.answered") == (not is_back)
+        assert (now.is_open, len(store.votes(question.id))) == (is_back, not is_back)
+        won[is_back] += 1
+    assert set(won) == {True, False}, won
+
+
 @pytest.mark.full
 def test_fifty_who_vote_at_once_decide_once(clients, ask, store):
     """Of a rule that needs three, three count and the third decides; the others come too late."""

@@ -72,7 +72,8 @@ MORE = {
         }
     ),
     "approve_only": asking(rule=Rule(decisions=["approve"]), action=ACTION),
-    "reminded": asking(rule=Rule(eligible=["ana"]), action=ACTION, remind_after=[0.01]),
+    "reminded": asking(rule=Rule(eligible=["ana", "ben"]), action=ACTION, remind_after=[0.01]),
+    "escalates": asking(rule=Rule(eligible=["ana"], escalate=[(2, ["ben"])]), action=ACTION),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
 }
 
@@ -246,7 +247,26 @@ def test_who_may_decide_is_mentioned(site, workspace):
     assert (reminder["reply_broadcast"], len(workspace.messages)) == (True, 1)
     send(site, workspace.click(message, "approve", "Uana"))
     site.door.handle(question.id, lambda: True, 2)
-    assert len(workspace.threads[ts]) == 2  # control: nobody is reminded of what is decided
+    assert [each["text"] for each in workspace.threads[ts][2:]] == [
+        "refund: approved by ana, 1 of 1"  # nobody is reminded of what is decided
+    ]
+
+
+def test_who_may_decide_later_is_mentioned_then(site, workspace):
+    """By an escalation; who was mentioned is not again, and whoever may not decide never."""
+    site.settings.directory = f"{__name__}:mentioned"
+    question, message = asked(site, workspace, "escalates")
+    waits = "refund waits for a decision."
+    assert [each["text"] for each in workspace.threads[message["ts"]]] == [f"<@Uana> {waits}"]
+
+    with following(site.door):
+        wait_until(
+            lambda: (site.client.engine.sweep(), len(workspace.threads[message["ts"]]) > 1)[1],
+            "ben is mentioned",
+        )
+    site.door.show(question.id)
+    texts = [each["text"] for each in workspace.threads[message["ts"]]]
+    assert texts == [f"<@Uana> {waits}", f"<@Uben> {waits}"]
 
 
 def test_an_approval_asks_again_and_shows_the_call_as_fields(site, workspace):
@@ -570,7 +590,7 @@ def test_what_is_stored_of_a_message_stays_readable(site, workspace, redis_url):
     workspace.messages[message["ts"]] = {"channel": CHANNEL, "blocks": []}
     site.door.show(question.id)
 
-    assert fields == stored.keys()
+    assert fields == stored.keys() | {"mentioned"}
     (rewritten,) = workspace.messages.values()
     assert rewritten["blocks"] == message["blocks"]
 

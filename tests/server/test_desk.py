@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from html import unescape
 from types import SimpleNamespace
@@ -27,13 +27,15 @@ REFUNDS = 5
 
 def refund(ctx):
     rule = Rule(
-        eligible=["group:finance"],
+        eligible=[ctx.task.get("eligible", "group:finance")],
+        escalate=[(3_600, [ctx.task["escalate"]])] if "escalate" in ctx.task else (),
         need=ctx.task.get("need", 1),
         exclude=["requester"],
         title="Refund {amount} {currency}",
     )
     call = {"amount": 9.5, "currency": "EUR", "iban": "DE89", **ctx.task}
-    call.pop("need", None)
+    for name in ("need", "eligible", "escalate"):
+        call.pop(name, None)
     return ctx.interrupt(
         "refund", rule=rule, action=Action("shop", "function", "refund", call)
     ).decision
@@ -104,6 +106,17 @@ def test_for_me_is_what_i_may_decide_and_have_not(desk):
         assert desk.http.get("/v1/questions", params=query).status_code == 422
 
 
+def test_what_anyone_may_decide_is_for_me(desk):
+    """A rule that names nobody: until I vote; Home and the API count the same."""
+    question, voted = (asked(desk, {"need": 2, "eligible": "anyone"}) for _ in range(2))
+    later = asked(desk, {"eligible": "user:zoe", "escalate": "anyone"})
+    assert "Your vote counts" in vote(desk, voted).text
+    assert shown(desk, "mine") == {question.id}
+    assert "1</span> for you" in desk.http.get("/", headers=HTML).text
+    assert shown(desk, "voted") == {voted.id}
+    assert later.id in set(rows(desk, "tab=all"))
+
+
 def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     """Questions of their runs, without payloads; nothing waits for them."""
     question = asked(desk, {"amount": 4711})
@@ -137,7 +150,14 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
         f"until={yesterday}": set(),
     }.items():
         assert set(rows(desk, f"tab=done&{query}")) == ids, query
-    assert desk.http.get("/inbox?tab=done&since=soon", headers=HTML).status_code == 422
+    early = datetime.now(UTC).hour < 12
+    zone, offset = ("Etc/GMT%2B12", -12) if early else ("Etc/GMT-14", 14)
+    there = datetime.now(timezone(timedelta(hours=offset))).date()
+    assert there != today
+    for day, ids in ((there, {by_ana.id, by_ben.id}), (today, set())):
+        assert set(rows(desk, f"tab=done&since={day}&until={day}&zone={zone}")) == ids
+    for wrong in ("since=soon", "since=2026-11-28&zone=Moon", "since=2026-11-28&zone=../x"):
+        assert desk.http.get(f"/inbox?tab=done&{wrong}", headers=HTML).status_code == 422
     soon = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
     assert listed(desk, status="decided", by="ana", until=soon) == {by_ana.id}
     assert listed(desk, status="decided", since=soon) == set()
@@ -414,3 +434,23 @@ def test_an_unknown_filter_is_refused(desk):
     assert (reply.status_code, "grpah" in reply.json()["detail"]) == (422, True)
     assert desk.http.get("/v1/runs", params={"stauts": "failed"}).status_code == 422
     assert desk.http.get("/v1/questions", params={"graph": "refunds"}).status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_dates_are_days_of_the_reader(desk, browser):
+    """A script adds the zone of the browser to the filter; its address keeps it."""
+    vote(desk, asked(desk))
+    with Served(desk.app, free_port()) as served:
+        context = browser.new_context(base_url=served.url, timezone_id="Pacific/Kiritimati")
+        page = context.new_page()
+        page.goto("/inbox?tab=done")
+        page.click("summary:has-text('Filter')")
+        today = page.evaluate("new Intl.DateTimeFormat('sv').format()")
+        for name in ("since", "until"):
+            page.fill(f"[name={name}]", today)
+        assert "Decided from (Pacific/Kiritimati)" in page.inner_text(".filtering")
+        page.click("button:text-is('Filter')")
+        page.wait_for_url("**zone=Pacific%2FKiritimati*")
+        assert page.locator("tbody tr").count() == 1
+        context.close()

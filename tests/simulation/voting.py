@@ -24,7 +24,9 @@ RULES = (
     Rule(need=3, veto=2, edit="keeps", weights={"user:dan": 2}),
     Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"], need=2)]),
     Rule(eligible=["group:finance", "group:helpers"], need=2, veto=2, delegate="anyone"),
-    Rule(eligible=["group:board"], need=2, veto="majority", escalate=[(20, ["anyone"])]),
+    Rule(
+        eligible=["group:board"], need=2, veto="majority", escalate=[(20, ["anyone"])], undo=5
+    ),
 )
 
 GROUPS = {"ana": ("finance",), "ben": ("finance", "board"), "cleo": ("board",), "dan": ()}
@@ -184,8 +186,10 @@ class Voters:
         decision, effect, left = outcome(rule, votes)
         if effect:
             decision = "approve" if effect == effect_of(question, None) else "edit"
-        decided = question.status is InterruptStatus.ANSWERED
-        stands = (question.decision, question.effect) if decided else ("", "")
+        (stored,) = self._world.store.standings([question.id])
+        settled = stored.pending.answer if stored.pending and question.is_open else question
+        decided = question.status is InterruptStatus.ANSWERED or settled is not question
+        stands = (settled.decision, settled.effect) if decided else ("", "")
         must(
             (decision, effect) == stands and not left,
             "I4",

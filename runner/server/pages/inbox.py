@@ -142,7 +142,7 @@ def inbox(
         tab=tab,
         tabs=TABS,
         counts={"mine": mine, "all": services.store.count_questions([every])[0]},
-        filtered=any(filters.values()),
+        filtered=any(value for name, value in filters.items() if name != "zone"),
         bounded=query.searches or tab in {"voted", "requested"},
         filters=filters_of(request),
         views=saved_views(request),

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from urllib.parse import urlencode
+from zoneinfo import ZoneInfo
 
 from fastapi import Request
 
@@ -33,9 +34,9 @@ TABS = {
 
 FILTERS = (
     *("graph", "tool", "risk", "due", "age", "tag", "text", "name", "run"),
-    *("by", "since", "until"),
+    *("by", "since", "until", "zone"),
 )
-"""The filters of lists; the last line's are only for decided questions."""
+"""The filters of lists; the last line's are only for decided questions: `zone` is that of their dates."""
 
 SPANS = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
 
@@ -95,7 +96,7 @@ class QuestionList:
                 )
         reads = person.may("read")
         tag, _, value = filters["tag"].partition("=")
-        since, until = filters["since"], filters["until"]
+        since, until, zone = filters["since"], filters["until"], filters["zone"]
         return InterruptQuery(
             graph=filters["graph"] or None,
             run=filters["run"] or None,
@@ -111,8 +112,8 @@ class QuestionList:
             urgent=not filters["age"],
             closed=self.tab == "done",
             decided=(
-                _midnight(since) if since else 0,
-                _midnight(until, days=1) if until else EVER,
+                _midnight(since, zone) if since else 0,
+                _midnight(until, zone, days=1) if until else EVER,
             ),
         )
 
@@ -136,16 +137,18 @@ class QuestionList:
         return Page(read_questions(store, page), page.next)
 
 
-def _midnight(text: str, days: int = 0) -> int:
-    """Return the beginning of a day, or of one some days later, in ms.
+def _midnight(text: str, zone: str, days: int = 0) -> int:
+    """Return the beginning of a day in a time zone, or of one some days later, in ms.
 
     Raises:
-        Problem: the text is not a date.
+        Problem: the text is not a date, or the zone is unknown.
     """
     try:
-        day = datetime.fromisoformat(text).replace(tzinfo=UTC) + timedelta(days)
-    except (ValueError, OverflowError) as error:
-        raise Problem(422, f"{text!r:.40} is not a date such as 2026-11-28.") from error
+        day = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone or "UTC"))
+        day += timedelta(days)
+    except (ValueError, OverflowError, LookupError, OSError) as error:
+        problem = f"{text!r:.40} is not a date such as 2026-11-28, or {zone!r:.40} is not a time zone."
+        raise Problem(422, problem) from error
     return round(day.timestamp() * 1000)
 
 

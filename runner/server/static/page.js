@@ -52,6 +52,7 @@
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const short = new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop();
     root.getElementById("zone").textContent = `Times are in ${zone}${short === zone ? "" : ` (${short})`}.`;
+    for (const item of all(root, "[data-zone]")) item.textContent = item.closest("form").elements.zone.value = zone;
     const today = new Date().toDateString();
     for (const item of all(root, "time[title]")) item.title = new Date(item.dateTime).toLocaleString([], { dateStyle: "medium", timeStyle: "long" });
     for (const item of all(root, "time[data-clock]")) {
@@ -59,6 +60,11 @@
       item.textContent = item.dataset.clock === "0" || at.toDateString() === today ? at.toLocaleTimeString() : at.toLocaleString();
     }
   }
+
+  // The seconds in which a decision can still be taken back.
+  setInterval(() => {
+    for (const item of all(document, "[data-left]")) item.textContent = `, in ${Math.max(0, Math.ceil((item.dataset.left - Date.now()) / 1000))} s`;
+  }, 1000);
 
   // -- notifications of the inbox, which are off until a person asks for them
   const notifies = () => memory.get("runner-notify") === "on" && window.Notification?.permission === "granted";

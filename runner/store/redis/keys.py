@@ -117,7 +117,8 @@ open:g:<graph> (zset)
 open:a:<assignee> (zset)
     the same, for each assignee of a question. Stays until closed.
 open:s:<selector> (zset)
-    the same, for each group and role that a rule makes eligible, at first or later. Stays until closed.
+    the same, for each group and role that a rule makes eligible, at first or later, or for anyone.
+    Stays until closed.
 open:t:<tool> (zset)
     the same, for the tool of a call. Stays until closed.
 open:k:<risk> (zset)

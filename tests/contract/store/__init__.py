@@ -52,6 +52,7 @@ from tests.contract.store.recovery import RecoveryContract
 from tests.contract.store.removal import RemovalContract
 from tests.contract.store.runs import RunContract
 from tests.contract.store.timing import TimingContract
+from tests.contract.store.undoing import UndoingContract
 from tests.contract.store.voting import VotingContract
 
 __all__ = ["ManualWorker", "RunStoreContract", "StoreContract"]
@@ -67,6 +68,7 @@ class RunStoreContract(
     BudgetContract,
     ReadingContract,
     VotingContract,
+    UndoingContract,
 ):
     """The promises of a store that keeps one run and the runs inside it, one test each."""
 

@@ -1,0 +1,186 @@
+"""The contract of decisions that can be taken back: what follows from them waits for `undo` seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from runner.approvals.judgement import Evidence, judge
+from runner.approvals.rules import Rule
+from runner.errors import UsageError
+from runner.records.interrupts import InterruptStatus
+from runner.store.interface import Store
+from runner.store.requests import CancelRun
+from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.voting import TWO, Voting, edited, signed, voting
+
+UNDO = replace(TWO, undo=10)
+
+ALONE = replace(UNDO, need=1)
+
+
+def judged(people: Voting) -> str:
+    """Count the votes again, as a worker does before the effect; return the decision."""
+    votes = people.store.votes(people.question.id)
+    return judge(people.question, people.now, Evidence(votes)).decision
+
+
+class UndoingContract:
+    """Decisions by a rule with `undo`."""
+
+    @pytest.mark.scripts
+    def test_a_decision_waits_for_its_undo(self, worker: ManualWorker, store: Store) -> None:
+        """Until then nothing follows and nobody else decides; then the node continues, once."""
+        people = voting(worker, UNDO)
+        run_id = people.question.run_id
+
+        assert people.words(("ana",), ("ben",), ("cid",)) == [
+            "counted",
+            "accepted",
+            "duplicate",
+        ]
+        assert people.vote("dan").detail == "already decided by ben: approve"
+        assert (people.now.is_open, worker.sweep(after=9)) == (True, [])
+        assert "interrupt.answered a" not in worker.kinds(run_id)
+        assert worker.sweep(after=1) == ["a.1.1"]
+        worker.sweep(after=100)
+
+        assert (people.now.decision, people.now.responder) == ("approve", "ben")
+        assert store.standings([people.question.id])[0].pending is None
+        assert worker.kinds(run_id).count("interrupt.answered a") == 1
+        assert judged(people) == "approve"
+
+    @pytest.mark.scripts
+    def test_who_decided_takes_it_back(self, worker: ManualWorker, store: Store) -> None:
+        """Only they may, and the other votes stay; the next vote decides, and gets all the seconds again."""
+        people = voting(worker, UNDO)
+
+        assert people.words(("ana",), ("ben",)) == ["counted", "accepted"]
+        assert people.act("ana", "withdraw_vote") == "duplicate"
+        assert people.act("cid", "claim", ttl=60) == "duplicate"
+        assert people.act("cid", "comment", comment="why?") == "accepted"
+        worker.sweep(after=9)
+        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
+
+        assert worker.sweep(after=100) == []
+        assert people.now.is_open
+        (standing,) = store.standings([people.question.id])
+        assert list(standing.tally.effects.values()) == [1]
+        assert people.words(("cid",)) == ["accepted"]
+        assert (worker.sweep(after=9), worker.sweep(after=1)) == ([], ["a.1.1"])
+        assert [vote["by"] for vote in store.votes(people.question.id)] == [
+            "human:|ana",
+            "human:|cid",
+        ]
+        assert judged(people) == "approve"
+
+    def test_a_taken_back_vote_may_come_again(self, worker: ManualWorker) -> None:
+        """As another message of the same person; the first message gets its receipt, and decides nothing."""
+        people = voting(worker, ALONE)
+        first = signed(worker, "first")
+
+        assert people.vote("ana", body=first, idempotency_key="1").status == "accepted"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+        assert people.vote("ana", body=first, idempotency_key="1").status == "withdrawn_vote"
+        assert people.vote("ana", body=first, idempotency_key="2").status == "duplicate"
+        assert worker.sweep(after=10) == []
+        assert people.vote("ana", "reject", comment="no", idempotency_key="3").status == (
+            "accepted"
+        )
+        assert worker.sweep(after=10) == ["a.1.1"]
+        assert people.now.decision == "reject"
+
+    def test_it_is_too_late(self, worker: ManualWorker) -> None:
+        """From the end of the seconds on, also if no sweep has come yet."""
+        people = voting(worker, ALONE)
+
+        assert people.vote("ana").status == "accepted"
+        worker.clock.advance(10)
+        assert people.act("ana", "withdraw_vote") == "duplicate"
+        assert worker.sweep() == ["a.1.1"]
+        assert people.act("ana", "withdraw_vote") == "duplicate"
+        assert people.now.status is InterruptStatus.ANSWERED
+
+    def test_an_edit_that_decides_is_taken_back(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """The votes that it voided count again."""
+        people = voting(worker, replace(UNDO, weights={"role:cfo": 2, "user:cfo": 2}))
+
+        assert people.words(("ana",), ("cfo", "edit", edited("5"))) == ["counted", "accepted"]
+        assert people.act("cfo", "withdraw_vote") == "withdrawn_vote"
+        assert people.words(("ana",), ("ben",)) == ["duplicate", "accepted"]
+        worker.sweep(after=10)
+        assert (people.now.decision, people.now.response) == ("approve", True)
+        assert judged(people) == "approve"
+        assert len(store.votes(people.question.id)) == 2
+
+    @pytest.mark.parametrize(
+        "rule",
+        [
+            replace(UNDO, veto=1),
+            Rule(undo=10, stages=[replace(TWO, need=1), replace(TWO, need=1)]),
+        ],
+        ids=["veto", "stages"],
+    )
+    def test_a_veto_or_the_last_stage_is_taken_back(
+        self, worker: ManualWorker, rule: Rule
+    ) -> None:
+        """The question is where it was before."""
+        people = voting(worker, rule)
+        last = "reject" if rule.veto and not rule.stages else "approve"
+
+        assert people.words(("ana",), ("ben", last)) == ["counted", "accepted"]
+        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
+        assert people.words(("cid",)) == ["accepted"]
+        worker.sweep(after=10)
+        assert people.now.decision == "approve"
+        assert judged(people) == "approve"
+
+    def test_no_decision_expires(self, worker: ManualWorker) -> None:
+        """The time to take it back ends with the question's, and a late sweep still finds it decided."""
+        people = voting(worker, ALONE, expires_in=5.0)
+
+        assert people.vote("ana").status == "accepted"
+        assert people.vote("ben").status == "duplicate"
+        worker.clock.advance(3_600)
+        assert people.vote("ben").status == "duplicate"
+        assert worker.sweep() == ["a.1.1"]
+        assert people.now.decision == "approve"
+
+    def test_it_expires_after_it_was_taken_back(self, worker: ManualWorker) -> None:
+        """At its time, with its reminders and escalations, which a decided question does not send."""
+        rule = replace(ALONE, escalate=[(20, ["role:lead"])])
+        people = voting(worker, rule, expires_in=60.0, remind_after=(5.0, 30.0))
+        run_id = people.question.run_id
+
+        worker.sweep(after=4)
+        assert people.vote("ana").status == "accepted"
+        worker.sweep(after=5)
+        assert "interrupt.reminded a" not in worker.kinds(run_id)
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+        for _ in range(6):
+            worker.sweep(after=10)
+
+        kinds = [kind for kind in worker.kinds(run_id) if kind.startswith("interrupt")]
+        assert kinds[-3:] == [
+            "interrupt.escalated a",
+            "interrupt.reminded a",
+            "interrupt.expired a",
+        ]
+
+    def test_a_cancelled_run_has_no_decision(self, worker: ManualWorker, store: Store) -> None:
+        """Its question is withdrawn, and the timer of the decision changes nothing."""
+        people = voting(worker, ALONE)
+
+        people.vote("ana")
+        store.do(CancelRun(people.question.run_id, ""))
+        assert worker.sweep(after=10) == []
+        assert people.now.status is InterruptStatus.WITHDRAWN
+
+    @pytest.mark.parametrize("undo", [-1, 3_601])
+    def test_its_seconds_are_bounded(self, undo: float) -> None:
+        """An hour is the most."""
+        with pytest.raises(UsageError, match="undo of a rule must be from 0 to 3600 seconds"):
+            replace(TWO, undo=undo)
