@@ -7,10 +7,11 @@ filled from this library's. See docs/how-to/from-strands.md for the differences 
 
 from __future__ import annotations
 
+import inspect
 import sys
 import uuid
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -19,9 +20,7 @@ import runner
 from runner import async_loop, hooks
 from runner.agent.agent import DirectCalls
 from runner.agent.checkpointer import DirectCheckpointer
-from runner.agent.config import AgentConfig
 from runner.agent.context import UserState
-from runner.agent.effects import Emit
 from runner.errors import DefinitionError, InterruptRaised, NodeFailed, needs_extra
 from runner.execution.functions import NodeContext
 from runner.execution.results import GraphResult, NodeResult, graph_result
@@ -47,11 +46,18 @@ with needs_extra("strands", "runner.compat.strands"):
 
 theirs: Any = strands.multiagent.graph
 
+SAME = ("messages", "tools", "system_prompt", "structured_output_model", "hooks", "description")
+"""Options of Strands' Agent that mean the same here; the first four follow the model in its arguments."""
+
+OTHERS = ("name", "state", "session_manager", "conversation_manager", "tool_executor")
+
 UNUSED = {
     *("callback_handler", "record_direct_tool_call", "load_tools_from_directory", "agent_id"),
     *("trace_attributes", "baggage_attributes", "retry_strategy", "concurrent_invocation_mode"),
 }
 """Options of Strands' Agent without an effect; docs/how-to/from-strands.md says what to use."""
+
+BOUNDS = ("max_node_executions", "execution_timeout", "node_timeout")
 
 
 class AgentInitializedEvent(hooks.AgentEvent):
@@ -59,7 +65,21 @@ class AgentInitializedEvent(hooks.AgentEvent):
 
 
 class MultiAgentInitializedEvent(hooks.GraphEvent):
-    """A name for imports: never fired, since a graph is built again by each worker."""
+    """A graph was built, by each worker for itself; its callbacks can't ask."""
+
+
+def fire(event: hooks.HookEvent, registry: hooks.HookRegistry) -> None:
+    """Call the callbacks of an event while an object is made.
+
+    Raises:
+        DefinitionError: a callback is async.
+    """
+    for callback in registry.callbacks_for(type(event)):
+        if inspect.iscoroutinefunction(callback):
+            raise DefinitionError(
+                f"a callback of {type(event).__name__} can't be async: make it sync."
+            )
+        callback(event)
 
 
 # -- agents -----------------------------------------------------------------------------------------
@@ -68,56 +88,40 @@ class MultiAgentInitializedEvent(hooks.GraphEvent):
 class CompatAgent(runner.Agent):
     """An agent of this library with the arguments of Strands' Agent."""
 
-    def __init__(
-        self,
-        model: Any = None,
-        messages: Any = None,
-        tools: Any = None,
-        system_prompt: Any = None,
-        structured_output_model: Any = None,
-        *,
-        name: str | None = None,
-        state: Any = None,
-        hooks: Any = None,
-        session_manager: Any = None,
-        conversation_manager: Any = None,
-        tool_executor: Any = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, model: Any = None, *arguments: Any, **options: Any) -> None:
         """Make the agent; a model's name, or none, means Bedrock.
 
         Raises:
             DefinitionError: an option has no counterpart here.
         """
-        description = options.pop("description", None)
-        unknown = {option for option, value in options.items() if value} - UNUSED
-        if unknown:
+        options |= dict(zip(SAME[:4], arguments, strict=False))
+        given = {option: value for option, value in options.items() if value}
+        same = {option: given.pop(option) for option in SAME if option in given}
+        name, state, manager, window, executor = (given.pop(each, None) for each in OTHERS)
+        if unknown := given.keys() - UNUSED:
             raise DefinitionError(
                 f"options {sorted(unknown)} of Strands' Agent have no counterpart here: "
                 "docs/how-to/from-strands.md says what to use."
             )
         if model is None or isinstance(model, str):
-            model_id: dict[str, Any] = {"model_id": model} if model else {}
-            model = strands.models.BedrockModel(**model_id)
-        sequential = isinstance(tool_executor, strands.tools.executors.SequentialToolExecutor)
+            model = strands.models.BedrockModel(**({"model_id": model} if model else {}))  # type: ignore[arg-type]
+        is_sequential = isinstance(executor, strands.tools.executors.SequentialToolExecutor)
         super().__init__(
             name or "Strands Agents",
             model,
-            tools or (),
-            system_prompt,
-            hooks or (),
             state=state if state is None or isinstance(state, Mapping) else state.get(),
-            messages=messages,
-            description=description,
-            tool_executor="sequential" if sequential else "concurrent",
-            structured_output_model=structured_output_model,
-            conversation_window=getattr(conversation_manager, "window_size", None),
+            tool_executor="sequential" if is_sequential else "concurrent",
+            conversation_window=getattr(window, "window_size", None),
+            **same,
         )
-        self.agent_id = options.get("agent_id") or "default"
-        self._session_manager = session_manager
-        self._direct_calls = CompatCalls(self, session_manager)
-        for callback in self.hooks.callbacks_for(AgentInitializedEvent):
-            callback(AgentInitializedEvent(agent=self))
+        self.agent_id = given.get("agent_id", "default")
+        self._session_manager, self._direct_calls = manager, CompatCalls(self, manager)
+        fire(AgentInitializedEvent(agent=self), self.hooks)
+
+    @property
+    def model(self) -> Any:
+        """The model provider."""
+        return self._config.model
 
 
 class CompatCalls(DirectCalls):
@@ -135,15 +139,9 @@ class CompatCalls(DirectCalls):
             agent.messages = codec.unpack(past["messages"])
             agent.state = UserState.restored(self._document["user_state"])
 
-    async def invoke(
-        self,
-        prompt: Any,
-        invocation_state: dict[str, Any],
-        config: AgentConfig,
-        emit: Emit | None = None,
-    ) -> Any:
+    async def invoke(self, *arguments: Any, **options: Any) -> Any:
         """Return the result as Strands'."""
-        return agent_result(await super().invoke(prompt, invocation_state, config, emit))
+        return agent_result(await super().invoke(*arguments, **options))
 
     def _remember(self, checkpointer: DirectCheckpointer) -> None:
         super()._remember(checkpointer)
@@ -210,59 +208,52 @@ class CompatGraph(runner.Graph):
     store: Store | None = None
 
     def __init__(
-        self,
-        nodes: Mapping[str, Any],
-        edges: Collection[Any],
-        entry_points: Collection[Any],
-        *,
-        reset_on_revisit: bool = False,
-        hooks: Any = None,
-        session_manager: Any = None,
-        id: str = "default_graph",  # noqa: A002 - its name in Strands
-        plugins: Any = None,
-        **bounds: Any,
+        self, nodes: Mapping[str, Any], edges: Any, entry_points: Any, **options: Any
     ) -> None:
         """Build the graph from what Strands' builder has collected.
 
         Raises:
             DefinitionError: it can't be a graph of this library.
         """
-        if plugins:
+        providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
+        if options.pop("plugins", None):
             raise DefinitionError("plugins of graphs have no counterpart here: use hooks.")
-        builder = runner.GraphBuilder().set_graph_id(id).reset_on_revisit(reset_on_revisit)
-        builder.set_hook_providers(hooks or ())
-        for name, bound in bounds.items():
-            if bound is not None:
-                getattr(builder, f"set_{name}")(bound)
+        builder = runner.GraphBuilder().set_graph_id(options.get("id") or "default_graph")
+        builder.reset_on_revisit(options.get("reset_on_revisit", False))
+        builder.set_hook_providers(providers or ())
+        for bound in BOUNDS:
+            if options.get(bound) is not None:
+                getattr(builder, f"set_{bound}")(options[bound])
         for name, node in nodes.items():
-            function = (
-                self._function(name, node.executor) if is_foreign(node.executor) else None
-            )
-            builder.add_node(function or node.executor, name)
+            run = self._function(name, node.executor) if is_foreign(node.executor) else None
+            builder.add_node(run or node.executor, name)
             if node in entry_points:
                 builder.set_entry_point(name)
-        ids = ((edge.from_node.node_id, edge.to_node.node_id, edge) for edge in edges)
         places = list(nodes)
+        ids = ((edge.from_node.node_id, edge.to_node.node_id, edge) for edge in edges)
         # A set has no order, but every process must build the same graph.
         for source, target, edge in sorted(ids, key=lambda e: [places.index(n) for n in e[:2]]):
             builder.add_edge(source, target, edge.condition and on_nodes(edge))
         super().__init__(builder.build().definition)
-        vars(self).update(bounds, reset_on_revisit=reset_on_revisit)
-        self.prepare(nodes, edges, entry_points, session_manager)
+        vars(self).update(options)
+        self.prepare(nodes, edges, entry_points, manager, providers)
 
     def prepare(
         self,
         nodes: Mapping[str, Any],
-        edges: Collection[Any],
-        entry_points: Collection[Any],
+        edges: Any,
+        entry_points: Any,
         manager: Any,
+        providers: Any,
     ) -> None:
-        """Keep Strands' views of nodes and edges."""
+        """Keep Strands' views of nodes and edges, and tell the hooks that the graph is built."""
         self.nodes, self.edges, self.entry_points = nodes, edges, entry_points
         self.state, self._manager = theirs.GraphState(), manager
         self._given_store = self._given_store or CompatGraph.store
         self._foreign_results: dict[str, Any] = {}
         self._foreign_events = deque[dict[str, Any]]()
+        registry = hooks.HookRegistry(tuple(providers or ()))
+        fire(MultiAgentInitializedEvent(source=self), registry)
 
     def serialize_state(self) -> dict[str, Any]:
         """Return what a session manager stores: the open run."""
@@ -276,27 +267,24 @@ class CompatGraph(runner.Graph):
     def _function(self, name: str, executor: Any) -> Callable[[NodeContext], Any]:
         """Return the function that runs an executor of another class; its questions are the node's."""
 
-        async def run(ctx: NodeContext, blocks: Any) -> Any:
-            final, state = None, ctx.invocation_state
-            async for event in executor.stream_async(blocks, invocation_state=state):
-                self._foreign_events.append(
-                    {"type": "multiagent_node_stream", "node_id": name, "event": event}
-                )
-                if isinstance(event, dict) and "result" in event:
-                    final = event["result"]
-            if final is None:
-                raise ValueError(f"Node '{name}' did not produce a result event")
-            return final
-
         async def node(ctx: NodeContext) -> str:
             visit = ctx._visit  # noqa: SLF001 - blocks keep pictures, which `input_text` leaves out
-            final = await run(ctx, input_blocks(visit.task, visit.inputs))
-            while questions := getattr(final, "interrupts", None):
+            state, final = ctx.invocation_state, None
+            blocks: Any = input_blocks(visit.task, visit.inputs)
+            while final is None or blocks:
+                async for event in executor.stream_async(blocks, invocation_state=state):
+                    self._foreign_events.append(
+                        {"type": "multiagent_node_stream", "node_id": name, "event": event}
+                    )
+                    if isinstance(event, dict) and "result" in event:
+                        final = event["result"]
+                if final is None:
+                    raise ValueError(f"Node '{name}' did not produce a result event")
                 answers = [
                     {"interruptId": each.id, "response": ctx.interrupt(each.name, each.reason)}
-                    for each in questions
+                    for each in getattr(final, "interrupts", None) or ()
                 ]
-                final = await run(ctx, [{"interruptResponse": each} for each in answers])
+                blocks = [{"interruptResponse": each} for each in answers]
             self._foreign_results[name] = final
             signal = getattr(executor, "cancel_signal", None)
             is_cancelled = getattr(final, "stop_reason", "") == "cancelled"
@@ -308,13 +296,13 @@ class CompatGraph(runner.Graph):
 
         return node
 
-    def __call__(self, task: Any, invocation_state: Any = None, **kwargs: Any) -> Any:
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
         """Run the graph, or answer its questions; the error of a failed node is raised."""
-        return async_loop.run(self.invoke_async(task, invocation_state, **kwargs))
+        return async_loop.run(self.invoke_async(*arguments, **options))
 
-    async def invoke_async(self, task: Any, invocation_state: Any = None, **kwargs: Any) -> Any:
+    async def invoke_async(self, *arguments: Any, **options: Any) -> Any:
         """Run like a call, without blocking the event loop."""
-        async with aclosing(self.stream_async(task, invocation_state, **kwargs)) as events:
+        async with aclosing(self.stream_async(*arguments, **options)) as events:
             return [event async for event in events][-1]["result"]
 
     async def stream_async(
@@ -368,12 +356,12 @@ class CompatGraph(runner.Graph):
         converted = self.convert(result, task)
         if self._manager:
             self._manager.sync_multi_agent(self)
-        errors = [node.result for node in result.results.values() if node.error]
-        if not errors or isinstance(self, runner.Swarm):
+        error = next((each.result for each in result.results.values() if each.error), None)
+        if error is None or isinstance(self, runner.Swarm):
             return converted
-        if isinstance(errors[0], StoppedWithoutError):
+        if isinstance(error, StoppedWithoutError):
             return converted
-        raise RuntimeError(str(errors[0])) if isinstance(errors[0], NodeFailed) else errors[0]
+        raise RuntimeError(str(error)) if isinstance(error, NodeFailed) else error
 
     def convert(self, result: GraphResult, task: Any = "") -> Any:
         """Return a result as Strands', and show it in `state` and in the nodes."""
@@ -436,22 +424,24 @@ class CompatGraph(runner.Graph):
 def is_foreign(executor: object) -> bool:
     """Return whether an executor runs by its own `stream_async`."""
     method = getattr(executor, "stream_async", None)
-    ours = (runner.Agent.stream_async, runner.Graph.stream_async, CompatGraph.stream_async)
-    return method is not None and getattr(method, "__func__", None) not in ours
+    return method is not None and not str(method.__module__).startswith("runner.")
+
+
+class NodesView:
+    """A state in a condition, with node objects in place of ids."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._state, name)
+        if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
+            return value
+        return type(value)(theirs.GraphNode(node, None) for node in value)
 
 
 def on_nodes(edge: Any) -> Callable[..., object]:
-    """Return an edge's condition as one of this library's; it is shown node objects in place of ids."""
-
-    class NodesView:
-        def __init__(self, state: Any) -> None:
-            self._state = state
-
-        def __getattr__(self, name: str) -> Any:
-            value = getattr(self._state, name)
-            if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
-                return value
-            return type(value)(theirs.GraphNode(node, None) for node in value)
+    """Return an edge's condition as one of this library's."""
 
     def condition(state: Any, invocation_state: dict[str, Any]) -> object:
         return edge.should_traverse(NodesView(state), invocation_state=invocation_state)
@@ -462,14 +452,7 @@ def on_nodes(edge: Any) -> Callable[..., object]:
 class CompatSwarm(CompatGraph, runner.Swarm):
     """A swarm of this library with the arguments of Strands' Swarm."""
 
-    def __init__(
-        self,
-        nodes: Sequence[runner.Agent],
-        *,
-        hooks: Any = None,
-        session_manager: Any = None,
-        **options: Any,
-    ) -> None:
+    def __init__(self, nodes: Sequence[runner.Agent], **options: Any) -> None:
         """Make the swarm.
 
         Raises:
@@ -478,8 +461,9 @@ class CompatSwarm(CompatGraph, runner.Swarm):
         views = {agent.name: theirs.GraphNode(agent.name, agent) for agent in nodes}
         for agent in nodes:
             theirs._validate_node_executor(agent)  # noqa: SLF001 - as Strands' swarm does
-        runner.Swarm.__init__(self, nodes, hooks=hooks or (), **options)
-        self.prepare(views, (), (), session_manager)
+        manager, providers = options.pop("session_manager", None), options.pop("hooks", ())
+        runner.Swarm.__init__(self, nodes, hooks=providers or (), **options)
+        self.prepare(views, (), (), manager, providers)
 
 
 # -- names -------------------------------------------------------------------------------------------
@@ -488,12 +472,13 @@ class CompatSwarm(CompatGraph, runner.Swarm):
 def bound_names() -> dict[Any, Any]:
     """Return this library's classes and functions by Strands' ones."""
     ours = {
-        name: getattr(hooks, name) for name in strands.hooks.__all__ if hasattr(hooks, name)
+        each: getattr(hooks, each) for each in strands.hooks.__all__ if hasattr(hooks, each)
     }
     ours |= {
         "BeforeMultiAgentInvocationEvent": hooks.BeforeGraphEvent,
         "AfterMultiAgentInvocationEvent": hooks.AfterGraphEvent,
         "BaseHookEvent": hooks.HookEvent,
+        "HookEvent": hooks.AgentEvent,
         "AgentInitializedEvent": AgentInitializedEvent,
         "MultiAgentInitializedEvent": MultiAgentInitializedEvent,
     }

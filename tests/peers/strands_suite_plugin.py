@@ -9,14 +9,27 @@ import json
 import os
 import re
 import sys
+import threading
 from pathlib import Path
 
 import strands.models.bedrock
+
+CALLS = []
+"""The first function of this library that the test has called."""
 
 if os.environ["PEERS_SUITE"] == "runner":
     import runner.compat.strands
 
     runner.compat.strands.install()
+
+    FOLDER = str(Path(runner.__file__).parent)
+
+    def _profile(frame, event, argument):
+        if not CALLS and frame.f_code.co_filename.startswith(FOLDER):
+            CALLS.append(frame.f_code.co_name)
+
+    threading.setprofile(_profile)
+    sys.setprofile(_profile)
 
 REPORT = Path(os.environ["PEERS_SUITE_REPORT"])
 
@@ -57,13 +70,18 @@ async def _stream(self, messages, tool_specs=None, system_prompt=None, **options
 strands.models.bedrock.BedrockModel.stream = _stream
 
 
+def pytest_runtest_logstart():
+    """Begin a test: it has called nothing yet."""
+    CALLS.clear()
+
+
 def pytest_runtest_logreport(report):
     """Append each test's end to the report."""
     if report.when == "call" or report.failed:
         reason = str(report.longrepr or "").strip().splitlines()
         line = {
             "test": report.nodeid,
-            "outcome": report.outcome,
+            "outcome": report.outcome + (" alone" if report.passed and not CALLS else ""),
             "reason": next((x for x in reversed(reason) if x.startswith("E ")), "")[:300],
         }
         with REPORT.open("a") as lines:

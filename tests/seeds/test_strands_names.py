@@ -164,6 +164,37 @@ for build in (lambda: GraphBuilder().add_node(agent), lambda: Swarm([agent])):
 """
 
 
+MADE = """
+from strands.hooks import AgentInitializedEvent, BaseHookEvent, HookEvent, MultiAgentInitializedEvent
+from strands.multiagent import GraphBuilder, Swarm
+
+made = []
+
+def note(event: AgentInitializedEvent | MultiAgentInitializedEvent):
+    made.append(event)
+
+async def late(event: AgentInitializedEvent):
+    made.append("never awaited")
+
+agent = Agent(name="a", hooks=[note])
+builder = GraphBuilder()
+builder.add_node(agent, "a")
+builder.set_hook_providers([note])
+graph, swarm = builder.build(), Swarm([Agent(name="b")], hooks=[note])
+assert [type(event) for event in made] == [AgentInitializedEvent] + [MultiAgentInitializedEvent] * 2
+assert made[0].agent is agent and [event.source for event in made[1:]] == [graph, swarm]
+assert isinstance(made[0], HookEvent) and not isinstance(made[1], HookEvent)
+assert isinstance(made[1], BaseHookEvent)
+assert "sonnet" in str(agent.model.get_config())
+try:
+    Agent(hooks=[late])
+except ValueError as error:
+    assert "can't be async" in str(error)
+else:
+    raise AssertionError("not refused")
+"""
+
+
 def run(program: str) -> tuple[str, str]:
     """Run a program on this library by the two lines ahead of it; return what it printed."""
     ended = subprocess.run(
@@ -193,3 +224,8 @@ def test_agents_with_a_session_manager_are_refused(tmp_path):
     """A graph and a swarm refuse them, as Strands does, in place of forgetting what they said."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     assert run(CLEANING + folder + REFUSED) == ("ended", "")
+
+
+def test_events_of_making_fire_where_strands_fires_them():
+    """For an agent, a graph and a swarm; an async callback is refused, since it would never be awaited."""
+    assert run(CLEANING + MADE) == ("ended", "")
