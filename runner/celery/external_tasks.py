@@ -6,18 +6,21 @@ callbacks that travel with its message report how it ended.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task
+from pydantic_core import to_json
 
 from runner.celery.config import CONNECT, settings_of
-from runner.errors import DefinitionError, NodeTimedOut, UsageError
+from runner.errors import DefinitionError, NodeTimedOut, UnstorableError, UsageError
 from runner.execution.functions import NodeContext
 from runner.records import codec, failures
 from runner.records.executors import Visit, function_input
 from runner.records.outcomes import ExternalTask, Failed, Outcome, Succeeded
+from runner.records.validation import one_line
 
 if TYPE_CHECKING:
     from celery import Celery
@@ -76,6 +79,8 @@ class CeleryTask:
                 return Failed(failures.load(state.report["error"]))
             result = state.report["result"]
             return Succeeded(result, codec.plain(codec.unpack(result)))
+        if not isinstance(self._task, str) and self._task.app.conf.task_always_eager:
+            return self._run_here(visit)
         app = _worker_app(visit)
         if state is not None and state.late:
             revoke(app, state.reference)
@@ -98,6 +103,15 @@ class CeleryTask:
         return ExternalTask(
             reference, lambda: self._send(app, where, args, kwargs), description
         )
+
+    def _run_here(self, visit: Visit) -> Outcome:
+        """Run the task in this process, as Celery does in tests of its own."""
+        args, kwargs = self._arguments(visit)
+        ended = self._task.apply(args, kwargs)
+        if ended.failed():
+            return Failed.of(ended.result)
+        result = packed_result(ended.result, f"task {self.name}")
+        return Succeeded(result, codec.plain(codec.unpack(result)))
 
     def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:
         if self._args is None and self._kwargs is None:
@@ -152,6 +166,17 @@ class CeleryTask:
                 self._task.apply_async(args, kwargs, producer=producer, **options)
 
 
+def packed_result(result: object, reference: str) -> codec.JSON:
+    """Pack a task's result. Its work is done, so a type that can't be stored is stored as JSON."""
+    name = f"the result of {reference}"
+    try:
+        return codec.pack(result, name)
+    except UnstorableError as refusal:
+        log.warning("report.converted: %s Its JSON form is stored instead.", one_line(refusal))
+        form = to_json(result, inf_nan_mode="strings", fallback=str)
+        return codec.pack(json.loads(form), name)
+
+
 def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:
     """Return the signature that travels with a task's message; our workers have declared its queue."""
     return app.signature(name, kwargs=visit, queue=visit["queue"], declare=[], expires=None)
@@ -175,7 +200,8 @@ def _worker_app(visit: Visit) -> Celery:
     if app is None:
         raise UsageError(
             f"node {visit.address.node_id!r} is a Celery task, and this process isn't a Celery worker: the "
-            "task was not sent. Start the graph with a Client, and run workers."
+            "task was not sent. Start the graph with a Client, and run workers; in a test, pass the task "
+            "itself and set task_always_eager."
         )
     return app
 

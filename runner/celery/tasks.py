@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import re
 import sys
@@ -19,12 +18,11 @@ from celery.exceptions import Ignore, Retry, TaskPredicate
 from celery.result import AsyncResult
 from celery.utils.saferepr import saferepr
 from celery.utils.serialization import get_pickled_exception
-from pydantic_core import to_json
 
 from runner.celery.config import settings_of
 from runner.celery.doorbells import NODE_TASK, visit_of
 from runner.celery.engines import engine_of, outbox_of
-from runner.celery.external_tasks import callback, revoke
+from runner.celery.external_tasks import callback, packed_result, revoke
 from runner.celery.inline_continuation import (
     ContinuingRequest,
     NextVisit,
@@ -43,7 +41,7 @@ from runner.errors import (
     UsageError,
 )
 from runner.execution.engine import DoorbellOutcome
-from runner.records import codec, failures
+from runner.records import failures
 from runner.records.failures import ErrorRecord
 from runner.records.messages import traceparent_of
 from runner.records.validation import one_line
@@ -344,21 +342,12 @@ PRIVATE: dict[str, Any] = {
 def report(self: Any, result: object = None, *, error: Any = None, **visit: Any) -> None:
     """Record the result of a task, or its error, and wake its node."""
     try:
-        outcome = {"error": error} if error else {"result": _packed(result, visit["reference"])}
+        outcome = (
+            {"error": error} if error else {"result": packed_result(result, visit["reference"])}
+        )
         _report(self.app, visit, outcome)
     except (PayloadTooLarge, UnstorableError) as refusal:
         _report(self.app, visit, {"error": asdict(failures.record(refusal))})
-
-
-def _packed(result: object, reference: str) -> codec.JSON:
-    """Pack a task's result. Its work is done, so a type that can't be stored is stored as JSON."""
-    name = f"the result of {reference}"
-    try:
-        return codec.pack(result, name)
-    except UnstorableError as refusal:
-        log.warning("report.converted: %s Its JSON form is stored instead.", one_line(refusal))
-        form = to_json(result, inf_nan_mode="strings", fallback=str)
-        return codec.pack(json.loads(form), name)
 
 
 def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None:

@@ -209,9 +209,31 @@ def test_in_process_there_is_no_worker_to_send_it():
     result = builder.build()("o1")
 
     assert result.status is Status.FAILED
-    assert "Start the graph with a Client, and run workers." in str(
+    assert "Start the graph with a Client, and run workers" in str(
         result.results["charge"].result
     )
+
+
+@pytest.mark.parametrize("is_eager", [True, False])
+def test_in_process_an_eager_app_runs_its_task(is_eager):
+    """Its error fails the node; a result that can't be stored does not. Nothing is sent."""
+    app = Celery(broker="redis://127.0.0.1:1", set_as_current=False)
+    app.conf.task_always_eager = is_eager
+
+    @app.task
+    def divide(pair):
+        return {Decimal(pair[0]) / pair[1]: frozenset({7})}
+
+    builder = GraphBuilder()
+    builder.add_node(CeleryTask(divide), "divide")
+    graph = builder.build()
+
+    result = graph([3, 2]).results["divide"]
+    if is_eager:
+        assert result.output == {"1.5": [7]}
+        assert isinstance(graph([3, 0]).results["divide"].result, ZeroDivisionError)
+    else:
+        assert "set task_always_eager" in str(result.result)
 
 
 def test_what_is_no_task_is_refused():
