@@ -53,8 +53,8 @@ chaos-sample: $(STAMP) ## Run one fault of every kind
 soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds; SEED=n repeats its draw
 	$(BIN)/python -m tests.chaos.soak --minutes $(or $(MINUTES),20) $(if $(SEED),--seed $(SEED))
 
-simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=memory|redis|partitions|races|partition-races] [VOTES=1] [RECOVERY=1] [FAIR=1] [LIMITS=1] [KEYS=1] [HOLDS=1]
-	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) $(if $(STORE),--store $(STORE)) $(if $(VOTES),--votes) $(if $(RECOVERY),--recovery) $(if $(FAIR),--fair) $(if $(LIMITS),--limits) $(if $(KEYS),--keys) $(if $(HOLDS),--holds)
+simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=memory|redis|partitions|races|partition-races] [VOTES=1] [RECOVERY=1] [FAIR=1] [LIMITS=1] [KEYS=1] [HOLDS=1] [UNDOS=1]
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) $(if $(STORE),--store $(STORE)) $(if $(VOTES),--votes) $(if $(RECOVERY),--recovery) $(if $(FAIR),--fair) $(if $(LIMITS),--limits) $(if $(KEYS),--keys) $(if $(HOLDS),--holds) $(if $(UNDOS),--undos)
 
 test-newest: $(STAMP) ## Run them with the newest versions of all dependencies
 	@$(MAKE) --always-make test DEPS=newest UV=$(UV)
