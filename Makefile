@@ -56,8 +56,8 @@ soak: $(STAMP) ## Run mixed load for MINUTES (20) with a fault every two seconds
 gate-soak: $(STAMP) ## Make CALLS (10000) calls through gates that are killed, with their servers and clients; or as many as fit in MINUTES
 	$(BIN)/python -m tests.doors.gate_soak --calls $(or $(CALLS),10000) $(if $(MINUTES),--minutes $(MINUTES))
 
-simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=memory|redis|partitions|races|partition-races] [VOTES=1] [RECOVERY=1] [FAIR=1] [LIMITS=1] [KEYS=1] [HOLDS=1]
-	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) $(if $(STORE),--store $(STORE)) $(if $(VOTES),--votes) $(if $(RECOVERY),--recovery) $(if $(FAIR),--fair) $(if $(LIMITS),--limits) $(if $(KEYS),--keys) $(if $(HOLDS),--holds)
+simulate: $(STAMP) ## Play simulated clusters under faults: make simulate SEEDS=5000 FROM=1 [STORE=memory|redis|partitions|races|partition-races] [VOTES=1] [RECOVERY=1] [FAIR=1] [LIMITS=1] [KEYS=1] [HOLDS=1] [UNDOS=1]
+	$(BIN)/python -m tests.simulation --seeds $(or $(SEEDS),500) --from $(or $(FROM),1) $(if $(STORE),--store $(STORE)) $(if $(VOTES),--votes) $(if $(RECOVERY),--recovery) $(if $(FAIR),--fair) $(if $(LIMITS),--limits) $(if $(KEYS),--keys) $(if $(HOLDS),--holds) $(if $(UNDOS),--undos)
 
 test-newest: $(STAMP) ## Run them with the newest versions of all dependencies
 	@$(MAKE) --always-make test DEPS=newest UV=$(UV)

@@ -185,8 +185,10 @@ class GraphBuilder:
         if undone in self._undos:
             raise DefinitionError(f"node {undone!r} has an undo already.")
         spec = GraphBuilder().add_node(executor, undone, **options)
-        if spec.kind == "graph":
-            raise DefinitionError(f"node {undone!r}: a Graph can't undo it; give a function.")
+        if spec.kind == "graph" or "undo" in options:
+            raise DefinitionError(
+                f"node {undone!r}: its undo can't be a Graph or have an undo."
+            )
         self._undos[undone] = replace(spec, id=UNDO + undone)
         return self._undos[undone]
 

@@ -22,7 +22,7 @@ class Succeeded:
     """The node has completed. `result` is packed and becomes NodeResult.result; `output` is its
     plain JSON form and the input of the next nodes. Both are lazy if the node passes a large value
     on. `saved` is for a later visit (an agent's memory), `session` for later runs. `skipped` is the
-    operator who gave the output of a node that didn't run.
+    person who gave the output of a node that didn't run.
     """
 
     result: JSON | LazyValue

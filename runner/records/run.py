@@ -70,7 +70,7 @@ class VisitEntry(TypedDict, total=False):
     packed, and left out if it equals the output; `error` is an `ErrorRecord`. `edges` (in loops,
     and if a question expired) and `reads` (node and visit of the results that conditions read) let
     a run be replayed without some visits. `expired` is the expired question that led elsewhere;
-    `undone` says that a retry or a migration has undone the visit; `skipped` is the operator who
+    `undone` says that a retry or a migration has undone the visit; `skipped` is the person who
     gave its output, so that it didn't run.
     """
 

@@ -428,7 +428,11 @@ def test_an_undo_that_kills_every_worker_is_given_up(run_graph, crash_at):
         (lambda graph: graph.add_undo("b", "text"), "can't be a node"),
         (
             lambda graph: graph.add_undo("b", wired({"x": ident}).build()),
-            "a Graph can't undo it",
+            "can't be a Graph or have an undo",
+        ),
+        (
+            lambda graph: graph.add_undo("b", ident, undo=ident),
+            "can't be a Graph or have an undo",
         ),
         (lambda graph: graph.add_undo("b", ident, retry=3), "retry must be a RetryPolicy"),
         (lambda graph: graph.add_node(ident, "@undo:x"), "can't be a node id"),

@@ -586,6 +586,27 @@ FAULTS = (
         test="tests/execution/test_refused_answers.py",
     ),
     Mutation(
+        "scheduler/lifecycle.py",
+        "via=((node, visit), *todo.via)",
+        "via=(*todo.via, (node, visit))",
+        "what completed first is undone first",
+        test="tests/execution/test_undo.py",
+    ),
+    Mutation(
+        "scheduler/changes.py",
+        "bool(changes.run.stopping) and not node.startswith(UNDO)",
+        "bool(changes.run.stopping)",
+        "a stop cancels the undos, too",
+        test="tests/execution/test_undo.py",
+    ),
+    Mutation(
+        REDIS,
+        "if topology.loops or record.via:",
+        "if topology.loops:",
+        "an undo gets the output only if its node's first edge was taken",
+        test="tests/execution/test_undo.py",
+    ),
+    Mutation(
         "server/access.py",
         "            _name_graph(request, candidates[0])\n",
         "",

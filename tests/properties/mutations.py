@@ -192,8 +192,8 @@ MUTATIONS = (
     ),
     Mutation(
         OF + "changes.py",
-        "return bool(changes.run.stopping) or (bool(owner) and changes.map(owner).stopped)",
-        "return bool(changes.run.stopping)",
+        "bool(owner) and changes.map(owner).stopped",
+        "False",
         "an item of a stopped map goes on",
         "maps",
     ),

@@ -156,6 +156,34 @@ def test_the_page_of_a_frozen_run_says_so(site):
     assert not any("fraud" in site.http.get(path, headers=HTML).text for path in pages)
 
 
+def test_the_page_of_a_run_shows_its_undos(redis_url):
+    """What failed, and what an undo asks; later a retry is not offered. Control: without undos it is."""
+    options = {"pay": {"undo": fail}, "book": {"undo": lambda ctx: ctx.interrupt("ok?")}}
+    graph = wired(
+        {"pay": echo, "book": echo, "z": fail}, "pay book", "book z", **options
+    ).build()
+    site = Site(
+        redis_url, {"saga": lambda: graph, "broken": lambda: wired({"z": fail}).build()}
+    )
+    run = site.start("saga")
+
+    def page(run, tab="nodes", node=""):
+        return site.http.get(f"/runs/{run.id}?tab={tab}&node={quote(node)}", headers=HTML).text
+
+    (question,) = run.interrupts()
+    assert f"/q/{question.id}" in page(run, "graph")
+    assert "@undo:pay" not in page(run)
+    assert "Waits for people" in page(run, node="@undo:book")
+    site.client.respond(question.id, "done")
+    site.work()
+
+    assert run.status == "failed"
+    assert "node &#34;z&#34; failed; node &#34;@undo:pay&#34; failed" in page(run)
+    assert page(run).count('<th scope="row"><a') == 5
+    assert "plan/retry" not in page(run)
+    assert "plan/retry" in page(site.start("broken"))
+
+
 def test_the_doctor_looks_once_in_some_seconds(site):
     """However many people open the first page; a freeze is seen at once."""
     served = site.app.state.services

@@ -22,6 +22,7 @@ from tests.simulation.history import (
     raced,
     recovered,
     report,
+    undone,
     voted,
 )
 from tests.simulation.on_redis import on_redis
@@ -72,9 +73,11 @@ def main() -> int:
         "--keys", action="store_true", help="runs of a key exclude or follow each other"
     )
     parser.add_argument("--holds", action="store_true", help="nodes are held and released")
+    parser.add_argument("--undos", action="store_true", help="failed runs undo their nodes")
     chosen = parser.parse_args()
     draws = {voted: chosen.votes, recovered: chosen.recovery, in_turns: chosen.fair}
     draws |= {crowded: chosen.limits, keyed: chosen.keys, held: chosen.holds}
+    draws[undone] = chosen.undos
     draw = next((draw for draw, is_chosen in draws.items() if is_chosen), drawn)
     of_many_runs = draw in {recovered, in_turns, keyed}
     store = chosen.store or ("redis" if of_many_runs else "memory")

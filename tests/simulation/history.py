@@ -126,6 +126,15 @@ def held(seed: int) -> History:
     return replace(history, steps=tuple(itertools.chain.from_iterable(more)))
 
 
+def undone(seed: int) -> History:
+    """Draw a history in which runs fail or are stopped, and what their nodes did is undone."""
+    history, chance = drawn(seed, FAILING), random.Random(seed)  # noqa: S311 - as above
+    words = (*("flow",) * 5, *("run",) * 5, "answer", "cancel")
+    more = [(step, (chance.choice(words), chance.randrange(1000))) for step in history.steps]
+    setting = replace(history.setting, plan=replace(history.setting.plan, undos=True))
+    return replace(history, setting=setting, steps=tuple(itertools.chain.from_iterable(more)))
+
+
 def in_turns(seed: int) -> History:
     """Draw a history in which runs share the slots fairly, and one doorbell is rung at a time."""
     history = drawn(seed)
@@ -163,7 +172,7 @@ def keyed(seed: int) -> History:
 
 
 OPTIONS = {drawn: "", voted: " VOTES=1", recovered: " RECOVERY=1", in_turns: " FAIR=1"}
-OPTIONS |= {crowded: " LIMITS=1", keyed: " KEYS=1", held: " HOLDS=1"}
+OPTIONS |= {crowded: " LIMITS=1", keyed: " KEYS=1", held: " HOLDS=1", undone: " UNDOS=1"}
 """What `make simulate` is told to draw such histories."""
 
 
@@ -242,8 +251,8 @@ def compare(
     Runs that did something `again` have other visits, but each node ends as it would have.
     """
     for result in results:
-        if cancelled and result.status is Status.CANCELLED:
-            continue
+        if cancelled and (result.status is Status.CANCELLED or "@undo:" in result.reason):
+            continue  # a cancelled run whose undo failed has failed
         must(result.status in FINAL, "liveness", f"a run is {result.status}")
         if (
             wanted.status is Status.FAILED

@@ -46,6 +46,8 @@ FAILING = (*KINDS, *("fails",) * 8)
 RULED = (*KINDS, *("is approved",) * 10, *("is approved in time",) * 4)
 CROWDED = (*KINDS, *("is limited",) * 20)
 KEYED = (*KINDS, *("is limited",) * 6)
+UNDOING = ("works", "asks", "fails once", "fails", "works")
+"""The kinds of the nodes' undos, by turns."""
 CONDITIONS = ("always", "always", "always", "peeks", "never", "odd visits", "even visits")
 LIMIT = Limit("one at a time", concurrency=1)
 WHILE = 40.0
@@ -61,6 +63,7 @@ class Plan:
     edges: tuple[tuple[int, int, str], ...] = ()
     repeats: tuple[tuple[int, int, int], ...] = ()
     policy: str = "continue"
+    undos: bool = False
 
     @property
     def limited(self) -> set[str]:
@@ -299,6 +302,10 @@ def add(builder: GraphBuilder, plan: Plan, number: int, ledger: Ledger) -> None:
             builder.add_node(code, name, resume="each", **join)
         case _:
             builder.add_node(code, name, **join)
+    if plan.undos:
+        way_back = UNDOING[number % len(UNDOING)]
+        retry = RetryPolicy(2, backoff=1, jitter=0)
+        builder.add_undo(name, function(way_back, ledger, reads=False), retry=retry)
 
 
 def build(plan: Plan, ledger: Ledger) -> Graph:

@@ -13,6 +13,7 @@ from typing import Any
 from runner import scheduler
 from runner.approvals.rules import Principal
 from runner.approvals.voting import CastVote
+from runner.definition.model import UNDO
 from runner.limits.concurrency import Debounce
 from runner.limits.setting import LimitSetting
 from runner.records.interrupts import InterruptStatus
@@ -26,6 +27,7 @@ from runner.store.memory.store import MemoryStore
 from runner.store.redis.transaction.key_lists import KeyLists
 from runner.store.requests import (
     AnswerQuestions,
+    CancelRun,
     ClaimVisit,
     ParkVisit,
     RewriteRuns,
@@ -512,6 +514,32 @@ class StartsHeld(Replaced):
     def instead(changes, node, record):
         dispatch(changes, node, replace(record, hold=""))
 
+
+class OldestUndo(SabotagedStore):
+    """What completed first is undone first."""
+
+    request_type = SettleVisit
+
+    def sabotage(self, request):
+        run = self._database.runs.get(request.token.run_id)
+        undos = run.nodes.get(UNDO) if run else None
+        if undos:
+            run.nodes[UNDO] = replace(undos, via=undos.via[::-1])
+        return self.as_it_should(request)
+
+
+class NoUndo(SabotagedStore):
+    """A run that stops forgets what it has to undo."""
+
+    request_type = CancelRun
+
+    def sabotage(self, request):
+        if run := self._database.runs.get(request.run_id):
+            run.nodes.pop(UNDO, None)
+        return self.as_it_should(request)
+
+
+OF_UNDOS = (OldestUndo, NoUndo)
 
 OF_KEYS = (AnyNumber, SleepyKey, LastFirst, ManyDelays, LongDelay, NoPause)
 

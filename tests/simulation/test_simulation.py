@@ -36,6 +36,7 @@ from tests.simulation.history import (
     recovered,
     report,
     shortest,
+    undone,
     voted,
 )
 from tests.simulation.on_redis import on_redis
@@ -50,6 +51,8 @@ ON_REDIS = range(1, 21)
 RACES = range(1, 21)
 VOTED = (5, 96)
 """Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
+UNDONE = range(1, 6)
+"""Seeds in which failed runs undo what they did."""
 RECOVERED = (1, 182, 224)
 """Seeds with retries and forks; in the second what a fork takes over is taken back after it is planned,
 in the third an item is cancelled at work and starts again when its run is retried."""
@@ -95,6 +98,19 @@ def test_what_once_failed_holds(seed):
 def test_votes_keep_every_promise(seed):
     """What runs is what the votes come to, once, whoever votes when: and all runs end."""
     holds(seed, draw=voted)
+
+
+@pytest.mark.parametrize("seed", UNDONE)
+def test_undos_keep_every_promise(seed):
+    """Whatever happens to a run that fails or is cancelled: what it did is undone once, the newest first."""
+    holds(seed, draw=undone)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", UNDONE)
+def test_undos_in_redis_keep_every_promise(seed, redis_url):
+    """Whatever happens to a run that fails or is cancelled: what it did is undone once, the newest first."""
+    holds(seed, on_redis(redis_url), undone)
 
 
 @pytest.mark.slow
@@ -411,6 +427,14 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url
     _, error = caught(saboteur, recovered, partial(spoilt, url=redis_url))
 
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
+
+
+@pytest.mark.parametrize("saboteur", sabotage.OF_UNDOS, ids=lambda store: store.__name__)
+def test_a_missing_mechanism_of_undos_is_noticed(saboteur):
+    """Without it some seed with undos breaks the promise of their order, or of all of them."""
+    _, error = caught(saboteur, undone)
+
+    assert error.partition(":")[0] == "I17"
 
 
 def test_a_hold_that_is_forgotten_is_noticed(redis_url):

@@ -6,19 +6,21 @@ I8 whatever is ready or at work has a timer that finds it. I9 indexes say what t
 I12 no two nodes of a limit of one are at work.
 I13 a key has as many open runs as it may have, and others begin in order. I14 one run of a key is delayed,
 for so long. I15 nothing starts in a pause. I16 nothing starts that a person holds.
+I17 a run that fails or is cancelled undoes each completed visit once, the newest first, and then ends.
 I10, same seed same history, and I11, same result, are checked over whole histories: see `history.py`.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.approvals.voting import CastVote
-from runner.definition.model import map_of
+from runner.definition.model import UNDO, map_of
 from runner.limits.concurrency import Concurrency
 from runner.limits.setting import LimitSetting
 from runner.records import codec
@@ -104,6 +106,8 @@ class Watch:
         self._admitted: list[str] = []
         self._waited: set[str] = set()
         self._held: set[tuple[str, str]] = set()
+        self._undoable: dict[str, list[tuple[str, int]]] = defaultdict(list)
+        """The completed visits of a run that are not undone, the newest last."""
         self._pauses: list[tuple[int, float]] = []
         """From when till when the limit was paused for certain, in ms."""
 
@@ -364,8 +368,10 @@ class Watch:
                         "I15",
                         f"{where} was started at {event.at} in a pause: {paused}",
                     )
+                if event.node.startswith(UNDO) and not self._starts[where]:
+                    self._undo(run_id, event.node)
                 must(
-                    run_id not in self._stopping,
+                    run_id not in self._stopping or event.node.startswith(UNDO),
                     "I5",
                     f"{where} was started although its run stops",
                 )
@@ -389,10 +395,24 @@ class Watch:
                 self._held.discard((run_id, event.node))  # its question expired
                 self._ends[where] += 1
                 must(self._ends[where] == 1, "I2", f"{where} has two results")
+                if is_undoable(event) and self._world.setting.plan.undos:
+                    self._undoable[run_id].append((event.node, event.visit))
             case "run.stopping":
                 self._stopping.add(run_id)
             case "run.ended":
-                self._ended[run_id] = self._world.store.peek(run_id).status
+                status = self._ended[run_id] = self._world.store.peek(run_id).status
+                left = self._undoable.pop(run_id, [])
+                must(
+                    status is Status.COMPLETED or not left,
+                    "I17",
+                    f"{run_id} is {status}, and nobody undid {left}",
+                )
+
+    def _undo(self, run_id: str, name: str) -> None:
+        """I17: what a failed run did is undone once all else has ended, the newest first."""
+        left = self._undoable[run_id]
+        is_next = bool(left) and UNDO + left.pop()[0] == name
+        must(is_next, "I17", f"{name} of {run_id} is not the undo of the newest visit")
 
     def _counters(self, run: Seen) -> None:
         record, nodes = run.record, run.nodes.values()
@@ -465,7 +485,7 @@ class Watch:
         draining = any(kind == "drain" and of == run_id for kind, of, _ in timers)
         draining |= ("map", run_id, map_of(name)) in timers
         must(
-            not stopped or busy or draining,
+            not stopped or busy or draining or name.startswith(UNDO),
             "I5",
             f"{where} is {node.status} although its run stops",
         )
@@ -567,6 +587,11 @@ class Watch:
 
     def _name(self, question: Interrupt) -> tuple[str, str, int, str]:
         return question.run_id, question.node_id, question.visit, question.name
+
+
+def is_undoable(event: Event) -> bool:
+    """Tell whether an event completes a node of a plan, not an item or a node of a graph inside."""
+    return event.kind == "node.completed" and re.fullmatch(r"n\d+", event.node) is not None
 
 
 def _counts(run: Seen, bound: Concurrency) -> bool:

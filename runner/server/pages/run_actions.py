@@ -9,7 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
-from runner.definition.model import BRACKETS, HIDDEN
+from runner.definition.model import BRACKETS, HIDDEN, UNDO
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.operations import interventions
@@ -67,8 +67,9 @@ class Effect:
 
 def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, str]]:
     """List the actions that are possible for a run in its status."""
+    is_undone = any(node.visit and node.id.startswith(UNDO) for node in run.nodes)
     possible: Mapping[Action, bool] = {
-        "retry": run.status in {"failed", "cancelled"},
+        "retry": run.status in {"failed", "cancelled"} and not is_undone,
         "migrate": changed and run.status in {"interrupted", "held"},
         "fork": any(node.visit for node in run.nodes),
         "again": True,
