@@ -266,7 +266,7 @@ def failure_of(raised: BaseException | None, record: ErrorRecord) -> Exception:
     means_more = (TaskPredicate, MemoryError, WorkerLostError, Terminated)
     if isinstance(raised, Exception) and not isinstance(raised, means_more):
         return raised
-    return node_failed(record)
+    return NodeFailed(str(record)).with_traceback(raised.__traceback__)
 
 
 def node_failed(record: ErrorRecord, kind: type[NodeFailed] = NodeFailed) -> NodeFailed:

@@ -23,6 +23,8 @@ def _load(pid):
 
 
 def explode(ctx):
+    if ctx.task == "memory":
+        raise MemoryError("no room")
     if ctx.task == "oserror":
         raise OnlyHere(os.getpid())
     # As of a module that the node's code has loaded from somewhere.

@@ -53,3 +53,23 @@ def test_a_lost_worker_is_named_by_events_and_log(empty_site, pool):
     assert {node.worker for node in read_run(empty_site.client.engine.store, run.id).nodes} == {
         other
     }
+
+
+@pytest.mark.slow
+def test_messages_of_a_killed_worker_do_not_stay_unacknowledged(empty_site):
+    """An app's broker keeps them for its visibility timeout; then the next worker drops them as stale."""
+    app = "tests.celery.short_visibility:app"
+    lost = empty_site.add(slots=2, app=app)
+    lost.wait_ready()
+    runs = [empty_site.client.start("gated", "go") for _ in range(4)]
+    wait_until(lambda: sum(bool(empty_site.starts(run)) for run in runs) == 2, "both slots run")
+    lost.kill()
+    assert empty_site.redis.hlen("unacked") >= 2
+    empty_site.add(slots=4, app=app).wait_ready()
+    for run in runs:
+        empty_site.open_gate(run)
+
+    assert {run.wait(RECOVERY + MARGIN).status for run in runs} == {Status.COMPLETED}
+    wait_until(lambda: not empty_site.redis.hlen("unacked"), "they are delivered again")
+    wait_until(lambda: not empty_site.redis.llen("runner/gated"), "and dropped")
+    assert [len(empty_site.starts(run)) for run in runs].count(2) == 2
