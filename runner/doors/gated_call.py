@@ -134,7 +134,9 @@ class GateNode:
         gate = CallGate(visit, questions, self._gates)
         if not gate.is_for(tool):
             return refused(f"The policy has no rule for {tool} any more: make the call again.")
-        state = gate.ask(FrameworkCall("1", tool, args, schema, self._caller.decisions), None)
+        text = f"An MCP client or an agent asks to call {tool}."
+        call = FrameworkCall("1", tool, args, schema, self._caller.decisions, text)
+        state = gate.ask(call, None)
         if isinstance(state, str):
             return refused(state)
         if isinstance(state, Interrupt):
