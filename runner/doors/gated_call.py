@@ -134,9 +134,7 @@ class GateNode:
         gate = CallGate(visit, questions, self._gates)
         if not gate.is_for(tool):
             return refused(f"The policy has no rule for {tool} any more: make the call again.")
-        text = f"An MCP client or an agent asks to call {tool}."
-        call = FrameworkCall("1", tool, args, schema, self._caller.decisions, text)
-        state = gate.ask(call, None)
+        state = gate.ask(FrameworkCall("1", tool, args, schema, self._caller.decisions), None)
         if isinstance(state, str):
             return refused(state)
         if isinstance(state, Interrupt):
@@ -155,9 +153,8 @@ class GateNode:
         visit.check_effect(tool)
         try:
             gate.begin(tool, args, schema, "1")
-        except (
-            ApprovalMismatch
-        ) as error:  # it has just become too old: the next visit asks again
+        except ApprovalMismatch as error:
+            # It has just become too old: the next visit asks again, or is held if it finds another fault.
             raise RetryAfter(0, reason="The approval is too old.") from error
         visit.save(self._saved(questions, begun=True))
         try:
