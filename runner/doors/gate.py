@@ -133,7 +133,9 @@ class McpGate:
             answer = self._call if method == "tools/call" else self._task
             task = asyncio.create_task(self._answered(message, answer(message, params)))
             self._waits[number] = task
-            task.add_done_callback(lambda _: self._waits.pop(number))
+            task.add_done_callback(
+                lambda done: self._waits.get(number) is done and self._waits.pop(number)
+            )
         else:
             await self._forward(message)
 
@@ -380,11 +382,13 @@ class McpGate:
     # To the client
 
     async def _reply(self, number: RequestId, outcome: JSONObject) -> None:
+        self._waits.pop(number, None)  # the client may use the id again
         await self._client.send({"jsonrpc": "2.0", "id": number, **_answer(outcome)}, {})
 
     async def _fail(self, number: RequestId, code: int, text: str) -> None:
         with suppress(OSError):  # the client has left
-            await self._reply(number, {"error": {"code": code, "message": text}})
+            error = {"code": code, "message": text}
+            await self._client.send({"jsonrpc": "2.0", "id": number, "error": error}, {})
 
 
 def _object(values: JSONObject, name: str) -> JSONObject:

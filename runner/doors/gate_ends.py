@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from typing import IO, Any, Protocol
 
@@ -53,7 +53,7 @@ class Lines:
             asyncio.run_coroutine_threadsafe(lines.put(line), loop).result()
 
         def read() -> None:
-            with suppress(RuntimeError):  # the loop has ended
+            with suppress(RuntimeError, CancelledError):  # the loop has ended
                 with suppress(OSError):
                     while line := self._source.readline():
                         give(line)

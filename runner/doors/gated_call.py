@@ -153,9 +153,8 @@ class GateNode:
         visit.check_effect(tool)
         try:
             gate.begin(tool, args, schema, "1")
-        except (
-            ApprovalMismatch
-        ) as error:  # it has just become too old: the next visit asks again
+        except ApprovalMismatch as error:
+            # It has just become too old: the next visit asks again, or is held if it finds another fault.
             raise RetryAfter(0, reason="The approval is too old.") from error
         visit.save(self._saved(questions, begun=True))
         try:

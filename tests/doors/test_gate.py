@@ -467,6 +467,9 @@ def test_a_policy_in_yaml_takes_the_first_entry_that_fits(tmp_path):
     assert list(rule(gates, "pay", amount=51).eligible) == ["ana"]
     assert list(rule(gates, "pay").eligible) == ["ana"]
     assert rule(gates, "free_lunch") is None
+    (tmp_path / "policy.yaml").write_text("calls: [{tools: 'a[b]*', rule: pass}]")
+    gates = read_policy(str(tmp_path / "policy.yaml"))
+    assert (rule(gates, "a[b]c"), bool(rule(gates, "ab"))) == (None, True)
     (tmp_path / "policy.yaml").write_text("calls: []")
     forgotten = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
     assert list(forgotten.eligible) == ["anyone"]
