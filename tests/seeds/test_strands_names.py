@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tests.integrations.extras import need
 
 need("strands", "strands")
+
+GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "from-strands.md"
 
 FIRST = """
 import runner.compat.strands
@@ -146,8 +150,32 @@ def call(prompt):
 assert ask_until_done(call, "t")[0] == 1 and removed == ["a.txt"]
 assert ask_until_done(call, "t")[0] == 0 and removed == ["a.txt"] * 2
 """,
+    "a hook approves a node": """
+from strands.hooks import BeforeNodeCallEvent
+from strands.multiagent import Swarm
+from strands.multiagent.base import Status
+
+class AskForNode(HookProvider):
+    def register_hooks(self, registry: HookRegistry, **kwargs) -> None:
+        registry.add_callback(BeforeNodeCallEvent, self.approve)
+
+    def approve(self, event: BeforeNodeCallEvent) -> None:
+        if event.node_id == "tidy" and event.interrupt("sure", reason="disk") != "y":
+            event.cancel_node = "not allowed"
+
+tidy = Agent(name="tidy", tools=[remove], callback_handler=None)
+swarm = Swarm([tidy], hooks=[AskForNode()])
+result, asked = swarm("tidy up, please"), 0
+while result.status == Status.INTERRUPTED:
+    asked += 1
+    result = swarm([
+        {"interruptResponse": {"interruptId": each.id, "response": "y"}}
+        for each in result.interrupts
+    ])
+assert (asked, result.status, removed) == (1, Status.COMPLETED, ["a.txt"])
+""",
 }
-"""Programs of the shapes that Strands' guide to interrupts has, in other words."""
+"""Programs of the shapes of Strands' public examples, which from-strands.md names, in other words."""
 
 REFUSED = """
 from strands.multiagent import GraphBuilder, Swarm
@@ -195,10 +223,10 @@ else:
 """
 
 
-def run(program: str) -> tuple[str, str]:
+def run(program: str, first: str = FIRST) -> tuple[str, str]:
     """Run a program on this library by the two lines ahead of it; return what it printed."""
     ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FIRST + program + "\nprint('ended')"],
+        [sys.executable, "-W", "ignore", "-c", first + program + "\nprint('ended')"],
         capture_output=True,
         text=True,
         timeout=120,
@@ -213,11 +241,21 @@ def test_the_example_runs_with_its_imports():
     assert run(MODEL + EXAMPLE + LAST) == ("ended", "")
 
 
+@pytest.mark.parametrize("first", ["", FIRST], ids=["Strands", "here"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_programs_that_ask_run_unchanged(shape, tmp_path):
-    """Approval in a callback, a question of a tool, and a session that other objects go on with."""
+def test_programs_that_ask_run_unchanged(shape, first, tmp_path):
+    """They end in the same way on Strands itself and here: callbacks, a tool, and a session ask."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
-    assert run(MODEL + CALL + CLEANING + folder + shape) == ("ended", "")
+    assert run(MODEL + CALL + CLEANING + folder + shape, first) == ("ended", "")
+
+
+def test_the_page_counts_the_changed_lines_of_each_program():
+    """The lines ahead of a program are all that changes."""
+    row = re.compile(r"^\| (.*?) \| \[.*\]\(https://.*\) \| (\d) \|$", re.MULTILINE)
+    rows = row.findall(GUIDE.read_text())
+    count = len([line for line in FIRST.splitlines() if line])
+    assert rows == [(shape, str(count)) for shape in SHAPES]
+    assert count <= 5
 
 
 def test_agents_with_a_session_manager_are_refused(tmp_path):
