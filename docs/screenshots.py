@@ -51,8 +51,11 @@ KEPT = {
     "server-question": ("versions", "light", 1280, 900),
     "server-run": ("paid", "light", 1280, 900),
     "server-inbox": ("inbox", "dark", 320, 800),
+    "desk-inbox": ("inbox", "light", 1100, 500),
+    "desk-question": ("question", "light", 1100, 500),
+    "desk-run": ("paid", "light", 1100, 620),
 }
-"""The pictures of the guides: page, theme, width, height."""
+"""The pictures of the guides and of the README: page, theme, width, height."""
 
 
 class Shop:

@@ -112,7 +112,7 @@ class PendingDecision:
     """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
 
     Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
-    `spent` and `edited_at` are those of the standing before that vote.
+    `spent` and `edited_at` come from the standing before that vote.
     """
 
     by: str
@@ -157,7 +157,7 @@ class Standing:
 
 
 def is_decided(operation: Ballot | Operation, standing: Standing, now: int) -> Receipt | None:
-    """Refuse what follows a decision that is pending: all but comments, and its voter who takes it back."""
+    """Refuse votes and operations after a pending decision, but comments, and its voter who takes it back."""
     pending = standing.pending
     if pending is None:
         return None

@@ -429,12 +429,13 @@ def _withdraw(case: Case) -> Done | Receipt:
     spent.pop(case.standing.lent.get(case.key, ""), None)
     standing = replace(case.standing, tally=tally, spent=spent)
     if pending is not None:
-        before = {
-            "tally": pending.tally,
-            "spent": pending.spent,
-            "edited_at": pending.edited_at,
-        }
-        standing = replace(case.standing, pending=None, **before)
+        standing = replace(
+            case.standing,
+            tally=pending.tally,
+            spent=pending.spent,
+            edited_at=pending.edited_at,
+            pending=None,
+        )
     return Done(
         standing,
         data,

@@ -23,6 +23,10 @@ def test_the_pictures_of_the_server_are_small():
 
     assert len(sizes) == 3
     assert max(sizes) < 150_000
+    readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
+    pictures = [path for path in DOCS.glob("images/desk-*.png") if path.name in readme]
+    assert len(pictures) == 3
+    assert max(path.stat().st_size for path in pictures) <= 80_000
 
 
 def test_the_picture_of_slack_draws_what_is_sent(redis_url, monkeypatch):

@@ -180,17 +180,31 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        'if voter_record["stage"] != tally.stage or built_on:',
-        "if built_on:",
+        'if pending is None and (voter_record["stage"] != tally.stage or built_on):',
+        "if pending is None and built_on:",
         "a vote of an earlier stage is taken back",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_vote_that_others_have_built_on_stays",
     ),
     Mutation(
         "approvals/voting.py",
-        "transaction.drop_timer(TimerKind.ESCALATE, run.record.run_id, name)",
+        "transaction.drop_timer(TimerKind.ESCALATE, run_id, name)",
         "pass",
         "a decided question still escalates",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_decided_question_is_left_alone",
+    ),
+    Mutation(
+        "approvals/voting.py",
+        "transaction.drop_timer(TimerKind.DECIDE, run.record.run_id, name)",
+        "pass",
+        "a decision that was taken back leaves its timer",
+        test="tests/contract/test_stores.py::TestMemoryStore::test_who_decided_takes_it_back",
+    ),
+    Mutation(
+        "store/apply_transition.py",
+        "run.decide(in_time, pending.answer, pending.nonce, pending.at)",
+        "run.decide(in_time, pending.answer, pending.nonce, pending.until)",
+        "a decision has the time of its timer, not that of the vote",
+        test="tests/contract/test_stores.py::TestMemoryStore::test_a_decision_waits_for_its_undo",
     ),
     # -- votes, counted ------------------------------------------------------------------------------
     Mutation(

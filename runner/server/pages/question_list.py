@@ -36,7 +36,7 @@ FILTERS = (
     *("graph", "tool", "risk", "due", "age", "tag", "text", "name", "run"),
     *("by", "since", "until", "zone"),
 )
-"""The filters of lists; the last line's are only for decided questions: `zone` is that of their dates."""
+"""The filters of lists; the last line's are for decided questions, `zone` for their dates."""
 
 SPANS = {"hour": 3_600_000, "day": 86_400_000, "week": 604_800_000}
 
