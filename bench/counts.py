@@ -26,7 +26,7 @@ from runner import Agent, GraphBuilder, NodeContext, tool
 from runner.approvals import Rule
 from runner.celery.application import make_app
 from runner.celery.doorbells import make_template
-from runner.client import SweeperDispatcher
+from runner.client import Run, SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
 from runner.execution.engine import Engine
@@ -246,6 +246,8 @@ class Story:
         self._deliver(run, "n1")
         with self._counted("the last node, and the run's end"):
             self._deliver(run, "n2")
+        with self._counted("wait for a run that has ended"):
+            Run(run, self._engine).wait()
         for graph, shares in (("turns", "where keys have turns"), ("limited", "under a limit")):
             run = self._engine.start(graph, "task", tags={"tenant": "t"})
             with self._counted(f"a node of a chain, {shares}"):

@@ -23,6 +23,9 @@ SLEEP = 0.2
 CALL = 5.0
 """Seconds that an async node waits, as for a slow model."""
 
+WAVES = 10
+"""Such nodes in a row."""
+
 AGENTS = 500
 """Agent-like nodes of one graph."""
 
@@ -158,6 +161,7 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "items": lambda: mapped(AGENTS, nap),
     "turns": turns,
     "call": lambda: build({"call": call}, []),
+    "calls": lambda: chain(WAVES, call),
     "short": lambda: chain(3),
     "single": lambda: chain(1, moment),
     "fair": lambda: chain(1, moment),

@@ -497,7 +497,7 @@ def _choices(option: click.Option) -> str:
 
 # -- Lua scripts -------------------------------------------------------------------------------------
 
-SCRIPT_CALLS = {"_call", "call", "run", "run_on"}
+SCRIPT_CALLS = {"_call", "call", "run", "run_on", "script"}
 """The functions that get the name of a script."""
 
 

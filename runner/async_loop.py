@@ -220,10 +220,11 @@ def _on_process_loop(work: Coroutine[Any, Any, Result], context: contextvars.Con
 
     def start() -> None:
         task = ours.loop.create_task(work, context=context)
+        # No callback keeps what calls it: the garbage of many short nodes would stay for long.
         done.add_done_callback(
-            lambda _: done.cancelled() and ours.loop.call_soon_threadsafe(task.cancel)
+            lambda end: end.cancelled() and ours.loop.call_soon_threadsafe(task.cancel)
         )
-        task.add_done_callback(lambda _: _hand_over(task, done))
+        task.add_done_callback(lambda end: _hand_over(end, done))
 
     ours.loop.call_soon_threadsafe(start)
     try:

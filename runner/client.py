@@ -113,11 +113,9 @@ class Run:
 
     def _settled(self, wait: float) -> GraphResult | None:
         """Return the result if nothing executes, after at most `wait` seconds."""
-        if self._engine.store.is_executing(self.id, max(wait, 0)):
-            return None
-        # An answer may have come since, so the status is checked in the result itself.
-        result = self.result()
-        return None if result.status is Status.EXECUTING else result
+        store = self._engine.store
+        snapshot = store.rested(self.id, max(wait, 0))
+        return None if snapshot is None else graph_result(store, snapshot)
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, including questions of nested graphs."""

@@ -394,8 +394,12 @@ class Store(Bounded, Protocol):
     ) -> list[Event]:
         """Read events after a position; wait up to `wait` seconds for the first one."""
 
-    def is_executing(self, run_id: str, wait: float = 0) -> bool:
-        """Return whether a run is executing; wait up to `wait` seconds for it to stop."""
+    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
+        """Read a whole run, after up to `wait` seconds; None if it still executes.
+
+        Raises:
+            NotFoundError: the run doesn't exist.
+        """
 
     # Budgets: the spending of agents in a run and all runs inside it, or in all runs with a tag
 

@@ -15,9 +15,10 @@ CASES = (
     *(
         f"{how}_{pool}"
         for how in ("ends", "late", "cold")
-        for pool in ("threads", "prefork", "solo")
+        for pool in ("threads", "prefork", "solo", "async")
     ),
     *(f"{how}_{pool}" for how in ("soft", "kept", "hangs") for pool in ("threads", "prefork")),
+    "soft_async",
 )
 
 

@@ -182,7 +182,7 @@ SOON = 200
 """Milliseconds in which a signal arrives; a node of `row` takes twice as long."""
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
 def test_at_a_quit_no_node_begins_and_the_wait_ends_with_the_last(empty_site, pool):
     """The rows go on elsewhere, and no lease is lost; Celery alone would wait for 30 seconds."""
     settings = {"RUNNER_GRAPHS": GRAPHS, "RUNNER_SHUTDOWN_GRACE": LONG}

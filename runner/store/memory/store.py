@@ -292,13 +292,14 @@ class MemoryStore:
             self._changed.wait_for(lambda: len(run.events) > start, timeout=wait or 0)
             return run.events.after(start, limit)
 
-    def is_executing(self, run_id: str, wait: float = 0) -> bool:
+    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
         def rests() -> bool:
             run = self._database.find(run_id)
             return run is None or run.record.status is not Status.EXECUTING
 
         with self._changed:
-            return not self._changed.wait_for(rests, timeout=wait)
+            rests_now = self._changed.wait_for(rests, timeout=wait)
+            return existing(self.read(run_id), run_id) if rests_now else None
 
     # Budgets
 

@@ -283,9 +283,8 @@ class RedisConnection:
         """
 
         def exchange(connection: Any) -> list[Any]:
-            connection.send_packed_command(
-                connection.pack_commands(commands), check_health=False
-            )
+            packed = b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]  # as below
+            connection.send_packed_command([packed], check_health=False)
             return [_reply(connection) for _ in commands]
 
         replies: list[Any] = self.call(*commands[0], exchange=exchange)

@@ -560,12 +560,12 @@ class PartitionedStore:
     # Reading
 
     read = _where_it_is(RedisStore.read)
+    rested = _where_it_is(RedisStore.rested)
     peek = _where_it_is(RedisStore.peek)
     fetch = _where_it_is(RedisStore.fetch)
     documents = _where_it_is(RedisStore.documents)
     children = _where_it_is(RedisStore.children)
     events = _where_it_is(RedisStore.events)
-    is_executing = _where_it_is(RedisStore.is_executing)
     waited = _where_it_is(RedisStore.waited)
     tags = _where_it_is(RedisStore.tags)
 

@@ -43,6 +43,7 @@ from runner.records.run import (
     NodeRecord,
     RunRecord,
     VisitKey,
+    existing,
     no_such_run,
     outermost,
 )
@@ -82,7 +83,7 @@ from runner.store.redis.ledger import AuditLog
 from runner.store.redis.limit_slots import LimitSlots
 from runner.store.redis.listings import Listings
 from runner.store.redis.requests import Requests, token_arguments
-from runner.store.redis.scripts import Scripts
+from runner.store.redis.scripts import Scripts, script
 from runner.store.redis.sessions import SessionStore
 from runner.store.redis.streams import trim_notices
 from runner.store.redis.transaction import early_answers
@@ -502,14 +503,37 @@ class RedisStore:
     ) -> RunSnapshot | None:
         """Read a whole run as of one moment; its large task and outputs may stay lazy."""
         keys = [self._keys.run(run_id, part) for part in ("", ":m")[: 1 + messages]]
-        _, pairs, *conversations = self._call("snapshot", *keys)
+        _, *contents = self._call("snapshot", *keys)
+        return self._snapshot(run_id, contents, lazy=lazy)
+
+    def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
+        """Read a run that rests. A wait consists of short blocking reads, each with the run behind it."""
+        deadline, found = time.monotonic() + wait, b""
+        while True:
+            left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
+            # By its text: a server that has forgotten the script would refuse it only after the wait.
+            text, ms = script("rested").text, round(left * 1000)
+            commands: list[Sequence[Argument]]
+            commands = [("EVAL", text, 1, self._keys.prefix, run_id, ms)]
+            if found:
+                commands.insert(0, _blocking(self._keys.run(run_id, ":s"), found, left))
+            *_, (word, found) = self._redis.call_all(*commands)
+            if word == b"read":
+                return existing(self._snapshot(run_id, [found]), run_id)
+            if not left:
+                return None
+
+    def _snapshot(
+        self, run_id: str, contents: list[Any], *, lazy: bool = False
+    ) -> RunSnapshot | None:
+        pairs, *conversations = contents
         if not pairs:
             return None
         fields = mapping_of(pairs)
         if encoding.is_packed(fields[b"of"]):
             (packed,) = self._packed([run_id])
             if not packed:
-                return self.read(run_id, messages=messages, lazy=lazy)
+                return self.read(run_id, messages=bool(conversations), lazy=lazy)
             fields |= packed
         fields = self._large.resolve(fields)
         outputs, entries, order = encoding.results(fields)
@@ -526,7 +550,7 @@ class RedisStore:
             outputs={at: decode(output) for at, output in outputs.items()},
             entries=entries,
             interrupts=encoding.questions(run_id, fields),
-            messages=_messages(mapping_of(conversations[0])) if messages else {},
+            messages=_messages(mapping_of(conversations[0])) if conversations else {},
             maps={
                 name[2:].decode(): encoding.map_record(value)
                 for name, value in fields.items()
@@ -625,22 +649,7 @@ class RedisStore:
                 return [_event(run_id, *event, fields) for event in new]
             if word == b"unknown" or not left:
                 return []
-            self._next_entry(run_id, ":w", rest[0], left)
-
-    def is_executing(self, run_id: str, wait: float = 0) -> bool:
-        """Return whether a run is executing. A wait consists of short blocking reads."""
-        deadline = time.monotonic() + wait
-        while True:
-            left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
-            word, *entry = self._call("executing", run_id, round(left * 1000))
-            if word == b"no" or not entry:
-                return bool(word == b"yes")
-            if self._next_entry(run_id, ":s", entry[0], left):
-                return False
-
-    def _next_entry(self, run_id: str, stream: str, entry: bytes, wait: float) -> Any:
-        ms, waiters = max(1, round(wait * 1000)), self._keys.run(run_id, stream)
-        return self._redis.call("XREAD", "BLOCK", ms, "STREAMS", waiters, entry)
+            self._redis.call(*_blocking(self._keys.run(run_id, ":w"), rest[0], left))
 
     # Budgets
 
@@ -748,6 +757,10 @@ class RedisStore:
             # Many nodes wait for the same store, and must not all come back at the same moment.
             time.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - jitter is no secret
             pause = min(LONGEST_PAUSE, 2 * pause)
+
+
+def _blocking(stream: str, entry: bytes, wait: float) -> tuple[Argument, ...]:
+    return "XREAD", "BLOCK", max(1, round(wait * 1000)), "STREAMS", stream, entry
 
 
 def _results(visits: Iterable[VisitKey]) -> Iterator[str]:

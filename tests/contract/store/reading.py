@@ -10,7 +10,7 @@ from runner.errors import NotFoundError
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import EventKind, Status, VisitEntry
-from runner.store.interface import Settlement, Store
+from runner.store.interface import RunSnapshot, Settlement, Store
 from runner.store.requests import EmitEvent, RetryVisit, SettleVisit
 from tests.contract.store.manual_worker import ManualWorker, failure, shape
 
@@ -260,10 +260,10 @@ class ReadingContract:
     ) -> None:
         """A reader waits through all that a run does, until it ends, or waits itself; then none waits."""
         run_id = worker.start(shape("a b", "ab"))
-        assert store.is_executing(run_id, wait=0.01)
-        replies: list[bool] = []
+        assert store.rested(run_id, wait=0.01) is None
+        replies: list[RunSnapshot | None] = []
         readers = [
-            threading.Thread(target=lambda: replies.append(store.is_executing(run_id, wait=20)))
+            threading.Thread(target=lambda: replies.append(store.rested(run_id, wait=20)))
             for _ in range(2)
         ]
         for reader in readers:
@@ -274,13 +274,13 @@ class ReadingContract:
         for reader in readers:
             reader.join(20)
 
-        assert replies == [False, False]
-        assert not store.is_executing(run_id, wait=20)
+        assert replies == [store.read(run_id)] * 2 == [store.rested(run_id, wait=20)] * 2
         worker.answer(question)
-        assert store.is_executing(run_id, wait=0.01)
+        assert store.rested(run_id) is None
         worker.run(run_id, "b")
-        assert not store.is_executing(run_id, wait=20)
-        assert not store.is_executing("00none", wait=20)
+        assert store.rested(run_id) == store.rested(run_id, wait=20) == store.read(run_id)
+        with pytest.raises(NotFoundError):
+            store.rested("00none", wait=20)
 
     @pytest.mark.routed
     def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
