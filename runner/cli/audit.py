@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import flag, option
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
 from runner.immutable import immutable
@@ -22,13 +23,12 @@ if TYPE_CHECKING:
     from runner.records.codec import JSON
 
 
-PARTITION = click.option(
-    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
+PARTITION = option(
+    "--partition", "The partition (default: the only one).", type=click.IntRange(0)
 )
 
 
-@click.group()
-@common_options
+@group
 def audit() -> None:
     """Export and verify the audit of approvals.
 
@@ -47,24 +47,16 @@ class Exported:
     lines: int
 
 
-@audit.command("export")
-@click.option(
-    "--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path)
+@command(audit, "export")
+@option(
+    "--output FILE", "path", "The new file.", required=True, type=click.Path(path_type=Path)
 )
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    default="",
-    help="Only the entries of this run (default: of all).",
-)
-@click.option(
+@option("--run RUN", "run_id", "Only the entries of this run (default: of all).", default="")
+@flag(
     "--votes",
-    is_flag=True,
-    help="Include the votes that people have signed, with comments, and the calls they voted on.",
+    "Include the votes that people have signed, with comments, and the calls they voted on.",
 )
 @PARTITION
-@with_context
 def export_audit(
     context: CommandContext,
     path: Path,
@@ -134,33 +126,22 @@ class Verified:
     tree: str
 
 
-@audit.command()
+@command(audit)
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--key",
-    metavar="KEY",
-    required=True,
-    multiple=True,
-    help="A public key, or a file with it.",
-)
-@click.option(
-    "--checkpoint",
+@option("--key KEY", "A public key, or a file with it.", required=True, multiple=True)
+@option(
+    "--checkpoint FILE",
     "checkpoints",
-    metavar="FILE",
+    "A file with checkpoints that were kept elsewhere, such as an anchor.",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="A file with checkpoints that were kept elsewhere, such as an anchor.",
 )
-@click.option(
-    "--origin", metavar="NAME", default="", help="The tree it must belong to (default: any)."
-)
-@click.option(
-    "--decision-keys",
-    metavar="FILE",
+@option("--origin NAME", "The tree it must belong to (default: any).", default="")
+@option(
+    "--decision-keys FILE",
+    "The public keys of decisions, to verify signed votes too (default: do not).",
     default="",
-    help="The public keys of decisions, to verify signed votes too (default: do not).",
 )
-@with_context
 def verify(
     context: CommandContext,
     path: Path,
@@ -206,9 +187,8 @@ class AuditKey:
     key: str
 
 
-@audit.command("key")
+@command(audit, "key")
 @click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@with_context
 def audit_key(context: CommandContext, path: Path) -> None:
     """Print the public key of a private one, or make both.
 
@@ -229,12 +209,9 @@ class Restarted:
     origin: str
 
 
-@audit.command()
-@click.option(
-    "--reason", required=True, help="Why the tree is given up; the audit keeps its hash."
-)
+@command(audit)
+@option("--reason", "Why the tree is given up; the audit keeps its hash.", required=True)
 @PARTITION
-@with_context
 def restart(context: CommandContext, reason: str, partition: int | None) -> None:
     """Begin a new tree, after the store has lost entries.
 

@@ -14,7 +14,7 @@ import click
 from runner.cli.api import api
 from runner.cli.audit import audit
 from runner.cli.config import config
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.context import CommandContext, command, common_options
 from runner.cli.dead import dead
 from runner.cli.dev import dev
 from runner.cli.doctor import doctor
@@ -116,8 +116,7 @@ class Versions:
     redis: str
 
 
-@click.command()
-@with_context
+@command()
 def version(context: CommandContext) -> None:
     """Show the installed versions."""
     from importlib.metadata import version as installed
