@@ -164,7 +164,7 @@ def command(
                     values[key] = full_id(context.client, values[key])
             return function(context, *arguments, **values)
 
-        common_options(call).__click_params__ += own_options
+        vars(common_options(call))["__click_params__"] += own_options
         return (parent or click).command(name, **settings)(call)
 
     return make

@@ -28,7 +28,7 @@ from runner.execution.runs import check_requester
 from runner.immutable import immutable
 from runner.limits.concurrency import label, tag_of
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.listings import grouped
 from runner.records.run import (
     FINAL,
@@ -454,7 +454,7 @@ class ForkOptions:
     tags: Mapping[str, str] = field(default_factory=dict)
     edited: bool = False
     input: JSON = None
-    requester: Mapping[str, JSON] | None = None
+    requester: JSONMapping | None = None
 
 
 def fork(
@@ -465,7 +465,7 @@ def fork(
     *,
     tags: Mapping[str, str] | None = None,
     new_input: Sequence[object] = (),
-    requester: Mapping[str, JSON] | None = None,
+    requester: JSONMapping | None = None,
 ) -> str:
     """Start a new run in which a visit of a node starts again, by default the latest; return its id.
 

@@ -21,6 +21,7 @@ from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.server.problems import Problem
 
 INPUTS = {"date": "date", "email": "email", "uri": "url"}
@@ -74,7 +75,7 @@ class Field:
     value: str = ""
     description: str = ""
     choices: tuple[Choice, ...] = ()
-    bounds: Mapping[str, Any] = field(default_factory=dict)
+    bounds: JSONMapping = field(default_factory=dict)
     problem: str = ""
     parts: tuple[Field, ...] = ()
     was: str | None = None
@@ -87,7 +88,7 @@ NEEDED = "A value is needed."
 
 
 def fields_of(
-    schema: Mapping[str, Any] | None, texts: Mapping[str, str] | None = None
+    schema: JSONMapping | None, texts: Mapping[str, str] | None = None
 ) -> list[Field]:
     """Return the fields of an answer; `texts` are values as they were typed."""
     whole, answer_texts = answer_field(schema), texts or {}
@@ -120,7 +121,7 @@ def marked(
     ]
 
 
-def is_blank(schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]) -> bool:
+def is_blank(schema: JSONMapping | None, answer_texts: Mapping[str, str]) -> bool:
     """Return whether the fields of an answer are as in a new form."""
     blank = dict(_shown_texts(fields_of(schema)))
     return all(text == line_ends(blank.get(path, "")) for path, text in answer_texts.items())
@@ -218,9 +219,7 @@ def with_item(answer_texts: Mapping[str, str], path: str) -> dict[str, str]:
     return {**answer_texts, f"{path}/{number}/": ""}
 
 
-def with_first_values(
-    schema: Mapping[str, Any] | None, reason: Any
-) -> Mapping[str, Any] | None:
+def with_first_values(schema: JSONMapping | None, reason: Any) -> Mapping[str, Any] | None:
     """Return a schema whose texts and numbers begin with the values of the same names in a question's reason.
 
     A choice is left to the person.
@@ -239,7 +238,7 @@ def with_first_values(
     return {**schema, "properties": {**properties, **defaults}}
 
 
-def _input(answer: AnswerField) -> tuple[str, dict[str, Any]]:
+def _input(answer: AnswerField) -> tuple[str, JSONObject]:
     schema = answer.schema
     match schema.get("type"):
         case "integer" | "number" as kind:
@@ -312,7 +311,7 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(
-    schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]
+    schema: JSONMapping | None, answer_texts: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
@@ -333,7 +332,7 @@ def answer_of(
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
-def edit_schema(schema: Mapping[str, Any] | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def edit_schema(schema: JSONMapping | None, args: Mapping[str, Any]) -> JSONMapping:
     """Return the schema of a call's arguments, or one made from their values if it has no fields."""
     if schema and answer_field(schema).fields:
         return schema
@@ -348,7 +347,7 @@ def _kind(value: Any) -> str:
     return next((kind for of, kind in kinds.items() if isinstance(value, of)), "")
 
 
-def edit_texts(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, str]:
+def edit_texts(schema: JSONMapping, args: Mapping[str, Any]) -> dict[str, str]:
     """Return arguments as the texts of a form's fields; {} if they are edited as JSON.
 
     They are if they have no fields, or have characters that are invisible there or no browser sends back.
@@ -400,7 +399,7 @@ def _at(value: Any, names: Iterable[str]) -> Any:
 
 
 def edit_of(
-    schema: Mapping[str, Any], args: Mapping[str, Any], answer_texts: Mapping[str, str]
+    schema: JSONMapping, args: Mapping[str, Any], answer_texts: Mapping[str, str]
 ) -> tuple[Any, dict[str, str]]:
     """Return the arguments that a form gives, and the problems; unchanged fields keep their values."""
     problems: dict[str, str] = {}
@@ -440,8 +439,8 @@ def _edited(
 
 def _object(
     group: AnswerField, answer_texts: Mapping[str, str], prefix: str, problems: dict[str, str]
-) -> dict[str, Any]:
-    answer: dict[str, Any] = {}
+) -> JSONObject:
+    answer: JSONObject = {}
     for inner in group.fields:
         path = prefix + inner.name
         if not inner.required and not any(_inside(path, answer_texts)):
@@ -458,7 +457,7 @@ def _object(
 
 def _items(
     group: AnswerField, answer_texts: Mapping[str, str], path: str, problems: dict[str, str]
-) -> list[dict[str, Any]]:
+) -> list[JSONObject]:
     """Read a list of objects; items without values are left out."""
     items = [
         _object(group.items, answer_texts, f"{row}/", problems)

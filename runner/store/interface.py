@@ -23,7 +23,7 @@ from runner.limits.fairness import Share
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Saved, Session, SessionUpdate
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONMapping, JSONObject, LazyValue
 from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.payloads import Hidden, Payload
@@ -119,7 +119,7 @@ class Start:
     root: str = ""
     on_end: str = ""
     trace: str = ""
-    requester: Mapping[str, JSON] | None = None
+    requester: JSONMapping | None = None
 
 
 @immutable
@@ -169,7 +169,7 @@ class Claim:
     report: JSON = None
     rung_by: str = ""
     doorbells: Sequence[Doorbell] = ()
-    votes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    votes: Mapping[str, Sequence[JSONMapping]] = field(default_factory=dict)
 
 
 Rung = TypeVar("Rung", bound=Reply | Claim)
@@ -328,7 +328,7 @@ class Store(Bounded, Protocol):
 
     # Questions
 
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+    def votes(self, interrupt_id: str) -> list[JSONObject]:
         """Read a question's votes that count or were voided, in order."""
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
@@ -337,7 +337,7 @@ class Store(Bounded, Protocol):
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
         """Return the keys of people who answered or voted on the questions of a node's latest visit."""
 
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+    def requester(self, run_id: str) -> JSONMapping | None:
         """Read the requester of a run's outermost run, as in `Start`; None if it isn't known."""
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
@@ -376,7 +376,7 @@ class Store(Bounded, Protocol):
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         """Read nodes with their latest output and entry, for conditions and maps."""
 
-    def documents(self, run_id: str) -> dict[str, JSON]:
+    def documents(self, run_id: str) -> JSONObject:
         """Read the checkpoints of a run's nodes, by node."""
 
     def children(self, run_id: str) -> list[str]:
@@ -420,5 +420,5 @@ class Dispatcher(Protocol):
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
         """Ring each doorbell. Raising is safe: the sweeper rings again."""
 
-    def call(self, task: str, kwargs: Mapping[str, JSON], task_id: str) -> bool:
+    def call(self, task: str, kwargs: JSONMapping, task_id: str) -> bool:
         """Send a Celery task, `name` or `name@queue`; return False to leave it to another process."""

@@ -23,7 +23,7 @@ from runner.errors import CorruptDocument, UsageError
 from runner.immutable import immutable
 from runner.operations.questions import Change, QuestionView
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.server.access import Person, Signs
 from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
@@ -80,7 +80,7 @@ def passkeys(request: Request, services: Services, person: Person) -> list[Verif
 
 def signature_step(
     keys: Sequence[VerificationKey],
-    body: Mapping[str, JSON],
+    body: JSONMapping,
     form: Mapping[str, str],
     path: str,
     subject: str,
@@ -92,7 +92,7 @@ def signature_step(
     return SignatureStep(path, fields, subject, requests)
 
 
-def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
+def proof_of(form: Mapping[str, str]) -> JSONObject | None:
     """Return the signature of a passkey; None if the form has none.
 
     Raises:
@@ -138,7 +138,7 @@ def add(
         public = public_half(made, token.encode(), origin_of(request))
     except ProofRefused as error:
         raise Problem(422, f"No passkey was made: {error}") from error
-    entry: dict[str, JSON] = {"kid": kid, "principal": person.principal.key, **public}
+    entry: JSONObject = {"kid": kid, "principal": person.principal.key, **public}
     return _page(request, person, services, entry)
 
 
@@ -153,7 +153,7 @@ def _refusal(request: Request, services: Services) -> str:
 
 
 def _page(
-    request: Request, person: Person, services: Services, entry: dict[str, JSON] | None = None
+    request: Request, person: Person, services: Services, entry: JSONObject | None = None
 ) -> HTMLResponse:
     principal, origin = person.principal, origin_of(request)
     own_keys = [key for key in _keys(services).values() if key.principal == principal.key]

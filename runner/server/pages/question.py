@@ -36,6 +36,7 @@ from runner.operations.questions import (
     vote_for,
 )
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import (
     Decision,
     Interrupt,
@@ -350,7 +351,7 @@ def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[st
 
 def _signature_step(
     keys: Sequence[VerificationKey],
-    body: Mapping[str, Any],
+    body: JSONMapping,
     form: Mapping[str, str],
     question: Question,
     response: Any,
@@ -452,7 +453,7 @@ def _page(
     )
 
 
-def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
+def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> JSONObject:
     """Return the fields of the form, for the response or for the arguments of the call."""
     schema = with_first_values(question.response_schema, question.reason if reads else None)
     before: dict[str, str] = {}
@@ -478,7 +479,7 @@ def _obstacles(
     person: Person,
     question: QuestionView,
     rule: Rule | None,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return the obstacles to a person's decision on an open question: a rule, a passkey or an old login."""
     own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     reason, login = "", None
@@ -500,7 +501,7 @@ def _of_run(
     snapshot: RunSnapshot,
     *,
     reads: bool,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a page's facts about the question's run; its values only for people who may read them."""
     wiring = Wiring(snapshot, shape_of(services, snapshot.record)) if reads else None
     return {

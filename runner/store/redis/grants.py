@@ -15,7 +15,7 @@ from runner.approvals.grants import KEPT_MS, GrantRecord
 from runner.audit import entries as audit_entries
 from runner.errors import CorruptDocument
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import ledger
@@ -72,7 +72,7 @@ def use(write_set: WriteSet, request: UseGrant) -> Reply:
         write_set.put(key, f"sum:{name}", str(total))
     write_set.put(key, f"key:{request.key}", "1")
     write_set.command("PEXPIREAT", key, record.grant.until + KEPT_MS)
-    about: dict[str, JSON] = {
+    about: JSONObject = {
         "run": request.about_run,
         "node": request.node,
         "key": request.key,
@@ -104,7 +104,7 @@ def read(
     return records
 
 
-def _document(record: GrantRecord) -> dict[str, JSON]:
+def _document(record: GrantRecord) -> JSONObject:
     document = asdict(record)
     for name in ("used", "summed", "used_for"):
         del document[name]
@@ -115,7 +115,7 @@ def _note(
     write_set: WriteSet,
     type_: str,
     record: GrantRecord,
-    about: Mapping[str, JSON],
+    about: JSONMapping,
     by: str = "",
 ) -> None:
     if write_set.settings.audit != "off":

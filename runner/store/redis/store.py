@@ -26,7 +26,7 @@ from runner.limits.setting import LimitSetting
 from runner.records import budgets, codec
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import (
     SEPARATOR,
     Interrupt,
@@ -359,7 +359,7 @@ class RedisStore:
         first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0, int(seconds) + int(micros) / 1_000_000 - first / 1000))
 
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+    def votes(self, interrupt_id: str) -> list[JSONObject]:
         run_id = interrupt_id.partition(SEPARATOR)[0]
         numbers = range(1, min(self.standings([interrupt_id])[0].votes, MOST_VOTES) + 1)
         names = [votes_field(interrupt_id, str(number)) for number in numbers]
@@ -379,7 +379,7 @@ class RedisStore:
             (question, votes) for question, votes in pairs if question is not None
         )
 
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+    def requester(self, run_id: str) -> JSONMapping | None:
         root = self._redis.call("HGET", self._keys.run(run_id), "root")
         key = self._keys.run(root.decode() if root else run_id)
         stored = self._redis.call("HGET", key, "requester")
@@ -586,7 +586,7 @@ class RedisStore:
             for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
         ]
 
-    def documents(self, run_id: str) -> dict[str, JSON]:
+    def documents(self, run_id: str) -> JSONObject:
         fields = mapping_of(self._redis.call("HGETALL", self._keys.run(run_id)))
         return {
             name[2:].decode(): encoding.load(value)
