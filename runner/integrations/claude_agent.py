@@ -39,7 +39,7 @@ from runner.integrations.framework import (
     usage_of,
 )
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
@@ -178,7 +178,7 @@ class _ClaudeExecution:
         project = {"project_key": project_key_for_directory(options.cwd)}
         rows = visit.messages if past.session else ()
         self._store = DocumentStore([{**row, "key": {**row["key"], **project}} for row in rows])
-        self._verdicts: dict[str, dict[str, Any]] = {}
+        self._verdicts: dict[str, JSONObject] = {}
         self._stopped: Exception | None = None
 
     async def run(self, make: Callable[[Visit], str]) -> Outcome:
@@ -272,7 +272,7 @@ class _ClaudeExecution:
         result = {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}}
         return {**result, "continue_": False} if self._stopped else result
 
-    async def _request(self, name: str, tool_input: dict[str, Any], context: Any) -> Any:
+    async def _request(self, name: str, tool_input: JSONObject, context: Any) -> Any:
         """Answer a permission request with the decision on a gated call, or as the options say."""
         if name not in self._gate:
             if self._options.can_use_tool is None:
@@ -288,9 +288,9 @@ class _ClaudeExecution:
 
     def _verdict(
         self, channel: str, call_id: str | None, name: str, tool_input: JSON
-    ) -> dict[str, Any] | None:
+    ) -> JSONObject | None:
         """Return the decision if it is on exactly this call; hook and request get it once each."""
-        verdict: dict[str, Any] = self._verdicts.get(channel, {})
+        verdict: JSONObject = self._verdicts.get(channel, {})
         call = self._past.call or {}
         if (call.get("id"), call.get("name")) != (call_id, name):
             return None
@@ -318,7 +318,7 @@ class _ClaudeExecution:
         )
         return self._calls.ask(call, approval.json_schema())
 
-    async def _decide(self, question: Asked) -> dict[str, Any]:
+    async def _decide(self, question: Asked) -> JSONObject:
         """Return the deferred call's decision in Claude Code's form, and use a rule's decision."""
         answers = self._questions.hand_over()
         call = self._past.call
@@ -418,7 +418,7 @@ def _input(visit: Visit) -> str:
     return input_text(visit.task, visit.inputs)
 
 
-def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
+def _counts(usage: JSONMapping) -> dict[str, int]:
     names = (
         "input_tokens",
         "output_tokens",

@@ -209,7 +209,7 @@ class Questions:
         number = 1 if earlier is None else earlier.number + earlier.handed
         return f"{self._kind}:{inner}", number
 
-    def hand_over(self) -> dict[str, Any]:
+    def hand_over(self) -> JSONObject:
         """Return the answers that the framework doesn't have yet, by its own ids.
 
         Raises:

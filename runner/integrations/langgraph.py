@@ -44,7 +44,7 @@ from runner.integrations.framework import (
 from runner.records import codec
 from runner.records.asking import with_problem
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, function_input, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.nested_schemas import nested
@@ -288,7 +288,7 @@ class _Execution:
         )
         return self._gate.ask(framework_call, schema or _decision_schema(call, args_schema))
 
-    async def _answers(self, state: Any) -> dict[str, Any]:
+    async def _answers(self, state: Any) -> JSONObject:
         """Return the answers by interrupt id.
 
         Raises:
@@ -337,7 +337,7 @@ class _Execution:
             raise UsageError(str(question))
         return {"type": "reject", "message": str(question)}
 
-    def _check_edit(self, call: _Call, decision: Mapping[str, Any]) -> None:
+    def _check_edit(self, call: _Call, decision: JSONMapping) -> None:
         """Refuse an edit that lacks arguments the tool would get, even if a door accepted it.
 
         Raises:
@@ -586,7 +586,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
     return {"anyOf": decisions, **top}
 
 
-def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
+def _decision_of(call: _Call, approval: Approval) -> JSONObject:
     """Return a rule's decision in the middleware's form."""
     match approval.decision:
         case "approve":
@@ -613,7 +613,7 @@ class _Callbacks(BaseCallbackHandler):
 
     def on_tool_start(
         self,
-        serialized: dict[str, Any],
+        serialized: JSONObject,
         input_str: str,
         *,
         inputs: Any = None,
@@ -691,7 +691,7 @@ class NodeCheckpointer(InMemorySaver):
                 f"langgraph {installed('langgraph')} can't read the checkpoints that were stored: {error}."
             ) from error
 
-    def _restore(self, document: Mapping[str, Any]) -> None:
+    def _restore(self, document: JSONMapping) -> None:
         for thread, namespace, key, checkpoint, metadata, parent in document.get(
             "checkpoints", ()
         ):
@@ -762,7 +762,7 @@ class NodeCheckpointer(InMemorySaver):
         """Delete a thread."""
         await async_loop.in_thread(self.delete_thread, thread_id)
 
-    def _drop_older(self, stored: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+    def _drop_older(self, stored: JSONMapping, versions: JSONMapping) -> None:
         """Drop the data that a new checkpoint replaces.
 
         After a step of the whole graph, its subgraphs, whose namespaces name tasks, have ended.

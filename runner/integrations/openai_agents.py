@@ -40,7 +40,7 @@ from runner.integrations.framework import (
     whole_call,
 )
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, kind_of
+from runner.records.codec import JSON, JSONObject, kind_of
 from runner.records.executors import Visit, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
@@ -330,7 +330,7 @@ def _input(visit: Visit) -> str:
 
 
 def _dumped(state: Any) -> JSON:
-    document: dict[str, JSON] = state.to_json(context_serializer=lambda _: {})
+    document: JSONObject = state.to_json(context_serializer=lambda _: {})
     document["context"]["context"] = {}
     return document
 
@@ -357,7 +357,7 @@ def _schema_of(agent: Any, names: Collection[str | None]) -> JSON:
     return strict(schemas[0]) if schemas else None
 
 
-def _arguments(call: ToolApprovalItem) -> dict[str, Any]:
+def _arguments(call: ToolApprovalItem) -> JSONObject:
     """Return a function's arguments; for other tools or unreadable arguments, the whole call."""
     arguments = _read(call.arguments)
     if isinstance(arguments, dict):

@@ -40,7 +40,7 @@ from runner.integrations.framework import (
 )
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, input_blocks
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
@@ -96,7 +96,7 @@ class PydanticAIAgent(FrameworkNode):
         self,
         factory: Callable[[], Agent[Any, Any]],
         *,
-        deps: Callable[[dict[str, Any]], Any] | None = None,
+        deps: Callable[[JSONObject], Any] | None = None,
         approval: ToolApprovals = None,
         name: str | None = None,
         version: str = "",
@@ -121,7 +121,7 @@ class _PydanticPast(Past):
     """Stored state; `requests` holds a waiting agent's deferred calls, `schemas` their tools'."""
 
     requests: JSON = None
-    schemas: dict[str, JSON] = field(default_factory=dict)
+    schemas: dict[str, Any] = field(default_factory=dict)
 
 
 class _PydanticExecution:
@@ -389,7 +389,7 @@ def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
     return "\n".join(texts) if len(texts) == len(items) else items
 
 
-def _part(block: Mapping[str, Any]) -> str | BinaryContent:
+def _part(block: JSONMapping) -> str | BinaryContent:
     if "text" in block:
         return str(block["text"])
     for kind in ("image", "document"):
