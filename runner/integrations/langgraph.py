@@ -32,11 +32,10 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.integrations.framework import (
     Asked,
-    CallGate,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
     inner_name,
     strict,
     whole_call,
@@ -179,7 +178,7 @@ def _has_deltas(graph: Any) -> bool:
     )
 
 
-class _Execution:
+class _Execution(FrameworkExecution[_LangGraphPast]):
     """One execution of a graph, and the state to store."""
 
     def __init__(
@@ -189,11 +188,9 @@ class _Execution:
         types: Sequence[tuple[str, str]],
         approval: Gates,
     ) -> None:
-        self._visit, self._past, self._approval = visit, past, approval
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        super().__init__(visit, past, KIND, approval)
         self._last_ids = past.interrupt_ids
         self._schemas: JSONObject = {}
-        self._gate = CallGate(visit, self._questions, approval)
         self._callbacks = _Callbacks(visit, self._begin)
         self._asked_about: frozenset[str] | None = None
         self.saver = NodeCheckpointer(past.thread, self._save, types)
@@ -222,12 +219,7 @@ class _Execution:
                 ):
                     state = await graph.aget_state(self.config, subgraphs=True)
                 asked = await async_loop.in_thread(self._ask_all, state)
-                open_questions = [
-                    each
-                    for each in asked
-                    if isinstance(each, Interrupt) and each.id not in self._visit.answers
-                ]
-                if open_questions:
+                if open_questions := self._unanswered(asked):
                     return open_questions
                 command = langgraph.types.Command(resume=await self._answers(state))
             elif not state.tasks:  # `next` lacks tasks that have written in an unfinished step

@@ -26,13 +26,11 @@ from runner.integrations.framework import (
     ANYTHING,
     Approved,
     Asked,
-    CallGate,
     Denied,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
-    StoredMessages,
     approval,
     packed,
     strict,
@@ -124,14 +122,11 @@ class _PydanticPast(Past):
     schemas: dict[str, Any] = field(default_factory=dict)
 
 
-class _PydanticExecution:
+class _PydanticExecution(FrameworkExecution[_PydanticPast]):
     """One execution: the agent's input, and the state to store."""
 
     def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
-        self._visit, self._past, self._approval = visit, past, approval
-        self._messages = StoredMessages(visit.messages)
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
-        self._gate = CallGate(visit, self._questions, approval)
+        super().__init__(visit, past, KIND, approval)
         self._usage = dict(past.usage)
 
     async def run(self, agent: Agent[Any, Any], deps: Any) -> Outcome:
@@ -141,12 +136,7 @@ class _PydanticExecution:
         while True:
             requests = self._waits_for()
             call_states = await async_loop.in_thread(self._ask_all, requests)
-            open_questions = [
-                question
-                for question in call_states.values()
-                if isinstance(question, Interrupt) and question.id not in self._visit.answers
-            ]
-            if open_questions:
+            if open_questions := self._unanswered(call_states.values()):
                 return Interrupted(open_questions, self._saved(messages), self._usage)
             history = _read(ModelMessagesTypeAdapter, messages, "messages")
             results = self._results(requests, call_states)
