@@ -17,11 +17,10 @@ from runner.immutable import immutable
 from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from runner.operations.installation import AuditLog
-    from runner.records.codec import JSON
 
+
+PATH = click.Path(path_type=Path)
 
 PARTITION = option(
     "--partition", "The partition (default: the only one).", type=click.IntRange(0)
@@ -48,9 +47,7 @@ class Exported:
 
 
 @command(audit, "export")
-@option(
-    "--output FILE", "path", "The new file.", required=True, type=click.Path(path_type=Path)
-)
+@option("--output FILE", "path", "The new file.", required=True, type=PATH)
 @option("--run RUN", "run_id", "Only the entries of this run (default: of all).", default="")
 @flag(
     "--votes",
@@ -74,11 +71,12 @@ def export_audit(
     """
     from runner.audit.files import export_lines
     from runner.audit.sealing import sealing_policy
+    from runner.audit.signed_votes import signed_votes
 
     log = _log(context, run_id, partition)
     conditions = sealing_policy(context.settings, context.installation.archive)
     log.note("exported", actor=context.user, outcome={"run": run_id})
-    votes_of = functools.partial(_votes_of, context) if votes else None
+    votes_of = functools.partial(signed_votes, context.installation.store) if votes else None
     lines = export_lines(log, conditions, run_id, votes_of)
     written: list[int] = []
     hidden = path.with_name(f".{path.name}.new")
@@ -91,12 +89,6 @@ def export_audit(
     finally:
         hidden.unlink(missing_ok=True)
     context.output.write(Exported(str(path), run_id, len(written)))
-
-
-def _votes_of(context: CommandContext, question_ids: Iterable[str]) -> Iterable[JSON]:
-    from runner.audit.signed_votes import signed_votes
-
-    return signed_votes(context.installation.store, question_ids)
 
 
 def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
@@ -121,20 +113,20 @@ class Verified:
     """
 
     result: str
-    detail: str
     line: int
+    detail: str
     tree: str
 
 
 @command(audit)
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=PATH)
 @option("--key KEY", "A public key, or a file with it.", required=True, multiple=True)
 @option(
     "--checkpoint FILE",
     "checkpoints",
     "A file with checkpoints that were kept elsewhere, such as an anchor.",
     multiple=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
 )
 @option("--origin NAME", "The tree it must belong to (default: any).", default="")
 @option(
@@ -175,8 +167,9 @@ def verify(
     verdict = verify_file(
         lines, dict(itertools.chain(*public)), checkpoint_texts, origin, decision_keys
     )
-    shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line, verdict.tree)
-    context.output.write(shown, [(shown.result, shown.line, shown.detail, shown.tree)])
+    context.output.write(
+        Verified(verdict.result.name.lower(), verdict.line, verdict.text, verdict.tree)
+    )
     return int(verdict.result)
 
 
@@ -188,7 +181,7 @@ class AuditKey:
 
 
 @command(audit, "key")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("path", metavar="FILE", type=PATH)
 def audit_key(context: CommandContext, path: Path) -> None:
     """Print the public key of a private one, or make both.
 

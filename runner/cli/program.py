@@ -7,6 +7,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, NoReturn
 
 import click
@@ -127,11 +128,7 @@ def version(context: CommandContext) -> None:
     )
     context.output.write(
         versions,
-        [
-            (DISTRIBUTION, versions.version),
-            ("python", versions.python),
-            *((name, getattr(versions, name)) for name in names),
-        ],
+        zip((DISTRIBUTION, "python", *names), astuple(versions), strict=True),
     )
 
 

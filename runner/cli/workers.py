@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
@@ -12,9 +11,6 @@ from runner.cli.context import CommandContext, command, group
 from runner.cli.output import clock_time
 from runner.dev.worker_process import worker_command
 from runner.records.json_form import stamp
-
-if TYPE_CHECKING:
-    from runner.operations.views import WorkerView
 
 POOLS = ("threads", "async", "prefork", "solo")
 
@@ -101,10 +97,21 @@ def list_workers(context: CommandContext) -> None:
     views = read_workers(context.installation)
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
-    rows = [_row(item) for item in views]
-    context.output.listing(
-        {"workers": views}, headings, rows, nothing, lines=map(_cells, views)
+    rows = [
+        (
+            *(view.name, view.state, f"{view.busy}/{view.slots}", view.pool),
+            *(" ".join(view.queues), " ".join(view.graphs), clock_time(view.seen)),
+        )
+        for view in views
+    ]
+    lines = (
+        (
+            *(view.name, view.pid, view.state, view.busy, view.slots, view.pool),
+            *(",".join(view.queues), ",".join(view.graphs), stamp(view.seen)),
+        )
+        for view in views
     )
+    context.output.listing({"workers": views}, headings, rows, nothing, lines=lines)
 
 
 @command(workers)
@@ -133,32 +140,6 @@ def backlog(context: CommandContext) -> None:
     ]
     context.output.listing(
         {"queues": queues}, headings, rows, "No queues: no graph is published."
-    )
-
-
-def _row(view: WorkerView) -> tuple[object, ...]:
-    return (
-        view.name,
-        view.state,
-        f"{view.busy}/{view.slots}",
-        view.pool,
-        " ".join(view.queues),
-        " ".join(view.graphs),
-        clock_time(view.seen),
-    )
-
-
-def _cells(view: WorkerView) -> tuple[object, ...]:
-    return (
-        view.name,
-        view.pid,
-        view.state,
-        view.busy,
-        view.slots,
-        view.pool,
-        ",".join(view.queues),
-        ",".join(view.graphs),
-        stamp(view.seen),
     )
 
 

@@ -81,15 +81,16 @@ class Field:
     was: str | None = None
 
 
+FormTexts = Mapping[str, str]
+"""Texts of a form's fields, by name, as a person typed them."""
+
 WHOLE, AS_JSON = "answer", ""
 """The field of an answer other than an object with fields, and the field of any answer as JSON."""
 
 NEEDED = "A value is needed."
 
 
-def fields_of(
-    schema: JSONMapping | None, texts: Mapping[str, str] | None = None
-) -> list[Field]:
+def fields_of(schema: JSONMapping | None, texts: FormTexts | None = None) -> list[Field]:
     """Return the fields of an answer; `texts` are values as they were typed."""
     whole, answer_texts = answer_field(schema), texts or {}
     if _is_group(whole, ""):
@@ -98,7 +99,7 @@ def fields_of(
 
 
 def with_json(
-    fields: list[Field], texts: Mapping[str, str] | None = None, label: str = "Answer as JSON"
+    fields: list[Field], texts: FormTexts | None = None, label: str = "Answer as JSON"
 ) -> list[Field]:
     """Add the field with the whole value as JSON, for values that the other fields can't hold."""
     if [each.kind for each in fields] == ["json"]:
@@ -107,7 +108,7 @@ def with_json(
 
 
 def marked(
-    fields: Iterable[Field], problems: Mapping[str, str], texts: Mapping[str, str] | None = None
+    fields: Iterable[Field], problems: FormTexts, texts: FormTexts | None = None
 ) -> list[Field]:
     """Return the fields with the problems that `answer_of` returned, and the texts that they had before."""
     return [
@@ -121,7 +122,7 @@ def marked(
     ]
 
 
-def is_blank(schema: JSONMapping | None, answer_texts: Mapping[str, str]) -> bool:
+def is_blank(schema: JSONMapping | None, answer_texts: FormTexts) -> bool:
     """Return whether the fields of an answer are as in a new form."""
     blank = dict(_shown_texts(fields_of(schema)))
     return all(text == line_ends(blank.get(path, "")) for path, text in answer_texts.items())
@@ -139,7 +140,7 @@ def _is_group(field: AnswerField, path: str) -> bool:
     return path.count("/") < DEEPEST and bool(field.fields)
 
 
-def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
+def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
     schema = answer.schema
     # An empty field means null, if the schema allows it, a list without items, or the empty text.
     is_required = answer.required and not (answer.nullable or answer.may_be_empty)
@@ -198,20 +199,20 @@ def _is_lines(field: AnswerField) -> bool:
     return field.schema.get("type") == "array" and field.items.schema.get("type") in kinds
 
 
-def _is_list(field: AnswerField, path: str, answer_texts: Mapping[str, str]) -> bool:
+def _is_list(field: AnswerField, path: str, answer_texts: FormTexts) -> bool:
     """Return whether a list of objects is shown as fields, and not typed as JSON."""
     is_array = field.schema.get("type") == "array" and path not in answer_texts
     return is_array and _is_group(field.items, f"{path}/0/")
 
 
-def _rows(path: str, answer_texts: Mapping[str, str]) -> list[str]:
+def _rows(path: str, answer_texts: FormTexts) -> list[str]:
     """List the paths of a list's items, by the names of their fields; a new form has one."""
     names = (name[len(path) + 1 :] for name in answer_texts if name.startswith(f"{path}/"))
     numbers = {name.partition("/")[0] for name in names} - {""}
     return [f"{path}/{number}" for number in sorted(numbers, key=lambda n: (len(n), n)) or "0"]
 
 
-def with_item(answer_texts: Mapping[str, str], path: str) -> dict[str, str]:
+def with_item(answer_texts: FormTexts, path: str) -> dict[str, str]:
     """Add an empty item to a list of objects."""
     number = len(_rows(path, answer_texts))
     while f"{path}/{number}" in _rows(path, answer_texts):
@@ -303,7 +304,7 @@ async def fields_sent(request: Request) -> dict[str, str]:
     return {name: line_ends(value) for name, value in form.items() if isinstance(value, str)}
 
 
-def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
+def answer_fields(form: FormTexts) -> dict[str, str]:
     """Return the fields of a form that belong to an answer, by their names in its schema."""
     return {
         name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")
@@ -311,7 +312,7 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(
-    schema: JSONMapping | None, answer_texts: Mapping[str, str]
+    schema: JSONMapping | None, answer_texts: FormTexts
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
@@ -399,7 +400,7 @@ def _at(value: Any, names: Iterable[str]) -> Any:
 
 
 def edit_of(
-    schema: JSONMapping, args: Mapping[str, Any], answer_texts: Mapping[str, str]
+    schema: JSONMapping, args: Mapping[str, Any], answer_texts: FormTexts
 ) -> tuple[Any, dict[str, str]]:
     """Return the arguments that a form gives, and the problems; unchanged fields keep their values."""
     problems: dict[str, str] = {}
@@ -415,8 +416,8 @@ def _edited(
     group: AnswerField,
     value: Any,
     prefix: str,
-    sent: Mapping[str, str],
-    changed: Mapping[str, str],
+    sent: FormTexts,
+    changed: FormTexts,
     problems: dict[str, str],
 ) -> Any:
     """Return an object with its changed fields; an optional field is removed with its last text."""
@@ -438,7 +439,7 @@ def _edited(
 
 
 def _object(
-    group: AnswerField, answer_texts: Mapping[str, str], prefix: str, problems: dict[str, str]
+    group: AnswerField, answer_texts: FormTexts, prefix: str, problems: dict[str, str]
 ) -> JSONObject:
     answer: JSONObject = {}
     for inner in group.fields:
@@ -456,7 +457,7 @@ def _object(
 
 
 def _items(
-    group: AnswerField, answer_texts: Mapping[str, str], path: str, problems: dict[str, str]
+    group: AnswerField, answer_texts: FormTexts, path: str, problems: dict[str, str]
 ) -> list[JSONObject]:
     """Read a list of objects; items without values are left out."""
     items = [
@@ -469,7 +470,7 @@ def _items(
     return items
 
 
-def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:
+def _inside(path: str, answer_texts: FormTexts) -> Iterator[str]:
     """List the texts of a field and of the fields inside it."""
     return (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
 

@@ -115,16 +115,10 @@ class OIDC:
         self._secret, self._random = secret, secrets.token_hex(32)
         self._metadata: JSONObject = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
-        self.router = APIRouter(include_in_schema=False)
-        self.router.add_api_route(
-            "/login", self._login, methods=["GET"], dependencies=[Depends(OPEN)]
-        )
-        self.router.add_api_route(
-            "/callback", self._callback, methods=["GET"], dependencies=[Depends(OPEN)]
-        )
-        self.router.add_api_route(
-            "/logout", self._logout, methods=["POST"], dependencies=[Depends(OPEN)]
-        )
+        self.router = APIRouter(include_in_schema=False, dependencies=[Depends(OPEN)])
+        self.router.get("/login")(self._login)
+        self.router.get("/callback")(self._callback)
+        self.router.post("/logout")(self._logout)
 
     def __call__(self, request: Request) -> Person | None:
         """Return the person whose session the request has."""

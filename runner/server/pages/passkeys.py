@@ -27,6 +27,7 @@ from runner.records.codec import JSONMapping, JSONObject
 from runner.server.access import Person, Signs
 from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
+from runner.server.forms import FormTexts
 from runner.server.pages.rendering import page
 from runner.server.parameters import FormText
 from runner.server.problems import Problem
@@ -51,7 +52,7 @@ class SignatureStep:
     """
 
     path: str
-    fields: Mapping[str, str]
+    fields: FormTexts
     subject: str
     requests: Sequence[Mapping[str, object]]
     changes: Sequence[Change] = ()
@@ -81,7 +82,7 @@ def passkeys(request: Request, services: Services, person: Person) -> list[Verif
 def signature_step(
     keys: Sequence[VerificationKey],
     body: JSONMapping,
-    form: Mapping[str, str],
+    form: FormTexts,
     path: str,
     subject: str,
 ) -> SignatureStep:
@@ -92,7 +93,7 @@ def signature_step(
     return SignatureStep(path, fields, subject, requests)
 
 
-def proof_of(form: Mapping[str, str]) -> JSONObject | None:
+def proof_of(form: FormTexts) -> JSONObject | None:
     """Return the signature of a passkey; None if the form has none.
 
     Raises:
