@@ -79,7 +79,21 @@ def command_error(error: BaseException) -> CommandError:
     return CommandError(code, message.replace("\n", " "), hint)
 
 
+MOVED = {
+    "again": "`runner api POST /v1/runs/RUN:again`",
+    "api": "`GET /v1/keys` of the server that has them",
+    "events": "`runner runs watch RUN`, or `runner api GET /v1/runs/RUN/events`",
+    "fork": "`runner api POST /v1/runs/RUN:fork`",
+    "vote-all": "`runner api POST /v1/questions:vote`",
+    "withdraw": "`runner api POST /v1/questions/ID:withdraw`",
+}
+"""The replacements of removed commands."""
+
+
 def _help_hint(error: click.ClickException) -> str:
+    for name, successor in MOVED.items():
+        if error.message.startswith(f"No such command '{name}'"):
+            return f"Use {successor}."
     context = getattr(error, "ctx", None)
     return f"See `{context.command_path} --help`." if context is not None else ""
 
