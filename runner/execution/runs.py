@@ -22,7 +22,15 @@ from runner.records.listings import checked_tags
 from runner.records.run import PATH, Status, outermost
 from runner.records.validation import similar
 from runner.store.apply_transition import short_value
-from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
+from runner.store.interface import (
+    Claim,
+    Dispatcher,
+    Reply,
+    ReplyWord,
+    RunSnapshot,
+    Start,
+    Store,
+)
 from runner.store.requests import ChangeLimit, ReportEnd, StartRun
 
 
@@ -236,7 +244,7 @@ def _check_on_end(on_end: str) -> None:
         )
 
 
-def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> str:
+def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> ReplyWord:
     """Call the task of a run that has ended: "end_reported", "left" to another process, or "stale".
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from runner.approvals.absences import Absence
 from runner.approvals.ballots import Standing, Use
@@ -122,6 +122,96 @@ class Start:
     requester: JSONMapping | None = None
 
 
+ReplyWord = Literal[
+    "accepted",
+    "admitted",
+    "advanced",
+    "after",
+    "already",
+    "answered",
+    "archivable",
+    "archived",
+    "asked",
+    "busy",
+    "cancelled",
+    "changed",
+    "claimed",
+    "closed",
+    "crowded",
+    "dead",
+    "delegated",
+    "done",
+    "drained",
+    "due",
+    "end_reported",
+    "ended",
+    "escalated",
+    "exists",
+    "expanded",
+    "expired",
+    "failing",
+    "forked",
+    "frozen",
+    "full",
+    "goes_on",
+    "handed",
+    "held",
+    "inside",
+    "kept",
+    "later",
+    "left",
+    "limited",
+    "locked",
+    "lost",
+    "malformed",
+    "migrated",
+    "more",
+    "moved",
+    "no_items",
+    "noted",
+    "nothing_open",
+    "over",
+    "passed",
+    "put_off",
+    "queued",
+    "ready",
+    "refused",
+    "relaxed",
+    "released",
+    "reminded",
+    "removed",
+    "reopened",
+    "repeated",
+    "reported",
+    "retrying",
+    "revoked",
+    "rung",
+    "same",
+    "saved",
+    "sent",
+    "settled",
+    "sized",
+    "skipped",
+    "spent",
+    "stale",
+    "started",
+    "stopped",
+    "stopping",
+    "swept",
+    "taken",
+    "thawed",
+    "unknown",
+    "unknown_graph",
+    "unread",
+    "unwanted",
+    "used",
+    "waiting",
+    "withdrawn",
+    "woken",
+]
+"""The outcome of a request: mypy refuses a comparison with any other word."""
+
+
 @immutable
 class Reply:
     """The result of a transition.
@@ -129,10 +219,11 @@ class Reply:
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the next node, which a settle has claimed under its own nonce.
     `fired` lists the schedules, jobs and webhooks, by kind and name, that a sweep found due.
-    `receipts` belong to answers, a vote or an operation. `detail` says why a start is refused.
+    `receipts` belong to answers, a vote or an operation. `detail` says why a start is refused. `count` is the
+    number of things that were done.
     """
 
-    word: str
+    word: ReplyWord
     doorbells: Sequence[Doorbell] = ()
     run_id: str = ""
     delay_ms: int = 0
@@ -141,6 +232,7 @@ class Reply:
     fired: Sequence[tuple[str, str]] = ()
     receipts: Sequence[Receipt] = ()
     detail: str = ""
+    count: int = 0
 
 
 @immutable
@@ -259,6 +351,10 @@ class RunSnapshot:
     events: int = 0
     reopened: str = ""
     size: int = 0
+
+    def node(self, name: str) -> NodeRecord:
+        """Return the record of a node; a new one if it was not reached."""
+        return self.nodes.get(name, NodeRecord())
 
 
 class Request(Generic[R]):

@@ -288,11 +288,11 @@ class RedisStore:
                     write_set.drop("graphs", graph)
                     write_set.command("DEL", shape_key(fingerprint.decode()))
             write_set.patterns.update({(index, ""): "^$" for index in indexes})
-            return Reply(str(runs))
+            return Reply("done", count=runs)
 
         wants = [("graphs", graph) for graph in family]
         counts: list[Command] = [("ZCARD", index) for index in indexes]
-        return int(self._transactions.run("remove_graph", plan, wants, counts).word)
+        return self._transactions.run("remove_graph", plan, wants, counts).count
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         fields = mapping_of(self._redis.call("HGETALL", self._keys.shape(fingerprint)))
@@ -487,13 +487,13 @@ class RedisStore:
         left = EXPIRIES * limit if ended == b"1" else 0
         while left > 0:
             expire = functools.partial(due_timers.let_expire, limit=limit)
-            handled = int(self._transactions.run("sweep", expire, makes_room=True).word)
+            handled = self._transactions.run("sweep", expire, makes_room=True).count
             left = left - handled if handled else 0
         if time.monotonic() >= self._trim_at:
             trim_notices(self._redis, self._keys.notices)
             if not all(packed_runs.pack(self._call) for _ in range(EXPIRIES)):
                 self._trim_at = time.monotonic() + TRIM_EVERY
-        return Reply(str(len(due)), doorbells, fired=fired)
+        return Reply("swept", doorbells, fired=fired, count=len(due))
 
     # Reading
 
@@ -684,7 +684,7 @@ class RedisStore:
 
     def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
         """Read fields of runs, also of packed runs."""
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.translated(), self._redis.pipeline() as pipe:
             for run_id, names in rows:
                 pipe.hmget(self._keys.run(run_id), [*names, "of"])
             replies: list[list[bytes | None]] = pipe.execute()
