@@ -95,7 +95,7 @@ def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
 
     In a later round of its loop the node may wait again, or have been skipped.
     """
-    entry, record = snapshot.entries[key], snapshot.nodes.get(key[0], NodeRecord())
+    entry, record = snapshot.entries[key], snapshot.node(key[0])
     if not entry.get("error") or entry.get("undone") or map_of(key[0]):
         return False
     return key[1] < record.visit or record.status in {
@@ -109,7 +109,7 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     node, visit = key
     if status is Status.FAILED:
         return SettledVisit(node, visit, status)
-    entry, record = snapshot.entries[key], snapshot.nodes.get(node, NodeRecord())
+    entry, record = snapshot.entries[key], snapshot.node(node)
     # Outside of loops a node completes once, so its record has the edges of that visit.
     edges = entry.get("edges", record.edges)
     reads = tuple((name, number) for name, number in entry.get("reads", ()))
@@ -267,7 +267,7 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     topology = _topology(store, snapshot)
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
-    after_graph = records.nodes.get(AFTER_GRAPH, NodeRecord())
+    after_graph = records.node(AFTER_GRAPH)
     if (
         records.failed
         and not set(running_again(records)) - {AFTER_GRAPH}
@@ -338,7 +338,7 @@ def _visits_to_repeat(
         if record.status is Status.FAILED and not map_of(name)
     }
     if node is not None:
-        record = snapshot.nodes.get(node, NodeRecord())
+        record = snapshot.node(node)
         if node not in topology.nodes:
             raise NotFoundError(
                 f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was changed."
@@ -376,8 +376,8 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name in {**records.nodes, **snapshot.nodes}:
-        old_record = snapshot.nodes.get(name, NodeRecord())
-        record = _continued(records.nodes.get(name, NodeRecord()), old_record)
+        old_record = snapshot.node(name)
+        record = _continued(records.node(name), old_record)
         if name in records.nodes or record != NodeRecord():
             nodes[name] = old_record if map_of(name) else record
     maps = {
@@ -517,7 +517,7 @@ def plan_fork(
     left_out = dependents(topology, past, key) if key in past else set()
     replay = Replay(topology, past, left_out)
     records = _fork_records(snapshot, replay)
-    fork_record = records.nodes.get(node, NodeRecord())
+    fork_record = records.node(node)
     if fork_record.status is not Status.READY:
         raise ConflictError(
             f"the kept results of run {record.run_id} don't lead to node {node!r}; nothing was started."
@@ -564,7 +564,7 @@ def _chosen_visit(
             f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started."
             + similar(node, topology.nodes)
         )
-    record = snapshot.nodes.get(node, NodeRecord())
+    record = snapshot.node(node)
     numbers = {number for name, number in past if name == node}
     if record.status not in {Status.PENDING, Status.SKIPPED}:
         numbers.add(record.visit)
@@ -582,7 +582,7 @@ def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name, record in records.nodes.items():
-        old_record = snapshot.nodes.get(name, NodeRecord())
+        old_record = snapshot.node(name)
         same = (old_record.visit, old_record.status) == (record.visit, record.status)
         fork_record = (
             replace(record, attempt=old_record.attempt, child=old_record.child)
@@ -636,7 +636,7 @@ def _kept_memories(
     partly |= {
         name
         for name, record in records.nodes.items()
-        if record.visit != snapshot.nodes.get(name, NodeRecord()).visit
+        if record.visit != snapshot.node(name).visit
     }
     names = dict.fromkeys(name for name, _ in visits)
     return [

@@ -44,7 +44,7 @@ from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import Event
 
-router = record_router(prefix="/v1/runs", tags=["runs"])
+router = record_router("/v1/runs", "runs")
 
 
 MOST_WAIT = 60

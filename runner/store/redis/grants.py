@@ -19,6 +19,7 @@ from runner.records.codec import JSONMapping, JSONObject
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import ledger
+from runner.store.redis.connection import pairs
 from runner.store.redis.transaction.sets import WriteSet
 from runner.store.requests import ChangeGrant, UseGrant
 
@@ -88,7 +89,7 @@ def read(
 ) -> dict[str, GrantRecord]:
     """Read all grants by id, skipping damaged ones; `uses` reads the hash of one grant's uses."""
     records = {}
-    for name, text in zip(fields[::2], fields[1::2], strict=True):
+    for name, text in pairs(fields):
         try:
             record = codec.decode(GrantRecord, text)
         except CorruptDocument as error:
