@@ -422,7 +422,9 @@ def _annotation(value: Any) -> str:
     if value is inspect.Signature.empty:
         return ""
     text = value if isinstance(value, str) else inspect.formatannotation(value)
-    text = text.replace("JSONObject", "dict[str, JSON]")
+    text = text.replace("JSONObject", "dict[str, JSON]").replace(
+        "JSONMapping", "Mapping[str, JSON]"
+    )
     # The mark of a payload is for people who may not read it, not for the code that has the value.
     return re.sub(r"^(?:Payload|Annotated)\[(.+?)(?:, without_reason\(.+\))?\]$", r"\1", text)
 

@@ -16,7 +16,7 @@ from runner.approvals.ballots import Use
 from runner.records import budgets
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.executors import Visit
 from runner.records.interrupts import Address, Interrupt
 
@@ -29,7 +29,7 @@ class Checkpointer(Protocol):
 
     address: Address
     answers: Mapping[str, Interrupt]
-    invocation_state: dict[str, Any]
+    invocation_state: JSONObject
     idempotency_key: str
 
     async def save(self, checkpoint: Saved) -> None:
@@ -97,7 +97,7 @@ class DirectCheckpointer:
         self,
         address: Address,
         answers: Mapping[str, Interrupt],
-        invocation_state: dict[str, Any],
+        invocation_state: JSONObject,
         messages: list[JSON],
         sums: dict[str, str],
     ) -> None:
@@ -107,7 +107,7 @@ class DirectCheckpointer:
         self.answers = answers
         self.invocation_state = invocation_state
         self.idempotency_key = f"{address.run_id}.{address.node_id}.{address.visit}"
-        self.document: dict[str, JSON] | None = None
+        self.document: JSONObject | None = None
         self.messages = list(messages)
 
     async def save(self, checkpoint: Saved) -> None:

@@ -76,7 +76,7 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.asking import Asker, judged_value, numbered_question
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import (
     Address,
@@ -299,7 +299,7 @@ class ModelCall:
         return ModelReplied(ModelReply(None, "", record, kind, cut), window=window)
 
 
-def _delta_text(chunk: Mapping[str, Any]) -> str | None:
+def _delta_text(chunk: JSONMapping) -> str | None:
     delta = (chunk.get("contentBlockDelta") or {}).get("delta") or {}
     text: str | None = delta.get("text")
     return text
@@ -559,7 +559,7 @@ class ToolExecution:
         del step
         return self.idempotency_key
 
-    def policy_arguments(self, args: Any) -> Mapping[str, Any]:
+    def policy_arguments(self, args: Any) -> JSONMapping:
         """Return the arguments as a function's own types, or as JSON data for any other tool."""
         return typed_arguments(self.tool, args)
 

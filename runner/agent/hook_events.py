@@ -51,7 +51,7 @@ class HookEvents:
         config: AgentConfig,
         view: AgentView,
         address: Address,
-        invocation_state: dict[str, Any],
+        invocation_state: JSONObject,
         result: Callable[[], AgentResult],
     ) -> None:
         self._config, self._view, self._result = config, view, result
@@ -250,12 +250,12 @@ def _call(state: AgentState, command: FireHook) -> ToolCall:
     return next(call for call in state.calls if call.id == command.key)
 
 
-def _waiting_uses(state: AgentState) -> dict[str, Any]:
+def _waiting_uses(state: AgentState) -> JSONObject:
     waiting = [call.use for call in state.calls if call.stage is CallStage.WAITING]
     return {"role": "assistant", "content": [{"toolUse": codec.unpack(use)} for use in waiting]}
 
 
-def _final_results(state: AgentState) -> dict[str, Any]:
+def _final_results(state: AgentState) -> JSONObject:
     results = [call.result for call in state.calls if call.stage is CallStage.DONE]
     return {
         "role": "user",

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from runner import async_loop
 from runner.agent.effects import SubagentEvent
 from runner.errors import RunnerError
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.executors import Visit
 from runner.records.run import EventKind
 
@@ -30,11 +29,11 @@ class RunEventWriter:
         self._text: list[str] = []
         self._any_written = False
         self._since = time.monotonic()
-        self._queue: asyncio.Queue[tuple[EventKind, Mapping[str, Any]] | None] = asyncio.Queue()
+        self._queue: asyncio.Queue[tuple[EventKind, JSONMapping] | None] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
         self._starts: dict[str, asyncio.TimerHandle] = {}
 
-    def emit(self, event: dict[str, Any]) -> None:
+    def emit(self, event: JSONObject) -> None:
         """Handle a stream event; most aren't meant for people watching the run."""
         if "event" in event and "messageStart" in event["event"]:
             self._text, self._any_written, self._since = [], False, time.monotonic()
@@ -49,7 +48,7 @@ class RunEventWriter:
         elif "type" in event:
             self._tool_event(event, "", "")
 
-    def _tool_event(self, event: dict[str, Any], names: str, ids: str) -> None:
+    def _tool_event(self, event: JSONObject, names: str, ids: str) -> None:
         """Write a tool's event; `names` and `ids` belong to the subagents around it."""
         use = (
             event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
@@ -79,7 +78,7 @@ class RunEventWriter:
         if text:
             self._write({"text": text})
 
-    def _write(self, data: Mapping[str, Any], kind: EventKind = EventKind.AGENT) -> None:
+    def _write(self, data: JSONMapping, kind: EventKind = EventKind.AGENT) -> None:
         self._queue.put_nowait((kind, data))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._serve())

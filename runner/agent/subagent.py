@@ -56,7 +56,7 @@ class SubagentTool:
         }
 
     def stream(
-        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+        self, tool_use: JSONObject, invocation_state: JSONObject, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Refuse: an agent can only be a tool of this library's agents.
 

@@ -39,7 +39,7 @@ from runner.approvals.policies import ApprovalPolicy
 from runner.approvals.rules import Rule
 from runner.errors import DefinitionError, UnstorableError, UsageError
 from runner.records import codec, validation
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Judge
 
 CONTEXT_PARAMETER = "tool_context"
@@ -64,16 +64,16 @@ class AgentTool(Protocol):
         """The name by which the model calls it."""
 
     @property
-    def tool_spec(self) -> dict[str, Any]:
+    def tool_spec(self) -> JSONObject:
         """Specification for the model: name, description, inputSchema."""
 
     def stream(
-        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+        self, tool_use: JSONObject, invocation_state: JSONObject, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Run the tool; the last item it yields is the result."""
 
 
-def check_tool_schema(name: str, schema: Mapping[str, Any]) -> None:
+def check_tool_schema(name: str, schema: JSONMapping) -> None:
     """Check the number of paths in a tool's input schema.
 
     Raises:
@@ -97,7 +97,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         description: str | None = None,
         *,
         context: bool | str = False,
-        schema: Mapping[str, Any] | None = None,
+        schema: JSONMapping | None = None,
         approval: Rule | ApprovalPolicy | None = None,
     ) -> None:
         """Read the function's signature and docstring. For `approval`, see `tool`.
@@ -173,7 +173,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         return await value if inspect.isawaitable(value) else value
 
     async def stream(
-        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+        self, tool_use: JSONObject, invocation_state: JSONObject, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Run the function where an AgentTool is expected, and yield its result.
 
@@ -189,7 +189,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         value = await self.invoke(tool_use.get("input"), context)  # type: ignore[arg-type] # unused without
         yield {"toolUseId": tool_use.get("toolUseId"), **result_of(value, self.tool_name)}
 
-    def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, tool_input: JSONMapping) -> dict[str, Any]:
         """Return the arguments as the types declared by the function.
 
         Raises:
@@ -198,7 +198,7 @@ class FunctionTool(Generic[Parameters, Returned]):
         return self._signature.arguments(tool_input)
 
     @property
-    def whole_schema(self) -> dict[str, Any]:
+    def whole_schema(self) -> JSONObject:
         """The schema of a call's whole arguments: see `whole_arguments`."""
         signature_schema = self._signature.whole_schema
         return (
@@ -207,7 +207,7 @@ class FunctionTool(Generic[Parameters, Returned]):
             else signature_schema
         )
 
-    def whole(self, tool_input: Mapping[str, Any]) -> JSONObject:
+    def whole(self, tool_input: JSONMapping) -> JSONObject:
         """Return the arguments as the function gets them; see `Signature.whole`."""
         from_signature = self._signature.whole(tool_input)
         return (
@@ -220,15 +220,15 @@ class FunctionTool(Generic[Parameters, Returned]):
 # -- the arguments of a call that people approve -----------------------------------------------------
 
 
-def whole_schema(tool: AgentTool) -> dict[str, Any]:
+def whole_schema(tool: AgentTool) -> JSONObject:
     """Return the schema of a call's whole arguments, with all defaults and no unknown names."""
     if isinstance(tool, FunctionTool):
         return tool.whole_schema
     return _closed(_input_schema(tool), {})
 
 
-def _input_schema(tool: Any) -> dict[str, Any]:
-    schema: dict[str, Any] = tool.tool_spec.get("inputSchema", {}).get("json", {})
+def _input_schema(tool: Any) -> JSONObject:
+    schema: JSONObject = tool.tool_spec.get("inputSchema", {}).get("json", {})
     return schema
 
 
@@ -254,7 +254,7 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> JSONObject:
     return whole
 
 
-def typed_arguments(tool: AgentTool, whole: Mapping[str, Any]) -> Mapping[str, Any]:
+def typed_arguments(tool: AgentTool, whole: JSONMapping) -> Mapping[str, Any]:
     """Return whole arguments as the types declared by a function; other tools' are unchanged."""
     return {**whole, **tool.arguments(whole)} if isinstance(tool, FunctionTool) else whole
 
@@ -266,7 +266,7 @@ def call_action(tool: AgentTool, args: Any, judge: Judge | None) -> Action:
     )
 
 
-def _object(tool_input: Any) -> Mapping[str, Any]:
+def _object(tool_input: Any) -> JSONMapping:
     if not isinstance(tool_input, Mapping):
         raise UsageError(
             f"the arguments of a call are an object, not {type(tool_input).__name__}."
@@ -274,7 +274,7 @@ def _object(tool_input: Any) -> Mapping[str, Any]:
     return tool_input
 
 
-def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> JSONObject:
+def _with_defaults(tool_input: JSONMapping, schema: JSONMapping) -> JSONObject:
     properties = schema.get("properties", {})
     defaults = {
         name: property_schema["default"]
@@ -285,11 +285,11 @@ def _with_defaults(tool_input: Mapping[str, Any], schema: Mapping[str, Any]) -> 
     return whole
 
 
-def _part(schema: Any) -> Mapping[str, Any]:
+def _part(schema: Any) -> JSONMapping:
     return schema if isinstance(schema, Mapping) else {}
 
 
-def _closed(schema: Mapping[str, Any], signature_schema: Mapping[str, Any]) -> dict[str, Any]:
+def _closed(schema: JSONMapping, signature_schema: JSONMapping) -> JSONObject:
     """Return a given schema that includes the function's other parameters and is closed."""
     if "properties" not in schema:
         return dict(schema)
@@ -351,7 +351,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     context: bool | str = False,
-    inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - the name of the format's field
+    inputSchema: JSONMapping | None = None,  # noqa: N803 - the name of the format's field
     approval: Rule | ApprovalPolicy | None = None,
 ) -> ToolDecorator: ...
 def tool(
@@ -361,7 +361,7 @@ def tool(
     name: str | None = None,
     description: str | None = None,
     context: bool | str = False,
-    inputSchema: Mapping[str, Any] | None = None,  # noqa: N803 - as above
+    inputSchema: JSONMapping | None = None,  # noqa: N803 - as above
     approval: Rule | ApprovalPolicy | None = None,
 ) -> Any:
     """Make a function a tool for agents; it stays callable as before.
@@ -400,7 +400,7 @@ class StructuredOutputTool:
         }
 
     async def stream(
-        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+        self, tool_use: JSONObject, invocation_state: JSONObject, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Check the input; the shell takes the output from the call itself."""
         del invocation_state, kwargs
@@ -431,8 +431,8 @@ def tools_by_name(tools: Iterable[Any]) -> dict[str, AgentTool]:
     return by_name
 
 
-def spec_of(tool: AgentTool) -> dict[str, Any]:
-    spec: dict[str, Any] = codec.unpack(
+def spec_of(tool: AgentTool) -> JSONObject:
+    spec: JSONObject = codec.unpack(
         codec.pack(tool.tool_spec, f"the spec of tool {tool.tool_name}")
     )
     return spec
@@ -441,7 +441,7 @@ def spec_of(tool: AgentTool) -> dict[str, Any]:
 # -- results of tools --------------------------------------------------------------------------------
 
 
-def result_of(value: Any, name: str) -> dict[str, Any]:
+def result_of(value: Any, name: str) -> JSONObject:
     """Turn a tool's return value into a packed result without its id.
 
     A dict with status and content, or a list of content blocks, is used as it is.
@@ -453,7 +453,7 @@ def result_of(value: Any, name: str) -> dict[str, Any]:
     if isinstance(value, pydantic.BaseModel):
         value = codec.plain(value)
     if is_result(value):
-        result: dict[str, Any] = codec.pack({k: value[k] for k in ("status", "content")}, field)
+        result: JSONObject = codec.pack({k: value[k] for k in ("status", "content")}, field)
         return result
     if _is_content(value):
         return {"status": "success", "content": codec.pack(value, field)}
@@ -602,23 +602,23 @@ class Signature:
         )
 
     @property
-    def schema(self) -> dict[str, Any]:
+    def schema(self) -> JSONObject:
         return self._schema(_WithoutTitles)
 
     @functools.cached_property
-    def whole_schema(self) -> dict[str, Any]:
+    def whole_schema(self) -> JSONObject:
         """The schema of complete arguments without unknown names, at any depth."""
         schema = self._schema(_Whole)
         _close(schema)
         return schema
 
-    def _schema(self, generator: type[GenerateJsonSchema]) -> dict[str, Any]:
+    def _schema(self, generator: type[GenerateJsonSchema]) -> JSONObject:
         schema = self.model.model_json_schema(by_alias=True, schema_generator=generator)
         schema.pop("title", None)
         schema.setdefault("properties", {})
         return schema
 
-    def arguments(self, tool_input: Mapping[str, Any]) -> dict[str, Any]:
+    def arguments(self, tool_input: JSONMapping) -> dict[str, Any]:
         """Check an input and return the arguments as the types declared by the function.
 
         Raises:
@@ -627,7 +627,7 @@ class Signature:
         validated_input = self.model.model_validate(tool_input)
         return {name: getattr(validated_input, field) for field, name in self._names.items()}
 
-    def whole(self, tool_input: Mapping[str, Any]) -> JSONObject:
+    def whole(self, tool_input: JSONMapping) -> JSONObject:
         """Check an input and return it as the function gets it, as JSON data with all defaults.
 
         Raises:

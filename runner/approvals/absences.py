@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from typing import Any
 
 from runner.approvals import rules
 from runner.approvals.ballots import escalated
@@ -18,7 +17,7 @@ from runner.approvals.rules import Principal, Rule, Voter, selector
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt
 
 LONGEST = 366 * 86_400_000
@@ -43,7 +42,7 @@ class Absence:
     only: list[str] = field(default_factory=list)
     groups: list[str] = field(default_factory=list)
     roles: list[str] = field(default_factory=list)
-    body: dict[str, Any] = field(default_factory=dict)
+    body: JSONObject = field(default_factory=dict)
     v: int = 1
 
     @property
@@ -68,7 +67,7 @@ def absence_body(
     since: int,
     until: int,
     only: Sequence[str] = (),
-) -> dict[str, JSON]:
+) -> JSONObject:
     """Return the message of an absence, as it is signed. Times are ms since 1970.
 
     Raises:

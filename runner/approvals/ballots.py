@@ -11,7 +11,7 @@ from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter,
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 
 SKEW = 60
@@ -42,7 +42,7 @@ class Ballot:
     comment: str = ""
     idempotency_key: str | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    body: Mapping[str, JSON] = field(default_factory=dict)
+    body: JSONMapping = field(default_factory=dict)
     shown_at: int = 0
     plain_issuer: str = ""
     began: int = 0
@@ -66,7 +66,7 @@ class Use:
     status: str = ""
     grant: str = ""
 
-    def allowed(self, earlier_use: Mapping[str, Any] | None) -> bool:
+    def allowed(self, earlier_use: JSONMapping | None) -> bool:
         """Return whether the decision may be used so: for the first time, or once more in the same try."""
         return earlier_use is None or (
             earlier_use["effect"] == self.effect
@@ -98,11 +98,11 @@ class Operation:
     digest: str | None = None
     idempotency_key: str | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    body: Mapping[str, JSON] = field(default_factory=dict)
+    body: JSONMapping = field(default_factory=dict)
     shown_at: int = 0
     plain_issuer: str = ""
     began: int = 0
-    lent: Mapping[str, JSON] = field(default_factory=dict)
+    lent: JSONMapping = field(default_factory=dict)
     by: str = ""
 
 
@@ -183,9 +183,7 @@ def effect_of(question: Interrupt, decision: str, response: JSON) -> str:
     return effect(question.id, question.action, decision, response)
 
 
-def effect(
-    interrupt_id: str, action: Mapping[str, JSON] | None, decision: str, response: JSON
-) -> str:
+def effect(interrupt_id: str, action: JSONMapping | None, decision: str, response: JSON) -> str:
     """Return the effect a vote is for, by the question's id and the action that it shows: see `effect_of`."""
     if decision == "reject":
         return ""
@@ -208,7 +206,7 @@ def facts(
     question: Interrupt,
     operation: Ballot | Operation,
     standing: Standing,
-    voter_record: Mapping[str, Any],
+    voter_record: JSONMapping,
     now: int,
 ) -> VoterFacts:
     """Return the facts besides the rule that decide who may vote now; `voter_record` is the voter's own."""
@@ -230,7 +228,7 @@ def lent(
     question: Interrupt,
     operation: Ballot | Operation,
     standing: Standing,
-    voter_record: Mapping[str, Any],
+    voter_record: JSONMapping,
     now: int,
 ) -> int | None:
     """Return the stage in which a person may vote in another's place; None if in no stage."""
@@ -287,7 +285,7 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
-def proof_of(operation: Ballot | Operation) -> Mapping[str, Any]:
+def proof_of(operation: Ballot | Operation) -> JSONMapping:
     """Return a message's proof without checking it; an empty one if it has none."""
     proof = operation.body.get("proof")
     return proof if isinstance(proof, dict) else {}
@@ -298,7 +296,7 @@ def jti_of(operation: Ballot | Operation) -> JSON:
     return proof_of(operation).get("jti")
 
 
-def signatures(voter_record: Mapping[str, Any], now: int) -> JSONObject:
+def signatures(voter_record: JSONMapping, now: int) -> JSONObject:
     """Return a person's remembered signatures: the expiry by jti, as long as a door may still take them."""
     ends_by_jti: Mapping[str, int] = voter_record.get("jtis", {})
     return {jti: exp for jti, exp in ends_by_jti.items() if now <= (exp + 2 * SKEW) * 1000}
@@ -346,7 +344,7 @@ def untimely(
 
 def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
     """Refuse a vote that differs from its signed message."""
-    body: Mapping[str, Any] = ballot.body
+    body: JSONMapping = ballot.body
     if not proof_of(ballot):
         return None
     claims = (body.get("interrupt_id"), body.get("digest"), body.get("comment") or "")
@@ -360,7 +358,7 @@ def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
     return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
 
 
-def response_of(body: Mapping[str, Any]) -> Any:
+def response_of(body: JSONMapping) -> Any:
     """Return the response in a vote's message, packed: an approval of a call answers true."""
     if body.get("decision") == "reject":
         return None
@@ -368,9 +366,7 @@ def response_of(body: Mapping[str, Any]) -> Any:
     return True if body.get("decision") == "approve" and response is None else response
 
 
-def spent(
-    operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
-) -> Receipt | None:
+def spent(operation: Ballot | Operation, voter_record: JSONMapping, now: int) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for a new one."""
     ends_by_jti = signatures(voter_record, now)
     if jti_of(operation) in ends_by_jti:
@@ -398,9 +394,7 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
     return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
 
 
-def signed_in(
-    operation: Ballot | Operation, voter_record: Mapping[str, Any], now: int
-) -> JSONObject:
+def signed_in(operation: Ballot | Operation, voter_record: JSONMapping, now: int) -> JSONObject:
     """Return a person's part with the signature of this operation added."""
     ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
@@ -416,8 +410,8 @@ def marks(operation: Operation, nonce: str) -> list[JSON]:
 
 def part_of(
     ballot: Ballot,
-    voter_record: Mapping[str, Any],
-    vote: Mapping[str, Any],
+    voter_record: JSONMapping,
+    vote: JSONMapping,
     vote_receipt: Receipt,
     nonce: str,
 ) -> JSONObject:
@@ -442,9 +436,9 @@ def part_of(
 
 def voted(
     ballot: Ballot,
-    vote: Mapping[str, Any],
+    vote: JSONMapping,
     vote_receipt: Receipt,
-    voter_record: Mapping[str, Any],
+    voter_record: JSONMapping,
     response: JSON,
 ) -> JSONObject:
     """Return the data of a vote's event; `voter_record` is the voter's part before it.
@@ -511,7 +505,7 @@ def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:
 
 
 def answerers(
-    questions_with_votes: Iterable[tuple[Interrupt, Sequence[Mapping[str, Any]]]],
+    questions_with_votes: Iterable[tuple[Interrupt, Sequence[JSONMapping]]],
 ) -> frozenset[str]:
     """Return the keys of everyone who answered questions or voted on them; votes come with each question."""
     keys = set[str]()

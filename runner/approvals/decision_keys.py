@@ -11,13 +11,12 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.errors import UsageError
 from runner.immutable import immutable
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSONMapping, JSONObject
 from runner.store.requests import new_nonce
 
 if TYPE_CHECKING:
@@ -41,7 +40,7 @@ def proofs() -> ModuleType:
     return module
 
 
-def run_name(requester: Mapping[str, Any] | None) -> str:
+def run_name(requester: JSONMapping | None) -> str:
     """Return a run's id, without its partition, by its requester's signature; "" without a signature.
 
     Raises:
@@ -123,9 +122,9 @@ class SigningKey:
 
     def sign(
         self,
-        body: Mapping[str, JSON],
+        body: JSONMapping,
         *,
-        login: Mapping[str, JSON] | None = None,
+        login: JSONMapping | None = None,
         now: float | None = None,
     ) -> JSONObject:
         """Return a message with its proof: an answer of version 2, or a start with a requester.
@@ -144,7 +143,7 @@ class SigningKey:
         return proof
 
 
-def _private(entry: Mapping[str, Any], decode: Any) -> Ed25519PrivateKey | bytes:
+def _private(entry: JSONMapping, decode: Any) -> Ed25519PrivateKey | bytes:
     if entry["kty"] == "oct":
         secret: bytes = decode(entry["k"])
         return secret

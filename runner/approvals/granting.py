@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, field, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from runner.approvals.grants import (
     GRANT,
@@ -26,7 +26,7 @@ from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.records import validation
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.payloads import Payload, without_reason
@@ -61,7 +61,7 @@ class GrantView:
     tool: str
     kind: Literal["tool", "function", "node"]
     graphs: list[str]
-    bounds: Payload[dict[str, Any] | None]
+    bounds: Payload[JSONObject | None]
     uses: int
     used: int
     sums: Payload[dict[str, float]]
@@ -74,7 +74,7 @@ class GrantView:
     have: int
     need: int
     votes: list[GrantVote] = field(default_factory=list)
-    revoked: Annotated[dict[str, Any] | None, without_reason("revoked")] = None
+    revoked: Annotated[JSONObject | None, without_reason("revoked")] = None
 
 
 def view_of(engine: Engine, record: GrantRecord) -> GrantView:
@@ -123,7 +123,7 @@ def propose(
     engine: Engine,
     interrupt_id: str,
     *,
-    bounds: Mapping[str, Any],
+    bounds: JSONMapping,
     uses: int = 1,
     sums: Mapping[str, float] | None = None,
     lifetime: float | None = None,
@@ -149,7 +149,7 @@ def propose(
         raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
     names = [*graphs] or [outermost((question.place or {}).get("graph", ""))]
     longest = rule.grants.lifetime if lifetime is None else lifetime
-    action: Mapping[str, Any] = question.action
+    action: JSONMapping = question.action
     grant = Grant(
         secrets.token_hex(8),
         action["tenant"],
@@ -169,9 +169,9 @@ def propose(
     return GrantRecord(grant, question.rule)
 
 
-def _schema(question: Interrupt) -> Mapping[str, Any]:
+def _schema(question: Interrupt) -> JSONMapping:
     """Return the schema of the arguments; without one, a schema with the names that the question shows."""
-    action: Mapping[str, Any] = question.action or {}
+    action: JSONMapping = question.action or {}
     return question.response_schema or {
         "properties": {name: _shape(value) for name, value in action["args"].items()}
     }
@@ -210,7 +210,7 @@ def message(record: GrantRecord, decision: str, by: Principal, comment: str = ""
     return vote_body(name, decision, by, digest=digest, comment=comment)
 
 
-def vote(engine: Engine, record: GrantRecord, body: Mapping[str, Any], voter: Voter) -> Receipt:
+def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -> Receipt:
     """Count a vote for a grant, and store the grant with its first vote; `voter` is as the door knows them.
 
     The receipt is accepted once enough people have granted it, or a rejection ends it.
@@ -224,7 +224,7 @@ def vote(engine: Engine, record: GrantRecord, body: Mapping[str, Any], voter: Vo
         body.get("comment") or "", "the comment", validation.MAX_REASON
     )
     voter, signed_body = sender_of(engine, voter, body, level_of(rule))
-    vote_record: dict[str, Any] = {
+    vote_record: JSONObject = {
         "by": voter.principal.key,
         "decision": body["decision"],
         "at": round(now_of(engine) * 1000),

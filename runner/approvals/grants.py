@@ -28,6 +28,7 @@ from runner.approvals.rules import (
 from runner.errors import GrantRefused, RunnerError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, validation
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.nested_schemas import part, pointer_step
 from runner.records.run import outermost
 
@@ -68,7 +69,7 @@ class Grant:
     kind: str
     tool: str
     graphs: list[str]
-    bounds: dict[str, Any]
+    bounds: JSONObject
     uses: int
     sums: dict[str, float]
     made_at: int
@@ -88,7 +89,7 @@ class Grant:
             for name, most in self.sums.items()
         )
 
-    def covers(self, action: Mapping[str, Any], graph_id: str) -> bool:
+    def covers(self, action: JSONMapping, graph_id: str) -> bool:
         """Return whether it covers an action (its preimage) in a graph, with arguments within its bounds."""
         return (
             (self.tenant, self.kind, self.tool)
@@ -109,9 +110,9 @@ class GrantRecord:
     """
 
     grant: Grant
-    rule: dict[str, Any]
-    votes: list[dict[str, Any]] = field(default_factory=list)
-    revoked: dict[str, Any] | None = None
+    rule: JSONObject
+    votes: list[JSONObject] = field(default_factory=list)
+    revoked: JSONObject | None = None
     used: int = 0
     summed: dict[str, str] = field(default_factory=dict)
     used_for: frozenset[str] = frozenset()
@@ -148,13 +149,13 @@ def number_of(value: object) -> Decimal | None:
     return number if number.is_finite() and is_plain else None
 
 
-def properties_of(bounds: Mapping[str, Any]) -> Mapping[str, Any]:
+def properties_of(bounds: JSONMapping) -> JSONMapping:
     """Return the bounds of each argument."""
-    kinds: Mapping[str, Any] = bounds.get("properties", {})
+    kinds: JSONMapping = bounds.get("properties", {})
     return kinds
 
 
-def fits(bounds: Mapping[str, Any], args: object) -> bool:
+def fits(bounds: JSONMapping, args: object) -> bool:
     """Return whether arguments are within bounds: each named argument is present and fits."""
     return isinstance(args, Mapping) and all(
         name in args and _fits(bound, args[name])
@@ -162,7 +163,7 @@ def fits(bounds: Mapping[str, Any], args: object) -> bool:
     )
 
 
-def _fits(bound: Mapping[str, Any], value: object) -> bool:
+def _fits(bound: JSONMapping, value: object) -> bool:
     """Return whether a value fits; unlike in JSON Schema, a keyword for another type refuses it."""
     number = number_of(value)
     if INSIDE.keys() & bound and (number is None or not _is_inside(bound, number)):
@@ -173,7 +174,7 @@ def _fits(bound: Mapping[str, Any], value: object) -> bool:
     return not validation.mismatch(other_keywords, codec.plain(value))
 
 
-def _is_inside(bound: Mapping[str, Any], number: Decimal) -> bool:
+def _is_inside(bound: JSONMapping, number: Decimal) -> bool:
     return all(
         holds(number, Decimal(str(bound[name])))
         for name, holds in INSIDE.items()
@@ -218,18 +219,18 @@ def check_bounds(bounds: object, field: str) -> None:
             raise GrantRefused(where, "none of its values is within its other bounds")
 
 
-def _ends(bound: Mapping[str, Any]) -> tuple[Decimal | None, Decimal | None]:
+def _ends(bound: JSONMapping) -> tuple[Decimal | None, Decimal | None]:
     """Return the least and the greatest number within bounds."""
     lows = [Decimal(str(bound[name])) for name in ABOVE if name in bound]
     highs = [Decimal(str(bound[name])) for name in BELOW if name in bound]
     return max(lows, default=None), min(highs, default=None)
 
 
-def _values(bound: Mapping[str, Any]) -> list[Any]:
+def _values(bound: JSONMapping) -> list[Any]:
     return [bound["const"]] if "const" in bound else list(bound.get("enum", ()))
 
 
-def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str) -> None:
+def check_reach(bounds: JSONMapping, schema: JSONMapping, field: str) -> None:
     """Check that calls with a schema can be within bounds.
 
     Raises:
@@ -260,7 +261,7 @@ def check_reach(bounds: Mapping[str, Any], schema: Mapping[str, Any], field: str
             raise GrantRefused(where, "no call of this tool has a number within these bounds")
 
 
-def _kinds(schema: Mapping[str, Any]) -> set[str]:
+def _kinds(schema: JSONMapping) -> set[str]:
     """Return the types that a schema and its alternatives name."""
     kinds: set[str] = set()
     for alternative in (schema, *schema.get("anyOf", ()), *schema.get("oneOf", ())):
@@ -269,7 +270,7 @@ def _kinds(schema: Mapping[str, Any]) -> set[str]:
     return kinds
 
 
-def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: str) -> None:
+def check_narrower(bounds: JSONMapping, widest: JSONMapping, field: str) -> None:
     """Check that bounds are within the widest bounds of a rule.
 
     Raises:
@@ -294,7 +295,7 @@ def check_narrower(bounds: Mapping[str, Any], widest: Mapping[str, Any], field: 
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
 
 
-def _is_within(inner: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+def _is_within(inner: JSONMapping, limits: JSONMapping) -> bool:
     """Return whether all numbers within bounds are within some limits."""
     low, high = _ends(inner)
     for keyword in limits:
@@ -311,7 +312,7 @@ def _is_within(inner: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
     return True
 
 
-def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) -> None:
+def check(grant: Grant, rule: Rule, schema: JSONMapping | None, now: int) -> None:
     """Check a new grant; `schema` is the schema of the arguments, if known, `now` is in ms.
 
     Raises:
@@ -360,7 +361,7 @@ def check(grant: Grant, rule: Rule, schema: Mapping[str, Any] | None, now: int) 
 # -- votes for a grant -------------------------------------------------------------------------------
 
 
-def voter_of(vote: Mapping[str, Any]) -> Voter:
+def voter_of(vote: JSONMapping) -> Voter:
     """Return the voter of a vote for a grant, as the door knew them."""
     groups, roles = (frozenset(vote.get(name) or ()) for name in ("groups", "roles"))
     return Voter(
@@ -462,7 +463,7 @@ def is_over(record: GrantRecord, keys: VerificationKeys, now: int) -> bool:
     )
 
 
-def _signed_by(vote: Mapping[str, Any], grant: Grant, keys: VerificationKeys) -> Voter:
+def _signed_by(vote: JSONMapping, grant: Grant, keys: VerificationKeys) -> Voter:
     """Return the voter who signed a vote for a grant.
 
     Raises:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.approvals import ballots, rules
 from runner.approvals.rules import (
@@ -28,6 +28,7 @@ from runner.approvals.rules import (
 from runner.errors import ApprovalMismatch, RunnerError
 from runner.immutable import immutable
 from runner.records import codec, interrupts
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Interrupt, InterruptStatus
 
 if TYPE_CHECKING:
@@ -49,8 +50,8 @@ class Evidence:
     `tenant` the namespace of the installation.
     """
 
-    votes: Sequence[Mapping[str, Any]] = ()
-    requester: Mapping[str, Any] | None = None
+    votes: Sequence[JSONMapping] = ()
+    requester: JSONMapping | None = None
     answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
     keys: Callable[[], VerificationKeys] = dict
     root: str = ""
@@ -156,7 +157,7 @@ def _differs(question: Interrupt, difference: str) -> ApprovalMismatch:
     )
 
 
-def _check_decision(question: Interrupt, count: Count, last_vote: Mapping[str, Any]) -> None:
+def _check_decision(question: Interrupt, count: Count, last_vote: JSONMapping) -> None:
     """Compare the stored decision with the outcome of the votes."""
     decision = ballots.decision_of(question, count)
     wrong = []
@@ -278,7 +279,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
 
 
 def _proved(
-    body: Mapping[str, Any],
+    body: JSONMapping,
     question: Interrupt,
     evidence: Evidence,
     keys: VerificationKeys,
@@ -305,7 +306,7 @@ def _proved(
 
 
 def _not_lent(
-    rule: Rule, body: Mapping[str, Any], groups: frozenset[str], voter: Voter, vote_time: float
+    rule: Rule, body: JSONMapping, groups: frozenset[str], voter: Voter, vote_time: float
 ) -> str:
     """Return why a message doesn't let a voter stand in for its sender (in these groups); "" if it does.
 
@@ -323,7 +324,7 @@ def _not_lent(
 
 
 def _not_away(
-    body: Mapping[str, Any],
+    body: JSONMapping,
     lender: Voter,
     step: Rule,
     facts: VoterFacts,
@@ -340,7 +341,7 @@ def _not_away(
 
 
 def _check_stated(
-    vote_record: Mapping[str, Any],
+    vote_record: JSONMapping,
     question: Interrupt,
     proof: Proved,
     vote: Vote,
@@ -369,7 +370,7 @@ def _check_stated(
         )
 
 
-def requester_level(requester: Mapping[str, Any], keys: VerificationKeys, root: str) -> int:
+def requester_level(requester: JSONMapping, keys: VerificationKeys, root: str) -> int:
     """Return the level at which it is proven who asked for a run, `root` or one inside it."""
     body = requester.get("body")
     if not body or not keys:
@@ -383,7 +384,7 @@ def requester_level(requester: Mapping[str, Any], keys: VerificationKeys, root: 
     return level if root[PARTITION:] == run_name(body) else 0
 
 
-def requester_of(stored: Mapping[str, Any], keys: VerificationKeys, root: str) -> Requester:
+def requester_of(stored: JSONMapping, keys: VerificationKeys, root: str) -> Requester:
     """Return the requester of the outermost run `root`: according to the signature of its start, if any."""
     level = requester_level(stored, keys, root)
     key = Principal.read(stored["body"]["requester"]).key if level else stored["principal"]

@@ -12,7 +12,7 @@ import json
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from runner.approvals.decision_keys import proofs
 from runner.approvals.digests import canonical
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 
 SECRET_BYTES = 32
 
@@ -86,7 +86,7 @@ class KeySet:
     def add(
         self,
         kid: str,
-        public: Mapping[str, JSON],
+        public: JSONMapping,
         before_write: Callable[[Entry], object] = lambda entry: entry,
         **members: JSON,
     ) -> PublicKey:
@@ -182,7 +182,7 @@ class KeySet:
         Path(new_file.name).replace(self._path)
 
 
-def write_private(path: Path, entry: Mapping[str, JSON]) -> None:
+def write_private(path: Path, entry: JSONMapping) -> None:
     """Write a private key to a new file that only its owner can read.
 
     Raises:
@@ -225,7 +225,7 @@ def _shown(entry: Entry) -> PublicKey:
     )
 
 
-def thumbprint(entry: Mapping[str, JSON]) -> str:
+def thumbprint(entry: JSONMapping) -> str:
     """Return the thumbprint of a public key (RFC 7638); "" for a secret."""
     if entry["kty"] == "oct":
         return ""

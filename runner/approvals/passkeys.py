@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from runner.approvals.proofs import (
@@ -27,7 +25,7 @@ from runner.approvals.proofs import (
 from runner.errors import RunnerError, needs_extra
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSONMapping, JSONObject
 
 with needs_extra("audit", "signed decisions"):
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -49,7 +47,7 @@ class SignatureRequest:
     rp_id: str
     credential: str
     challenge: str
-    proof: Mapping[str, JSON]
+    proof: JSONMapping
 
 
 def passkeys_of(
@@ -67,7 +65,7 @@ def passkeys_of(
 
 
 def signature_request(
-    body: Mapping[str, JSON], key: VerificationKey, now: float, jti: str
+    body: JSONMapping, key: VerificationKey, now: float, jti: str
 ) -> SignatureRequest:
     """Return the request for a passkey's signature on a message, at a time in seconds since 1970.
 
@@ -86,7 +84,7 @@ def signature_request(
     return SignatureRequest(key.kid, key.rp_id, key.credential, encoded(challenge), proof)
 
 
-def public_half(registration: Mapping[str, Any], challenge: bytes, origin: str) -> JSONObject:
+def public_half(registration: JSONMapping, challenge: bytes, origin: str) -> JSONObject:
     """Return the public half of a passkey that a browser made at an origin, as an entry of a key set.
 
     `registration` has `client_data`, `authenticator_data` and `public_key` (DER), as a browser

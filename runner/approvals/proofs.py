@@ -17,7 +17,6 @@ import hashlib
 import hmac
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from runner.approvals.ballots import SKEW
 from runner.approvals.digests import canonical
@@ -25,7 +24,7 @@ from runner.approvals.rules import OWN_KEY, Principal, Voter
 from runner.errors import RunnerError, UsageError, needs_extra
 from runner.immutable import immutable
 from runner.records import codec, run_ids, validation
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSONMapping, JSONObject
 
 with needs_extra("audit", "signed decisions"):
     from cryptography.exceptions import InvalidSignature
@@ -137,7 +136,7 @@ def read_keys(text: str | bytes) -> dict[str, VerificationKey]:
     return by_id
 
 
-def _key(entry: Mapping[str, Any]) -> VerificationKey:
+def _key(entry: JSONMapping) -> VerificationKey:
     if "d" in entry:
         raise UsageError(
             f"the key {entry.get('kid')!r:.80} is a private one: workers need the public half alone."
@@ -185,7 +184,7 @@ def _key(entry: Mapping[str, Any]) -> VerificationKey:
     )
 
 
-def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
+def signed_bytes(decision: JSONMapping) -> bytes:
     """Return the bytes that a signature covers: the whole decision except `reply_to` and the signature.
 
     Raises:
@@ -202,7 +201,7 @@ def signed_bytes(decision: Mapping[str, JSON]) -> bytes:
     return DOMAIN + canonical(payload, "the decision")
 
 
-def challenge_of(decision: Mapping[str, JSON]) -> bytes:
+def challenge_of(decision: JSONMapping) -> bytes:
     """Return the challenge that a passkey signs for a decision: the hash of the bytes of `signed_bytes`.
 
     Raises:
@@ -211,7 +210,7 @@ def challenge_of(decision: Mapping[str, JSON]) -> bytes:
     return hashlib.sha256(signed_bytes(decision)).digest()
 
 
-def run_name(start: Mapping[str, Any]) -> str:
+def run_name(start: JSONMapping) -> str:
     """Return the id, without its partition, of the one run that a signed message can start.
 
     It is a run id (a UUID version 7 in 26 letters and digits) with the time of the signature; its
@@ -231,13 +230,13 @@ def run_name(start: Mapping[str, Any]) -> str:
 
 
 def sign(
-    decision: Mapping[str, JSON],
+    decision: JSONMapping,
     key: Ed25519PrivateKey | bytes,
     kid: str,
     *,
     now: float,
     jti: str,
-    login: Mapping[str, JSON] | None = None,
+    login: JSONMapping | None = None,
 ) -> JSONObject:
     """Return a decision with its proof; `key` is a private key or a secret, `now` is in seconds since 1970.
 
@@ -258,7 +257,7 @@ def sign(
 
 
 def verify(
-    decision: Mapping[str, Any],
+    decision: JSONMapping,
     keys: VerificationKeys,
     *,
     now: float | None,
@@ -340,14 +339,14 @@ def _texts(names: object) -> frozenset[str]:
     return frozenset(item for item in items if isinstance(item, str))
 
 
-def signature_count(proof: Mapping[str, Any]) -> int:
+def signature_count(proof: JSONMapping) -> int:
     """Return a passkey's signature count; 0 if its device doesn't count, or for another kind of key."""
     data = decoded(proof["authenticator_data"]) if proof.get("alg") == "webauthn" else b""
     return int.from_bytes(data[33:37])
 
 
 def _check_times(
-    proof: Mapping[str, Any], key: VerificationKey, now: float | None, effective: float
+    proof: JSONMapping, key: VerificationKey, now: float | None, effective: float
 ) -> None:
     moments = [moment for name in ("iat", "exp") if type(moment := proof.get(name)) is int]
     if len(moments) != 2:
@@ -364,9 +363,7 @@ def _check_times(
         raise ProofRefused("the proof is too old, or from the future.")
 
 
-def _signature_holds(
-    decision: Mapping[str, Any], proof: Mapping[str, Any], key: VerificationKey
-) -> bool:
+def _signature_holds(decision: JSONMapping, proof: JSONMapping, key: VerificationKey) -> bool:
     try:
         text, signature = signed_bytes(decision), decoded(proof.get("sig"))
         match proof.get("alg"), key.public:
@@ -384,7 +381,7 @@ def _signature_holds(
 
 def _assertion_holds(
     challenge: bytes,
-    proof: Mapping[str, Any],
+    proof: JSONMapping,
     signature: bytes,
     key: VerificationKey,
     public: Ed25519PublicKey | ec.EllipticCurvePublicKey,

@@ -17,7 +17,7 @@ from runner.approvals import titles
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records import validation
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.shown_text import shown
 
 Kind = Literal["human", "service", "agent"]
@@ -135,7 +135,7 @@ class Grants:
     number of seconds that a grant holds.
     """
 
-    bounds: Mapping[str, Any] = field(default_factory=dict)
+    bounds: JSONMapping = field(default_factory=dict)
     uses: int = 100
     sums: Mapping[str, float] = field(default_factory=dict)
     lifetime: float = 7 * DAY
@@ -192,7 +192,7 @@ class Rule:
         """
         _check(self)
 
-    def frozen(self) -> dict[str, JSON]:
+    def frozen(self) -> JSONObject:
         """Return the rule as JSON, as it is stored with the question and hashed."""
         return {
             "eligible": [selector(entry) for entry in self.eligible],
@@ -225,7 +225,7 @@ class Rule:
         }
 
     @classmethod
-    def thawed(cls, data: Mapping[str, Any]) -> Rule:
+    def thawed(cls, data: JSONMapping) -> Rule:
         """Read a rule written by `frozen`.
 
         Raises:
@@ -460,8 +460,8 @@ class Approval:
 
     decision: str
     response: Any = None
-    votes: Sequence[Mapping[str, Any]] = ()
-    action: Mapping[str, Any] | None = None
+    votes: Sequence[JSONMapping] = ()
+    action: JSONMapping | None = None
     effect: str = ""
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from runner.approvals import ballots, freezing
 from runner.approvals.absences import LONGEST, Absence, standing_in
@@ -42,7 +41,7 @@ from runner.errors import (
 )
 from runner.execution.engine import Engine
 from runner.records import codec, validation
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import outermost
 from runner.records.validation import mismatch
@@ -245,14 +244,14 @@ def _end(engine: Engine, until: int | None) -> int:
     return until or 0
 
 
-def begin_absence(engine: Engine, body: Mapping[str, JSON], voter: Voter) -> Absence:
+def begin_absence(engine: Engine, body: JSONMapping, voter: Voter) -> Absence:
     """Store an absence, replacing the person's earlier one; `voter` is as the door knows them.
 
     Raises:
         UsageError: it is over already, or its signature does not hold.
         DirectoryError: the directory can't be asked who they are; nothing was stored.
     """
-    message: Mapping[str, Any] = body
+    message: JSONMapping = body
     if not 0 < message["until"] - now_of(engine) * 1000 <= 2 * LONGEST:
         raise UsageError(
             "an absence ends in the future and begins within 366 days; nothing was stored."
@@ -324,7 +323,7 @@ def _check_served(engine: Engine, question: Interrupt) -> None:
 
 def apply_operation(
     engine: Engine,
-    body: Mapping[str, JSON],
+    body: JSONMapping,
     by: Voter | None = None,
     key: str | None = None,
     *,
@@ -340,7 +339,7 @@ def apply_operation(
         DirectoryError: the directory can't be asked who they are; nothing was done.
         ConflictError: it is `queued`, and this process does not have the graph.
     """
-    message: Mapping[str, Any] = body
+    message: JSONMapping = body
     name, kind, comment, ttl = (
         message["interrupt_id"],
         message["operation"],
@@ -400,8 +399,8 @@ def principal_of(text: Principal | str) -> Principal:
 
 
 def sender_of(
-    engine: Engine, voter: Voter, body: Mapping[str, JSON], level: int
-) -> tuple[Voter, Mapping[str, JSON]]:
+    engine: Engine, voter: Voter, body: JSONMapping, level: int
+) -> tuple[Voter, JSONMapping]:
     """Return the authenticated sender of a message about a question, and the message to store.
 
     `voter` is the sender according to the door, which counts if nothing needs proof; a proof that
@@ -482,7 +481,7 @@ def proven(
     )
 
 
-def requester_of(engine: Engine, body: Mapping[str, JSON]) -> JSONObject:
+def requester_of(engine: Engine, body: JSONMapping) -> JSONObject:
     """Return a run's requester as it is stored: the principal, for whom, and the message if it is signed.
 
     A process without keys doesn't check the proof: the worker that needs it does.
@@ -490,7 +489,7 @@ def requester_of(engine: Engine, body: Mapping[str, JSON]) -> JSONObject:
     Raises:
         UsageError: a name isn't a principal, or the proof does not hold.
     """
-    message: Mapping[str, Any] = body
+    message: JSONMapping = body
     principal = Principal.read(str(message["requester"])).key
     requester: JSONObject = {"principal": principal}
     if message.get("on_behalf_of"):
@@ -595,7 +594,7 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
     return mismatch(question.response_schema, codec.plain(codec.unpack(response))) or ""
 
 
-def _other_names(args: Mapping[str, JSON], edited_args: Mapping[str, JSON]) -> str:
+def _other_names(args: JSONMapping, edited_args: JSONMapping) -> str:
     """Say which names an edit adds to or lacks from the shown call, for a question without a schema."""
     unknown, missing = (
         sorted(edited_args.keys() - args.keys()),

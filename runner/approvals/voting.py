@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
-from typing import Any
 
 from runner import scheduler
 from runner.approvals import ballots, rules
 from runner.approvals.ballots import Ballot, Operation, PendingDecision, Standing
 from runner.approvals.rules import Rule, VoterFacts
 from runner.immutable import immutable
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
@@ -215,7 +214,7 @@ class Case:
     facts: VoterFacts
     operation: Operation
     standing: Standing
-    part: Mapping[str, Any]
+    part: JSONMapping
     now: int
 
     @property
@@ -248,9 +247,9 @@ class Done:
     """
 
     standing: Standing
-    data: Mapping[str, JSON] = field(default_factory=dict)
-    part: Mapping[str, Any] | None = None
-    loan: Mapping[str, JSON] | None = None
+    data: JSONMapping = field(default_factory=dict)
+    part: JSONMapping | None = None
+    loan: JSONMapping | None = None
     gone: int = 0
     status: ReceiptStatus = ReceiptStatus.ACCEPTED
 

@@ -8,14 +8,14 @@ counts the entries of its run. The hash of an entry covers its canonical JSON.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from runner.approvals import digests
 from runner.approvals.absences import Absence
 from runner.approvals.grants import Grant
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord
 
@@ -92,10 +92,10 @@ def entry(
     visit: int = 0,
     question: str = "",
     actor: str = "",
-    auth: Mapping[str, JSON] | None = None,
+    auth: JSONMapping | None = None,
     prev_vote: int = 0,
     hashes: Mapping[str, str] | None = None,
-    outcome: Mapping[str, JSON] | None = None,
+    outcome: JSONMapping | None = None,
 ) -> JSONObject:
     """Build an entry, leaving out empty parts. `hashes` become its `digests`; the ledger adds its partition.
 
@@ -130,7 +130,7 @@ def of_event(
     question: Interrupt | None = None,
 ) -> JSONObject:
     """Build the entry for an event of a run; `question` is the one concerned, in its state at that time."""
-    about: dict[str, Any] = {
+    about: JSONObject = {
         name: value
         for name, value in (data if isinstance(data, dict) else {}).items()
         if value not in (None, "")
@@ -161,7 +161,7 @@ def _actor(type_: str, question: Interrupt | None, detail: str) -> str:
 
 
 def _hashes(
-    type_: str, about: Mapping[str, Any], question: Interrupt | None, payload: JSON
+    type_: str, about: JSONMapping, question: Interrupt | None, payload: JSON
 ) -> dict[str, str]:
     hashes = {} if question is None else _digests_of(question)
     if question is not None and "effect" in about:
@@ -177,7 +177,7 @@ def _hashes(
 
 def _outcome(
     type_: str,
-    about: Mapping[str, Any],
+    about: JSONMapping,
     question: Interrupt | None,
     run: RunRecord,
     detail: str,
@@ -195,7 +195,7 @@ def _outcome(
     return outcome | {"decision": question.decision} if type_ == "decided" else outcome
 
 
-def started(run: RunRecord, created_at: int, requester: Mapping[str, Any]) -> JSONObject:
+def started(run: RunRecord, created_at: int, requester: JSONMapping) -> JSONObject:
     """Build the first entry of a run, also for a run that is audited only from its first question on."""
     outcome: JSONObject = {
         "graph": _text(run.graph_id),
@@ -262,9 +262,7 @@ def _plain(value: object) -> JSON:
     )
 
 
-def of_grant(
-    type_: str, grant: Grant, by: str, about: Mapping[str, JSON], at: int
-) -> JSONObject:
+def of_grant(type_: str, grant: Grant, by: str, about: JSONMapping, at: int) -> JSONObject:
     """Build the entry of a grant that was made, voted for, used or revoked."""
     outcome = {name: value for name, value in about.items() if name not in {"effect", "reason"}}
     reason = str(about.get("reason") or "")

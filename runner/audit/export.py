@@ -14,7 +14,6 @@ import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from runner.approvals.proofs import VerificationKeys
 from runner.audit import checkpoint as notes
@@ -24,7 +23,7 @@ from runner.audit.tree import inclusion_paths, is_included, leaf_of, root_of
 from runner.errors import UnstorableError, UsageError, needs_extra
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.json_form import stamp
 
 with needs_extra("audit", "a signed audit"):
@@ -58,7 +57,7 @@ class Verdict:
 
 
 def export(
-    entries: Iterable[Mapping[str, JSON]],
+    entries: Iterable[JSONMapping],
     checkpoints: Sequence[str],
     keys: Sequence[str],
     run_id: str = "",
@@ -108,8 +107,8 @@ def _texts(hashes: Iterable[bytes]) -> list[str]:
 class _File:
     """Content of an export: entries with their line numbers, and the parts after them."""
 
-    entries: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
-    parts: dict[str, Any] = field(default_factory=dict)
+    entries: list[tuple[int, JSONObject]] = field(default_factory=list)
+    parts: JSONObject = field(default_factory=dict)
     end: int = 0
 
 
@@ -258,7 +257,7 @@ def _hash(text: object, subject: str) -> bytes:
     raise BrokenLine(f"{subject} is not a hash")
 
 
-def _leaf(number: int, entry: Mapping[str, JSON]) -> bytes:
+def _leaf(number: int, entry: JSONMapping) -> bytes:
     try:
         return leaf_of(entry)
     except UnstorableError as error:
@@ -341,8 +340,8 @@ def _against(outside: Sequence[Checkpoint], leaves: Sequence[bytes], text: str) 
 
 
 def _check_paths(
-    entries: Sequence[tuple[int, dict[str, Any]]],
-    proofs: Mapping[str, Any],
+    entries: Sequence[tuple[int, JSONObject]],
+    proofs: JSONMapping,
     checkpoint: Checkpoint,
 ) -> None:
     """Check that the entries belong to the run, in order, and to the checkpoint's tree."""

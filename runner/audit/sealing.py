@@ -13,10 +13,10 @@ import hashlib
 import itertools
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.approvals.digests import canonical
 from runner.audit import entries as audit_entries
@@ -32,7 +32,7 @@ from runner.errors import (
 )
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -115,7 +115,7 @@ def sealing_policy(settings: Settings, archive: Archive | None = None) -> Sealin
     )
 
 
-def sealed_entry(raw: bytes, n: int) -> dict[str, JSON]:
+def sealed_entry(raw: bytes, n: int) -> JSONObject:
     """Return an entry with its place in the tree; an item that isn't an entry is recorded by its hash."""
     try:
         value = codec.load_json(raw)
@@ -304,7 +304,7 @@ def _steps(rows: Sequence[tuple[str, bytes]]) -> int:
     return len({name for name, _ in rows})
 
 
-def line(entry: Mapping[str, JSON], leaf: bytes) -> str:
+def line(entry: JSONMapping, leaf: bytes) -> str:
     """Format an entry with its hash as a line of an archive."""
     return json.dumps(
         {"entry": dict(entry), "leaf": base64.b64encode(leaf).decode()},
@@ -313,7 +313,7 @@ def line(entry: Mapping[str, JSON], leaf: bytes) -> str:
     )
 
 
-def read_line(text: str) -> tuple[dict[str, Any], bytes]:
+def read_line(text: str) -> tuple[JSONObject, bytes]:
     """Read an entry with its hash.
 
     Raises:
@@ -328,7 +328,7 @@ def read_line(text: str) -> tuple[dict[str, Any], bytes]:
 
 def sealed(
     audit: AuditLog, head: Head, archive: Archive | None, leaves: list[bytes]
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[JSONObject]:
     """Read the signed entries, from the archive and then from the store; `leaves` gets their hashes.
 
     Raises:

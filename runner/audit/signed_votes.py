@@ -18,7 +18,7 @@ from runner.approvals.proofs import (
     verify,
 )
 from runner.errors import UnstorableError
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 
 if TYPE_CHECKING:
     from runner.store.shared import SharedStore
@@ -56,7 +56,7 @@ def signed_votes(store: SharedStore, question_ids: Iterable[str]) -> Iterator[JS
 
 def verify_votes(
     entries: Iterable[tuple[int, Entry]],
-    votes: Iterable[Mapping[str, Any]],
+    votes: Iterable[JSONMapping],
     keys: VerificationKeys,
 ) -> tuple[int, int, str]:
     """Verify the votes of entries, which come with their line numbers.
@@ -98,7 +98,7 @@ def verify_votes(
     return valid, missing, copied
 
 
-def _problem(entry: Entry, vote: Mapping[str, Any], keys: VerificationKeys) -> str:
+def _problem(entry: Entry, vote: JSONMapping, keys: VerificationKeys) -> str:
     """Say how a signed vote differs from its entry; "" if it agrees."""
     body, action = vote["body"], vote["action"]
     try:

@@ -37,7 +37,7 @@ from runner.definition.registry import CompiledGraph, tools_of
 from runner.errors import UsageError
 from runner.execution.functions import FunctionNode
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 
 
 class Severity(enum.StrEnum):
@@ -520,18 +520,18 @@ def _failing_policies(plan: CompiledGraph) -> Findings:
                     break
 
 
-SAMPLES: dict[str, JSON] = {"string": "text", "integer": 1, "number": 1.5, "boolean": True}
+SAMPLES: JSONObject = {"string": "text", "integer": 1, "number": 1.5, "boolean": True}
 """A value of each plain type, for arguments without an example, default or enumeration."""
 
 
-def _sample(schema: Mapping[str, Any]) -> JSON:
+def _sample(schema: JSONMapping) -> JSON:
     kinds = (schema_part.get("type") for schema_part in (schema, *schema.get("anyOf", ())))
     return next((SAMPLES[kind] for kind in kinds if kind in SAMPLES), None)
 
 
-def _examples(tool: AgentTool) -> Iterator[Mapping[str, Any]]:
+def _examples(tool: AgentTool) -> Iterator[JSONMapping]:
     """Yield example arguments from a tool's schema, as a policy gets them."""
-    schema: Mapping[str, Any] = tool.tool_spec.get("inputSchema", {}).get("json", {})
+    schema: JSONMapping = tool.tool_spec.get("inputSchema", {}).get("json", {})
     properties = schema.get("properties", {})
     choices = {
         name: [

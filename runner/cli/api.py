@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import by_option, read_json
-from runner.cli.context import CommandContext, import_from_here, with_context
+from runner.cli.arguments import by_option, option, read_json
+from runner.cli.context import CommandContext, command, import_from_here
 from runner.cli.exits import CommandError, Exit
 from runner.cli.output import visible
 from runner.errors import UsageError, needs_extra
@@ -26,28 +26,22 @@ CODES = {
 """Exit codes by status, as other commands have them for the same errors."""
 
 
-@click.command()
+@command()
 @click.argument(
     "method",
     metavar="METHOD",
     type=click.Choice(["GET", "POST", "PUT", "DELETE"], case_sensitive=False),
 )
 @click.argument("path")
-@click.option(
-    "--data",
-    metavar="JSON",
-    help="The body: JSON, @file, or - for standard input (default: none).",
-)
-@click.option(
-    "--header",
+@option("--data JSON", "The body: JSON, @file, or - for standard input (default: none).")
+@option(
+    "--header NAME VALUE",
     "headers",
+    "A header of the request, such as If-Match; may be repeated.",
     type=(str, str),
-    metavar="NAME VALUE",
     multiple=True,
-    help="A header of the request, such as If-Match; may be repeated.",
 )
 @by_option
-@with_context
 def api(
     context: CommandContext,
     *,

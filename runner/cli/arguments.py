@@ -36,6 +36,25 @@ MAX_PAGES = 100
 """Pages that one command reads at most if few items match; then it prints a cursor to continue from."""
 
 
+def option(
+    declaration: str, *names_and_help: str, **settings: Any
+) -> Callable[[Command], Command]:
+    """Make an option from its name and value as the help shows them: `option("--run RUN", "Its id.")`.
+
+    Names other than the first come before the help. A default is shown unless it is empty.
+    """
+    name, _, metavar = declaration.partition(" ")
+    *names, text = names_and_help
+    shown = bool(settings.get("default"))
+    return click.option(
+        name, *names, metavar=metavar or None, help=text, show_default=shown, **settings
+    )
+
+
+flag = functools.partial(option, is_flag=True)
+"""Make an option without a value."""
+
+
 def add_options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Command]:
     """Return one decorator that adds these options, the last one first."""
     return lambda command: functools.reduce(
@@ -49,7 +68,7 @@ def add_options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Comman
 def input_option(meaning: str, default: str) -> Callable[[Command], Command]:
     """Make the option --input, whose value `read_json` reads."""
     text = f"{meaning}: JSON, @file, or - for standard input (default: {default})."
-    return click.option("--input", "input_text", metavar="JSON", help=text)
+    return option("--input JSON", "input_text", text)
 
 
 def read_json(text: str, option: str) -> Any:
@@ -90,27 +109,20 @@ def _or_user(context: click.Context, _: click.Parameter, name: str) -> str:
     return name or str(context.obj.user)
 
 
-by_option = click.option(
-    "--by",
-    metavar="NAME",
-    default="",
-    callback=_or_user,
-    help="Who does it (default: the user's login name).",
+by_option = option(
+    "--by NAME", "Who does it (default: the user's login name).", default="", callback=_or_user
 )
-requester_option = click.option(
-    "--requester",
-    metavar="NAME",
+requester_option = option(
+    "--requester NAME",
+    "Who asks for it; a rule may exclude them from deciding (default: the user's login name).",
     default="",
     callback=_or_user,
-    help="Who asks for it; a rule may exclude them from deciding (default: the user's login name).",
 )
 
 
 def tag_option(text: str) -> Callable[[Command], Command]:
     """Make the option --tag, whose values `read_tags` reads."""
-    return click.option(
-        "--tag", "tags", multiple=True, metavar="KEY=VALUE", help=f"{text}; may be repeated."
-    )
+    return option("--tag KEY=VALUE", "tags", f"{text}; may be repeated.", multiple=True)
 
 
 def read_tags(texts: tuple[str, ...]) -> dict[str, str]:
@@ -169,19 +181,12 @@ def read_duration(text: str) -> float | None:
 # -- lists -------------------------------------------------------------------------------------------
 
 
-limit_option = click.option(
-    "--limit",
-    type=click.IntRange(1, 10_000),
-    default=50,
-    show_default=True,
-    help="Maximum number.",
-)
+limit_option = option("--limit", "Maximum number.", type=click.IntRange(1, 10_000), default=50)
 
 paged = add_options(
-    click.option(
-        "--cursor",
-        metavar="CURSOR",
-        help="Continue from this cursor, printed by the previous page (default: from the beginning).",
+    option(
+        "--cursor CURSOR",
+        "Continue from this cursor, printed by the previous page (default: from the beginning).",
     ),
     limit_option,
 )

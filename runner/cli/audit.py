@@ -9,26 +9,25 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import flag, option
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import CommandError, Exit
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from runner.operations.installation import AuditLog
-    from runner.records.codec import JSON
 
 
-PARTITION = click.option(
-    "--partition", type=click.IntRange(0), help="The partition (default: the only one)."
+PATH = click.Path(path_type=Path)
+
+PARTITION = option(
+    "--partition", "The partition (default: the only one).", type=click.IntRange(0)
 )
 
 
-@click.group()
-@common_options
+@group
 def audit() -> None:
     """Export and verify the audit of approvals.
 
@@ -47,24 +46,14 @@ class Exported:
     lines: int
 
 
-@audit.command("export")
-@click.option(
-    "--output", "path", metavar="FILE", required=True, type=click.Path(path_type=Path)
-)
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    default="",
-    help="Only the entries of this run (default: of all).",
-)
-@click.option(
+@command(audit, "export")
+@option("--output FILE", "path", "The new file.", required=True, type=PATH)
+@option("--run RUN", "run_id", "Only the entries of this run (default: of all).", default="")
+@flag(
     "--votes",
-    is_flag=True,
-    help="Include the votes that people have signed, with comments, and the calls they voted on.",
+    "Include the votes that people have signed, with comments, and the calls they voted on.",
 )
 @PARTITION
-@with_context
 def export_audit(
     context: CommandContext,
     path: Path,
@@ -82,11 +71,12 @@ def export_audit(
     """
     from runner.audit.files import export_lines
     from runner.audit.sealing import sealing_policy
+    from runner.audit.signed_votes import signed_votes
 
     log = _log(context, run_id, partition)
     conditions = sealing_policy(context.settings, context.installation.archive)
     log.note("exported", actor=context.user, outcome={"run": run_id})
-    votes_of = functools.partial(_votes_of, context) if votes else None
+    votes_of = functools.partial(signed_votes, context.installation.store) if votes else None
     lines = export_lines(log, conditions, run_id, votes_of)
     written: list[int] = []
     hidden = path.with_name(f".{path.name}.new")
@@ -99,12 +89,6 @@ def export_audit(
     finally:
         hidden.unlink(missing_ok=True)
     context.output.write(Exported(str(path), run_id, len(written)))
-
-
-def _votes_of(context: CommandContext, question_ids: Iterable[str]) -> Iterable[JSON]:
-    from runner.audit.signed_votes import signed_votes
-
-    return signed_votes(context.installation.store, question_ids)
 
 
 def _log(context: CommandContext, run_id: str, partition: int | None) -> AuditLog:
@@ -129,38 +113,27 @@ class Verified:
     """
 
     result: str
-    detail: str
     line: int
+    detail: str
     tree: str
 
 
-@audit.command()
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@click.option(
-    "--key",
-    metavar="KEY",
-    required=True,
-    multiple=True,
-    help="A public key, or a file with it.",
-)
-@click.option(
-    "--checkpoint",
+@command(audit)
+@click.argument("path", metavar="FILE", type=PATH)
+@option("--key KEY", "A public key, or a file with it.", required=True, multiple=True)
+@option(
+    "--checkpoint FILE",
     "checkpoints",
-    metavar="FILE",
+    "A file with checkpoints that were kept elsewhere, such as an anchor.",
     multiple=True,
-    type=click.Path(path_type=Path),
-    help="A file with checkpoints that were kept elsewhere, such as an anchor.",
+    type=PATH,
 )
-@click.option(
-    "--origin", metavar="NAME", default="", help="The tree it must belong to (default: any)."
-)
-@click.option(
-    "--decision-keys",
-    metavar="FILE",
+@option("--origin NAME", "The tree it must belong to (default: any).", default="")
+@option(
+    "--decision-keys FILE",
+    "The public keys of decisions, to verify signed votes too (default: do not).",
     default="",
-    help="The public keys of decisions, to verify signed votes too (default: do not).",
 )
-@with_context
 def verify(
     context: CommandContext,
     path: Path,
@@ -194,8 +167,9 @@ def verify(
     verdict = verify_file(
         lines, dict(itertools.chain(*public)), checkpoint_texts, origin, decision_keys
     )
-    shown = Verified(verdict.result.name.lower(), verdict.text, verdict.line, verdict.tree)
-    context.output.write(shown, [(shown.result, shown.line, shown.detail, shown.tree)])
+    context.output.write(
+        Verified(verdict.result.name.lower(), verdict.line, verdict.text, verdict.tree)
+    )
     return int(verdict.result)
 
 
@@ -206,9 +180,8 @@ class AuditKey:
     key: str
 
 
-@audit.command("key")
-@click.argument("path", metavar="FILE", type=click.Path(path_type=Path))
-@with_context
+@command(audit, "key")
+@click.argument("path", metavar="FILE", type=PATH)
 def audit_key(context: CommandContext, path: Path) -> None:
     """Print the public key of a private one, or make both.
 
@@ -229,12 +202,9 @@ class Restarted:
     origin: str
 
 
-@audit.command()
-@click.option(
-    "--reason", required=True, help="Why the tree is given up; the audit keeps its hash."
-)
+@command(audit)
+@option("--reason", "Why the tree is given up; the audit keeps its hash.", required=True)
 @PARTITION
-@with_context
 def restart(context: CommandContext, reason: str, partition: int | None) -> None:
     """Begin a new tree, after the store has lost entries.
 

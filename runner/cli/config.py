@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import click
-
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import flag
+from runner.cli.context import CommandContext, command, group
 from runner.immutable import immutable
 from runner.store.addresses import without_password
 
@@ -21,17 +20,13 @@ class Setting:
     origin: str
 
 
-@click.group()
-@common_options
+@group
 def config() -> None:
     """Show the settings and where each comes from."""
 
 
-@config.command()
-@click.option(
-    "--origin", "with_origin", is_flag=True, help="Also show where each setting comes from."
-)
-@with_context
+@command(config)
+@flag("--origin", "with_origin", "Also show where each setting comes from.")
 def show(context: CommandContext, *, with_origin: bool) -> None:
     """Show every effective setting, without passwords and secrets.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from runner.cli.arguments import add_options, full_interrupt_id, full_run_id
+from runner.cli.arguments import add_options, flag, full_interrupt_id, full_run_id, option
 from runner.cli.output import Output
 
 if TYPE_CHECKING:
@@ -120,42 +120,51 @@ def _store_option(context: click.Context, parameter: click.Parameter, value: obj
 _stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}
 
 common_options = add_options(
-    click.option(
-        "--debug", is_flag=True, help="After an error, also print its traceback.", **_stored
-    ),
-    click.option(
-        "--graphs",
-        metavar="MODULES",
-        help="Python modules that register your graphs, separated by commas (default: RUNNER_GRAPHS).",
+    flag("--debug", "After an error, also print its traceback.", **_stored),
+    option(
+        "--graphs MODULES",
+        "Python modules that register your graphs, separated by commas (default: RUNNER_GRAPHS).",
         **_stored,
     ),
-    click.option(
-        "--redis-url",
-        metavar="URL",
-        help="Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
+    option(
+        "--redis-url URL",
+        "Address of the store (default: RUNNER_REDIS_URL, or redis://127.0.0.1:6379/0).",
         **_stored,
     ),
-    click.option(
-        "--json", "as_json", is_flag=True, help="Write JSON, for programs.", **_stored
-    ),
+    flag("--json", "as_json", "Write JSON, for programs.", **_stored),
 )
 """The options that every command and group has."""
+
+
+def group(function: Callable[[], None]) -> click.Group:
+    """Make a group of commands, with the common options."""
+    return click.group()(common_options(function))
 
 
 pass_context = click.make_pass_decorator(CommandContext, ensure=True)
 
 
-def with_context(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the common options to a command, and pass it the CommandContext as its first argument.
+def command(
+    parent: click.Group | None = None, name: str | None = None, **settings: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a command, of a group if one is given, with the common options.
 
-    A unique prefix of a run's or question's id is enough: the command gets the whole id.
+    It gets the CommandContext as its first argument. A unique prefix of a run's or question's id is enough:
+    the command gets the whole id.
     """
 
-    @functools.wraps(function)
-    def call(context: CommandContext, *arguments: Any, **values: Any) -> Any:
-        for name, full_id in (("run_id", full_run_id), ("interrupt_id", full_interrupt_id)):
-            if values.get(name):
-                values[name] = full_id(context.client, values[name])
-        return function(context, *arguments, **values)
+    def make(function: Callable[..., Any]) -> click.Command:
+        own_options = function.__dict__.pop("__click_params__", [])
 
-    return common_options(pass_context(call))
+        @pass_context
+        @functools.wraps(function)
+        def call(context: CommandContext, *arguments: Any, **values: Any) -> Any:
+            for key, full_id in (("run_id", full_run_id), ("interrupt_id", full_interrupt_id)):
+                if values.get(key):
+                    values[key] = full_id(context.client, values[key])
+            return function(context, *arguments, **values)
+
+        vars(common_options(call))["__click_params__"] += own_options
+        return (parent or click).command(name, **settings)(call)
+
+    return make

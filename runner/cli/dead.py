@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from runner.cli.arguments import limit_option
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.context import CommandContext, command, group
 from runner.cli.output import clock_time, short
 from runner.records.json_form import stamp
 
@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from runner.records.dead_letters import DeadLetter
 
 
-@click.group()
-@common_options
+@group
 def dead() -> None:
     """List dead letters, and send them again.
 
@@ -25,9 +24,8 @@ def dead() -> None:
     """
 
 
-@dead.command("list")
+@command(dead, "list")
 @limit_option
-@with_context
 def list_letters(context: CommandContext, limit: int) -> None:
     """List dead letters, newest first.
 
@@ -47,9 +45,8 @@ def list_letters(context: CommandContext, limit: int) -> None:
     )
 
 
-@dead.command()
+@command(dead)
 @click.argument("letter_ids", metavar="LETTER...", nargs=-1, required=True)
-@with_context
 def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     """Send messages again and retry nodes.
 

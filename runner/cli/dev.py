@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.context import CommandContext, with_context
+from runner.cli.arguments import flag, option
+from runner.cli.context import CommandContext, command
 from runner.cli.exits import CommandError, Exit
 from runner.errors import MissingExtra
 from runner.immutable import immutable
@@ -43,27 +44,20 @@ class Ready:
     pages: str
 
 
-@click.command()
-@click.option(
+@command()
+@option(
     "--concurrency",
+    "Maximum number of nodes that run at the same time (default: 100).",
     type=click.IntRange(min=1),
-    help="Maximum number of nodes that run at the same time (default: 100).",
 )
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=8080,
-    show_default=True,
-    help="The port of the pages.",
-)
-@click.option(
+@option("--port", "The port of the pages.", type=click.IntRange(1, 65535), default=8080)
+@option(
     "--open/--no-open",
     "opens",
+    "Open the pages in a browser (default: if a person started this at a desktop).",
     default=None,
-    help="Open the pages in a browser (default: if a person started this at a desktop).",
 )
-@click.option("--demo", is_flag=True, help="Also run a graph that asks two questions.")
-@with_context
+@flag("--demo", "Also run a graph that asks two questions.")
 def dev(
     context: CommandContext,
     *,

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import click
-
-from runner.cli.context import CommandContext, with_context
+from runner.cli.context import CommandContext, command
 from runner.cli.exits import Exit
 
 
-@click.command()
-@with_context
+@command()
 def doctor(context: CommandContext) -> int:
     """Check store, broker, workers and settings, and suggest fixes.
 

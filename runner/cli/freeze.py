@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import click
-
-from runner.cli.arguments import add_options, by_option
-from runner.cli.context import CommandContext, with_context
+from runner.cli.arguments import add_options, by_option, flag, option
+from runner.cli.context import CommandContext, command
 from runner.immutable import immutable
 
 
@@ -23,23 +21,16 @@ class Frozen:
 
 _options = add_options(
     by_option,
-    click.option(
-        "--reason", required=True, help="Why; it is shown, and the audit keeps its hash."
-    ),
-    click.option("--all", "everything", is_flag=True, help="Every graph."),
-    click.option(
-        "--tool", metavar="TOOL", default="", help="The calls of this tool (default: none)."
-    ),
-    click.option(
-        "--graph", metavar="GRAPH", default="", help="The nodes of this graph (default: none)."
-    ),
+    option("--reason", "Why; it is shown, and the audit keeps its hash.", required=True),
+    flag("--all", "everything", "Every graph."),
+    option("--tool TOOL", "The calls of this tool (default: none).", default=""),
+    option("--graph GRAPH", "The nodes of this graph (default: none).", default=""),
 )
 
 
-@click.command()
+@command()
 @_options
-@click.option("--force", is_flag=True, help="Even if nothing here has this name.")
-@with_context
+@flag("--force", "Even if nothing here has this name.")
 def freeze(context: CommandContext, *, reason: str, by: str, force: bool, **names: Any) -> None:
     """Stop all effects of a graph, of a tool, or everything.
 
@@ -62,9 +53,8 @@ def freeze(context: CommandContext, *, reason: str, by: str, force: bool, **name
     context.output.write(Frozen(scope, "frozen", reason, by))
 
 
-@click.command()
+@command()
 @_options
-@with_context
 def thaw(context: CommandContext, *, reason: str, by: str, **names: Any) -> None:
     """End a freeze, with the option that began it.
 

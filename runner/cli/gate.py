@@ -7,42 +7,39 @@ from typing import Any
 
 import click
 
-from runner.cli.context import CommandContext, with_context
+from runner.cli.arguments import option
+from runner.cli.context import CommandContext, command
 from runner.cli.server import look_for
 from runner.errors import UsageError, needs_extra
 
 HOOK = ("hook",)
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
-    "--policy",
+@command(context_settings={"ignore_unknown_options": True})
+@option(
+    "--policy FILE",
+    "A Python module with `approval`, or YAML: the calls that need approval, and their rules.",
     required=True,
-    metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, resolve_path=True),
-    help="A Python module with `approval`, or YAML: the calls that need approval, and their rules.",
 )
-@click.option(
+@option(
     "--url",
+    "The address of a server over HTTP, in place of COMMAND (default: none).",
     default="",
-    help="The address of a server over HTTP, in place of COMMAND (default: none).",
 )
-@click.option(
+@option(
     "--wait",
+    "Seconds that a call waits for people; then the client gets an error that says to call again.",
     type=click.FloatRange(0, 86_400),
     default=25.0,
-    show_default=True,
-    help="Seconds that a call waits for people; then the client gets an error that says to call again.",
 )
-@click.option(
+@option(
     "--timeout",
+    "Seconds that the server may take for a call that was approved.",
     type=click.FloatRange(1, 86_400),
     default=300.0,
-    show_default=True,
-    help="Seconds that the server may take for a call that was approved.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
-@with_context
 def gate(context: CommandContext, **options: Any) -> None:
     """Hold calls to an MCP server until people approve them.
 

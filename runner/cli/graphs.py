@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import flag, option
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import CommandError, Exit
 from runner.immutable import immutable
 from runner.records.shown_text import shown
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from runner.operations.deploys import GraphCheck
 
 
-@click.group()
-@common_options
+@group
 def graphs() -> None:
     """List, check and draw graphs."""
 
@@ -35,8 +35,7 @@ class GraphLine:
     fingerprint_here: str | None
 
 
-@graphs.command("list")
-@with_context
+@command(graphs, "list")
 def list_graphs(context: CommandContext) -> None:
     """List the graphs in the store and in this folder.
 
@@ -107,9 +106,8 @@ class GraphView:
     edges: tuple[GraphEdge, ...]
 
 
-@graphs.command()
+@command(graphs)
 @click.argument("name", metavar="GRAPH")
-@with_context
 def show(context: CommandContext, name: str) -> None:
     """Show the nodes and edges of a graph.
 
@@ -159,9 +157,8 @@ class RemovedGraph:
     status: str
 
 
-@graphs.command()
+@command(graphs)
 @click.argument("name", metavar="GRAPH")
-@with_context
 def remove(context: CommandContext, name: str) -> None:
     """Remove a graph that no worker uses from the store.
 
@@ -176,15 +173,10 @@ def remove(context: CommandContext, name: str) -> None:
 # -- check -------------------------------------------------------------------------------------------
 
 
-@graphs.command()
+@command(graphs)
 @click.argument("names", metavar="[GRAPH]...", nargs=-1)
-@click.option("--strict", is_flag=True, help="Exit with 1 for warnings, too.")
-@click.option(
-    "--against-waiting",
-    is_flag=True,
-    help="Also list the nodes of stored runs that this code can't resume.",
-)
-@with_context
+@flag("--strict", "Exit with 1 for warnings, too.")
+@flag("--against-waiting", "Also list the nodes of stored runs that this code can't resume.")
 def check(
     context: CommandContext, names: tuple[str, ...], *, strict: bool, against_waiting: bool
 ) -> int:
@@ -250,18 +242,16 @@ class GraphDrawing:
     drawing: str
 
 
-@graphs.command()
+@command(graphs)
 @click.argument("name", metavar="GRAPH")
-@click.option(
+@option(
     "-o",
     "--output",
     "format_",
+    "The format.",
     type=click.Choice(("text", "svg", "mermaid")),
     default="text",
-    show_default=True,
-    help="The format.",
 )
-@with_context
 def draw(context: CommandContext, name: str, format_: str) -> None:
     """Draw a graph: its nodes, edges, conditions and loops.
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from runner.cli.context import CommandContext, with_context
+from runner.cli.context import CommandContext, command
 from runner.cli.exits import CommandError, Exit
 from runner.immutable import immutable
 
@@ -36,11 +36,10 @@ class Project:
     files: tuple[str, ...]
 
 
-@click.command()
+@command()
 @click.argument(
     "folder", metavar="[DIR]", default=".", type=click.Path(file_okay=False, path_type=Path)
 )
-@with_context
 def init(context: CommandContext, folder: Path) -> None:
     """Create a small project that works.
 

@@ -11,12 +11,13 @@ import click
 
 from runner.cli.arguments import (
     interrupt_argument,
+    option,
     paged,
     read_json,
     read_pages,
     to_seconds,
 )
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
 from runner.records.json_form import document, span, stamp
@@ -31,8 +32,7 @@ if TYPE_CHECKING:
     from runner.records.interrupts import Interrupt, Receipt
 
 
-@click.group()
-@common_options
+@group
 def interrupts() -> None:
     """List questions that wait for people, and answer them.
 
@@ -41,44 +41,28 @@ def interrupts() -> None:
     """
 
 
-@interrupts.command("list")
-@click.option(
+@command(interrupts, "list")
+@option(
     "--mine",
     "part",
+    "Only those you may decide and haven't, by your login name.",
     flag_value="mine",
-    help="Only those you may decide and haven't, by your login name.",
 )
-@click.option(
-    "--voted",
-    "part",
-    flag_value="voted",
-    help="Only those that wait for others after your vote.",
+@option(
+    "--voted", "part", "Only those that wait for others after your vote.", flag_value="voted"
 )
-@click.option(
-    "--requested", "part", flag_value="requested", help="Only those of runs that you asked for."
-)
-@click.option(
-    "--run",
-    "run_id",
-    metavar="RUN",
-    help="Filter by run, including child runs (default: any).",
-)
-@click.option(
-    "--graph", metavar="GRAPH", help="Filter by graph, including inner graphs (default: any)."
-)
-@click.option("--name", help="Filter by the name of the question (default: any).")
-@click.option(
-    "--assignee", metavar="WHO", help="Filter by a person who may answer (default: any)."
-)
-@click.option(
-    "--older-than",
+@option("--requested", "part", "Only those of runs that you asked for.", flag_value="requested")
+@option("--run RUN", "run_id", "Filter by run, including child runs (default: any).")
+@option("--graph GRAPH", "Filter by graph, including inner graphs (default: any).")
+@option("--name", "Filter by the name of the question (default: any).")
+@option("--assignee WHO", "Filter by a person who may answer (default: any).")
+@option(
+    "--older-than TIME",
     "age",
-    metavar="TIME",
+    "Open for longer than 90s, 30m, 2h, 7d (default: any age).",
     callback=to_seconds,
-    help="Open for longer than 90s, 30m, 2h, 7d (default: any age).",
 )
 @paged
-@with_context
 def list_interrupts(
     context: CommandContext,
     *,
@@ -163,9 +147,8 @@ def _row(question: QuestionView) -> tuple[object, ...]:
     return (*row, votes) if (votes := _votes(question)) else row
 
 
-@interrupts.command()
+@command(interrupts)
 @interrupt_argument
-@with_context
 def show(context: CommandContext, interrupt_id: str) -> None:
     """Show a question, the answers it accepts, and its answer.
 
@@ -207,21 +190,18 @@ response_option = functools.partial(
 )
 
 
-@interrupts.command()
+@command(interrupts)
 @interrupt_argument
 @response_option(required=True, help="The answer: JSON, @file, or - for standard input.")
-@click.option("--responder", metavar="NAME", help="Who answers (default: not named).")
-@click.option(
-    "--digest",
-    metavar="DIGEST",
-    help="Reject unless the question has this digest (default: any; with a rule it is required).",
+@option("--responder NAME", "Who answers (default: not named).")
+@option(
+    "--digest DIGEST",
+    "Reject unless the question has this digest (default: any; with a rule it is required).",
 )
-@click.option(
-    "--idempotency-key",
-    metavar="TEXT",
-    help="Repeating the command with the same key sends one answer (default: no key).",
+@option(
+    "--idempotency-key TEXT",
+    "Repeating the command with the same key sends one answer (default: no key).",
 )
-@with_context
 def respond(
     context: CommandContext,
     *,
@@ -320,33 +300,23 @@ def _detail(receipt: Receipt) -> str:
     )
 
 
-@interrupts.command()
+@command(interrupts)
 @interrupt_argument
 @click.argument("decision", type=click.Choice(["approve", "edit", "reject", "respond"]))
-@click.option(
-    "--by", required=True, metavar="WHO", help="Who decides: a name, or kind:issuer|subject."
-)
+@option("--by WHO", "Who decides: a name, or kind:issuer|subject.", required=True)
 @response_option(
     help="The answer of respond, or all arguments of edit: JSON, @file, or - (default: none)."
 )
-@click.option(
-    "--comment",
-    default="",
-    metavar="TEXT",
-    help="A comment, shown with the vote (default: none).",
-)
-@click.option(
-    "--digest",
-    metavar="DIGEST",
+@option("--comment TEXT", "A comment, shown with the vote (default: none).", default="")
+@option(
+    "--digest DIGEST",
+    "The digest of the question that was shown; with another one the vote is rejected.",
     required=True,
-    help="The digest of the question that was shown; with another one the vote is rejected.",
 )
-@click.option(
-    "--idempotency-key",
-    metavar="TEXT",
-    help="Repeating the command with the same key votes once (default: no key).",
+@option(
+    "--idempotency-key TEXT",
+    "Repeating the command with the same key votes once (default: no key).",
 )
-@with_context
 def vote(
     context: CommandContext,
     *,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import to_ms, to_seconds
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import flag, option, to_ms, to_seconds
+from runner.cli.context import CommandContext, command, group
 from runner.errors import StoreError, UsageError
 from runner.records.json_form import stamp
 
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from runner.records.codec import JSON
 
 
-@click.group()
-@common_options
+@group
 def keys() -> None:
     """Make, list, rotate and revoke the keys of decisions.
 
@@ -33,16 +32,14 @@ def keys() -> None:
 
 
 KID = click.argument("kid", metavar="KID")
-PRIVATE = click.option(
-    "--private",
-    metavar="FILE",
+PRIVATE = option(
+    "--private FILE",
+    "The new file for the private key (default: KID.key.json).",
     type=click.Path(path_type=Path),
-    help="The new file for the private key (default: KID.key.json).",
 )
 
 
-@keys.command("list")
-@with_context
+@command(keys, "list")
 def list_keys(context: CommandContext) -> None:
     """List the public keys, oldest first.
 
@@ -56,50 +53,42 @@ def list_keys(context: CommandContext) -> None:
     )
 
 
-@keys.command()
+@command(keys)
 @KID
-@click.option(
+@option(
     "--level",
+    "1 for a service, 2 for a door that checks logins, 3 for a person's own key.",
     type=click.IntRange(1, 3),
     required=True,
-    help="1 for a service, 2 for a door that checks logins, 3 for a person's own key.",
 )
-@click.option(
-    "--principal",
-    metavar="KIND:ISSUER|NAME",
-    help="The person who owns the key, at level 3 (default: none).",
+@option(
+    "--principal KIND:ISSUER|NAME", "The person who owns the key, at level 3 (default: none)."
 )
-@click.option(
+@option(
     "--issuer",
     "issuers",
+    "An issuer whose people it may speak for (default: all).",
     multiple=True,
-    help="An issuer whose people it may speak for (default: all).",
 )
-@click.option(
+@option(
     "--group",
     "groups",
+    "A group of its owner, at level 3; for a door, one that it may state (default: all).",
     multiple=True,
-    help="A group of its owner, at level 3; for a door, one that it may state (default: all).",
 )
-@click.option(
+@option(
     "--role",
     "roles",
+    "A role of its owner, at level 3; for a door, one that it may state (default: all).",
     multiple=True,
-    help="A role of its owner, at level 3; for a door, one that it may state (default: all).",
 )
-@click.option(
-    "--hmac",
-    is_flag=True,
-    help="A shared secret, at level 1: keep the public file secret then.",
-)
-@click.option(
-    "--public",
-    metavar="FILE",
+@flag("--hmac", "A shared secret, at level 1: keep the public file secret then.")
+@option(
+    "--public FILE",
+    "A public key (JWK) that a person has made, such as a passkey (default: a new one).",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="A public key (JWK) that a person has made, such as a passkey (default: a new one).",
 )
 @PRIVATE
-@with_context
 def new(
     context: CommandContext,
     kid: str,
@@ -125,19 +114,16 @@ def new(
     _write(context, "added", key)
 
 
-@keys.command()
+@command(keys)
 @KID
-@click.option("--to", "successor", metavar="KID", required=True, help="The id of the new key.")
-@click.option(
-    "--overlap",
-    metavar="DURATION",
+@option("--to KID", "successor", "The id of the new key.", required=True)
+@option(
+    "--overlap DURATION",
+    "How long signatures of the old key are still accepted, such as 90s or 7d.",
     default="1d",
-    show_default=True,
     callback=to_seconds,
-    help="How long signatures of the old key are still accepted, such as 90s or 7d.",
 )
 @PRIVATE
-@with_context
 def rotate(
     context: CommandContext, kid: str, successor: str, overlap: float, private: Path | None
 ) -> None:
@@ -152,18 +138,16 @@ def rotate(
     _write(context, "rotated", key, {"follows": kid})
 
 
-@keys.command()
+@command(keys)
 @KID
-@click.option(
-    "--since",
-    metavar="TIME",
+@option(
+    "--since TIME",
+    "Refuse signatures dated since then: a duration before now, an RFC 3339 time, "
+    "or 'ever' (default: now).",
     callback=lambda context, option, text: (
         0 if text == "ever" else to_ms(context, option, text)
     ),
-    help="Refuse signatures dated since then: a duration before now, an RFC 3339 time, "
-    "or 'ever' (default: now).",
 )
-@with_context
 def revoke(context: CommandContext, kid: str, since: int | None) -> None:
     """Refuse the signatures of a key from now on, or since a time.
 

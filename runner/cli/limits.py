@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from runner.cli.arguments import add_options, by_option, to_seconds
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import add_options, by_option, flag, option, to_seconds
+from runner.cli.context import CommandContext, command, group
 from runner.records.json_form import stamp
 from runner.records.validation import one_line
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 COLUMNS = ("LIMIT", "CODE", "SET", "STATUS", "WAITING")
 
 
-@click.group()
-@common_options
+@group
 def limits() -> None:
     """Show limits, change them, pause and resume them.
 
@@ -28,8 +27,7 @@ def limits() -> None:
     """
 
 
-@limits.command("list")
-@with_context
+@command(limits, "list")
 def list_limits(context: CommandContext) -> None:
     """List the limits that graphs declare.
 
@@ -45,9 +43,8 @@ def list_limits(context: CommandContext) -> None:
     )
 
 
-@limits.command()
+@command(limits)
 @click.argument("name", metavar="LIMIT")
-@with_context
 def show(context: CommandContext, name: str) -> None:
     """Show a limit, its waiting keys, and the nodes in their slots.
 
@@ -73,17 +70,14 @@ def show(context: CommandContext, name: str) -> None:
 def _change(name: str, text: str, *options: Callable[[Any], Any]) -> None:
     """Add a command that calls the method of this name of `Limits`, and writes the changed limit."""
 
-    @limits.command(name, help=text)
+    @command(limits, name, help=text)
     @click.argument("limit", metavar="LIMIT")
-    @click.option(
-        "--reason",
-        default="",
-        help="Why, shown to all; the audit keeps its hash (default: none).",
+    @option(
+        "--reason", "Why, shown to all; the audit keeps its hash (default: none).", default=""
     )
     @by_option
     @add_options(*options)
-    @with_context
-    def command(context: CommandContext, limit: str, **changes: Any) -> None:
+    def change(context: CommandContext, limit: str, **changes: Any) -> None:
         if name == "pause" and changes.pop("until_resumed") != (changes["seconds"] is None):
             raise click.UsageError(
                 "say how long: --for 10m, or --until-resumed for a pause without an end."
@@ -105,13 +99,9 @@ _change(
       runner limits set model --concurrency 5 --reason 'the provider is slow today'
       runner limits set shop --rate 100 --per 1m
     """,
-    click.option("--concurrency", type=int, help="Executions at a time (default: unchanged)."),
-    click.option(
-        "--rate", type=float, help="Executions that start per --per (default: unchanged)."
-    ),
-    click.option(
-        "--per", default="1s", show_default=True, callback=to_seconds, help="For --rate."
-    ),
+    option("--concurrency", "Executions at a time (default: unchanged).", type=int),
+    option("--rate", "Executions that start per --per (default: unchanged).", type=float),
+    option("--per", "For --rate.", default="1s", callback=to_seconds),
 )
 _change(
     "pause",
@@ -126,16 +116,13 @@ _change(
       runner limits pause model --for 10m --reason 'incident 7'
       runner limits pause model:tag:tenant:acme --until-resumed
     """,
-    click.option(
-        "--for",
+    option(
+        "--for TIME",
         "seconds",
-        metavar="TIME",
+        "How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
         callback=to_seconds,
-        help="How long: 90s, 30m, 2h, 7d (default: see --until-resumed).",
     ),
-    click.option(
-        "--until-resumed", is_flag=True, help="Pause without an end, instead of --for."
-    ),
+    flag("--until-resumed", "Pause without an end, instead of --for."),
 )
 _change(
     "resume",

@@ -7,6 +7,7 @@ import platform
 import sys
 import traceback
 from collections.abc import Sequence
+from dataclasses import astuple
 from typing import Any, NoReturn
 
 import click
@@ -14,7 +15,7 @@ import click
 from runner.cli.api import api
 from runner.cli.audit import audit
 from runner.cli.config import config
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.context import CommandContext, command, common_options
 from runner.cli.dead import dead
 from runner.cli.dev import dev
 from runner.cli.doctor import doctor
@@ -116,8 +117,7 @@ class Versions:
     redis: str
 
 
-@click.command()
-@with_context
+@command()
 def version(context: CommandContext) -> None:
     """Show the installed versions."""
     from importlib.metadata import version as installed
@@ -128,11 +128,7 @@ def version(context: CommandContext) -> None:
     )
     context.output.write(
         versions,
-        [
-            (DISTRIBUTION, versions.version),
-            ("python", versions.python),
-            *((name, getattr(versions, name)) for name in names),
-        ],
+        zip((DISTRIBUTION, "python", *names), astuple(versions), strict=True),
     )
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import by_option, read_json, run_argument
-from runner.cli.context import CommandContext, with_context
+from runner.cli.arguments import by_option, flag, option, read_json, run_argument
+from runner.cli.context import CommandContext, command
 from runner.cli.exits import HINTS, CommandError, Exit
 from runner.errors import ConflictError, RunnerError, StoreError
 
@@ -18,15 +18,12 @@ if TYPE_CHECKING:
     from runner.operations.migration import MigratedRun
 
 
-@click.command()
+@command()
 @run_argument
-@click.option(
-    "--reason",
-    default="",
-    help="Why; shown in the run's reason after your name (default: none).",
+@option(
+    "--reason", "Why; shown in the run's reason after your name (default: none).", default=""
 )
 @by_option
-@with_context
 def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> None:
     """Stop a run and its child runs.
 
@@ -50,11 +47,10 @@ def _write_status(context: CommandContext, run: Run) -> None:
     context.output.write(RunStatus(run.id, status), [(status,)])
 
 
-@click.command()
+@command()
 @run_argument
-@click.option("--node", metavar="NODE", help="The failed node to retry (default: all of them).")
+@option("--node NODE", "The failed node to retry (default: all of them).")
 @by_option
-@with_context
 def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) -> None:
     """Resume a failed or cancelled run.
 
@@ -69,13 +65,12 @@ def retry(context: CommandContext, run_id: str, *, node: str | None, by: str) ->
 
 
 def _change_of_node(action: Action, text: str) -> click.Command:
-    @click.command(action, help=text)
+    @command(None, action, help=text)
     @run_argument
     @click.argument("node")
-    @click.option("--reason", default="", help="Why; shown to others (default: none).")
+    @option("--reason", "Why; shown to others (default: none).", default="")
     @by_option
-    @with_context
-    def command(
+    def change(
         context: CommandContext,
         run_id: str,
         node: str,
@@ -92,7 +87,7 @@ def _change_of_node(action: Action, text: str) -> click.Command:
         intervene(engine, run_id, node, action, *outputs, by=by, reason=reason)
         _write_status(context, context.client.run(run_id))
 
-    return command
+    return change
 
 
 hold = _change_of_node(
@@ -114,9 +109,7 @@ release = _change_of_node(
     """,
 )
 
-skip = click.option(
-    "--output", metavar="JSON", required=True, help="JSON, @FILE or - (stdin)."
-)(
+skip = option("--output JSON", "JSON, @FILE or - (stdin).", required=True)(
     _change_of_node(
         "skip",
         """End a node with an output, without running it.
@@ -132,10 +125,9 @@ skip = click.option(
 )
 
 
-@click.command()
+@command()
 @run_argument
-@click.option("--yes", is_flag=True, help="Don't ask for confirmation.")
-@with_context
+@flag("--yes", "Don't ask for confirmation.")
 def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
     """Delete a run that has ended, with all its data.
 
@@ -158,25 +150,12 @@ def remove(context: CommandContext, run_id: str, *, yes: bool) -> None:
 COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSWERS")
 
 
-@click.command()
+@command()
 @click.argument("run_id", metavar="[RUN]", required=False)
-@click.option(
-    "--graph",
-    metavar="GRAPH",
-    help="Move all its waiting runs that need it (default: only RUN).",
-)
-@click.option(
-    "--map",
-    "pairs",
-    multiple=True,
-    metavar="OLD=NEW",
-    help="Node OLD is now called NEW; may be repeated.",
-)
-@click.option("--drop", multiple=True, metavar="OLD", help="Remove this node; may be repeated.")
-@click.option(
-    "--dry-run", is_flag=True, help="Show the outcome for each node, and change nothing."
-)
-@with_context
+@option("--graph GRAPH", "Move all its waiting runs that need it (default: only RUN).")
+@option("--map OLD=NEW", "pairs", "Node OLD is now called NEW; may be repeated.", multiple=True)
+@option("--drop OLD", "Remove this node; may be repeated.", multiple=True)
+@flag("--dry-run", "Show the outcome for each node, and change nothing.")
 def migrate(
     context: CommandContext,
     *,

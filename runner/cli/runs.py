@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from runner.cli.arguments import (
+    flag,
     input_option,
+    option,
     paged,
     read_json,
     read_pages,
@@ -18,7 +20,7 @@ from runner.cli.arguments import (
     tag_option,
     to_ms,
 )
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import NotFoundError
@@ -32,32 +34,27 @@ if TYPE_CHECKING:
 STATUSES = ("executing", "interrupted", "held", "completed", "failed", "cancelled")
 
 
-timeout_option = click.option(
-    "--timeout",
+timeout_option = option(
+    "--timeout SECONDS",
+    "Maximum seconds to wait (default: no limit).",
     type=click.FloatRange(min=0, min_open=True),
-    metavar="SECONDS",
-    help="Maximum seconds to wait (default: no limit).",
 )
 
 
 # -- starting ----------------------------------------------------------------------------------------
 
 
-@click.command()
+@command()
 @click.argument("graph")
 @input_option("The task of the run", "null")
-@click.option(
-    "--wait", is_flag=True, help="Watch the run until it has ended, or waits only for people."
-)
+@flag("--wait", "Watch the run until it has ended, or waits only for people.")
 @timeout_option
-@click.option(
-    "--idempotency-key",
-    metavar="TEXT",
-    help="Repeating the command with the same key returns the existing run (default: no key).",
+@option(
+    "--idempotency-key TEXT",
+    "Repeating the command with the same key returns the existing run (default: no key).",
 )
 @tag_option("A tag to find the run by")
 @requester_option
-@with_context
 def run(
     context: CommandContext,
     *,
@@ -135,8 +132,7 @@ def _stopped_watching(run_id: str) -> CommandError:
 # -- looking at runs ---------------------------------------------------------------------------------
 
 
-@click.group()
-@common_options
+@group
 def runs() -> None:
     """List, show and control runs.
 
@@ -144,30 +140,22 @@ def runs() -> None:
     """
 
 
-@runs.command("list")
-@click.option(
-    "--status",
+@command(runs, "list")
+@option(
+    "--status STATUS",
+    "Filter by status (default: any).",
     type=click.Choice(STATUSES, case_sensitive=False),
-    metavar="STATUS",
-    help="Filter by status (default: any).",
 )
-@click.option("--graph", metavar="GRAPH", help="Filter by graph (default: any).")
+@option("--graph GRAPH", "Filter by graph (default: any).")
 @tag_option("Filter by tag")
-@click.option("--text", default="", help="Filter by text in the value of a tag (default: any).")
-@click.option(
-    "--since",
-    metavar="TIME",
+@option("--text", "Filter by text in the value of a tag (default: any).", default="")
+@option(
+    "--since TIME",
+    "Started at this time or later: 2h or 7d ago, or RFC 3339 (default: any time).",
     callback=to_ms,
-    help="Started at this time or later: 2h or 7d ago, or RFC 3339 (default: any time).",
 )
-@click.option(
-    "--until",
-    metavar="TIME",
-    callback=to_ms,
-    help="Started before this time; see --since (default: now).",
-)
+@option("--until TIME", "Started before this time; see --since (default: now).", callback=to_ms)
 @paged
-@with_context
 def list_runs(
     context: CommandContext,
     *,
@@ -222,9 +210,8 @@ def _page(
     return merged([page, archive_page], lambda run: run.position, limit)
 
 
-@runs.command()
+@command(runs)
 @run_argument
-@with_context
 def show(context: CommandContext, run_id: str) -> None:
     """Show a run: its nodes, outputs, questions and decisions.
 
@@ -248,15 +235,10 @@ def show(context: CommandContext, run_id: str) -> None:
     _show(context.output, view)
 
 
-@runs.command()
+@command(runs)
 @run_argument
-@click.option(
-    "--follow",
-    is_flag=True,
-    help="Keep watching while it waits for people, until it has ended.",
-)
+@flag("--follow", "Keep watching while it waits for people, until it has ended.")
 @timeout_option
-@with_context
 def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float | None) -> int:
     """Watch a run until it has ended, or waits only for people.
 
@@ -276,9 +258,8 @@ def watch(context: CommandContext, run_id: str, *, follow: bool, timeout: float 
     return exit_of_run(result.status.shown)
 
 
-@runs.command()
+@command(runs)
 @run_argument
-@with_context
 def export(context: CommandContext, run_id: str) -> None:
     """Write all data of a run as one JSON document.
 

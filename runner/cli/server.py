@@ -8,69 +8,50 @@ from typing import Any
 
 import click
 
-from runner.cli.context import CommandContext, with_context
+from runner.cli.arguments import option
+from runner.cli.context import CommandContext, command
 from runner.errors import needs_extra
 
 
-@click.command()
-@click.option(
-    "--host", default="127.0.0.1", show_default=True, help="The address to listen on."
-)
-@click.option(
-    "--port", type=click.IntRange(1, 65535), default=8080, show_default=True, help="The port."
-)
-@click.option(
-    "--workers",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Processes that serve the port.",
-)
-@click.option(
-    "--auth",
+@command()
+@option("--host", "The address to listen on.", default="127.0.0.1")
+@option("--port", "The port.", type=click.IntRange(1, 65535), default=8080)
+@option("--workers", "Processes that serve the port.", type=click.IntRange(1), default=1)
+@option(
+    "--auth WAY",
+    "How callers log in: local (anyone on this machine), proxy (its headers), or MODULE:OBJECT.",
     default="local",
-    show_default=True,
-    metavar="WAY",
-    help="How callers log in: local (anyone on this machine), proxy (its headers), or MODULE:OBJECT.",
 )
-@click.option(
-    "--trusted",
+@option(
+    "--trusted NETWORK",
+    "Where the proxy is, such as 10.0.0.0/8, or unix; may be repeated (default: this machine).",
     multiple=True,
-    metavar="NETWORK",
-    help="Where the proxy is, such as 10.0.0.0/8, or unix; may be repeated (default: this machine).",
 )
-@click.option(
-    "--role-of",
+@option(
+    "--role-of GROUP=ROLE[:GRAPH]",
+    "The role of a group that the proxy names, of a graph or all; may be repeated (default: none).",
     multiple=True,
-    metavar="GROUP=ROLE[:GRAPH]",
-    help="The role of a group that the proxy names, of a graph or all; may be repeated (default: none).",
 )
-@click.option(
-    "--roles-header",
-    metavar="NAME",
-    help="A header with roles, which the proxy must set or delete (default: none).",
+@option(
+    "--roles-header NAME",
+    "A header with roles, which the proxy must set or delete (default: none).",
 )
-@click.option(
-    "--api-keys", metavar="FILE", help="API keys of programs, a JSON list (default: none)."
+@option("--api-keys FILE", "API keys of programs, a JSON list (default: none).")
+@option(
+    "--new-key NAME",
+    "Print a new API key for a program, and its entry in FILE (default: serve).",
 )
-@click.option(
-    "--new-key",
-    metavar="NAME",
-    help="Print a new API key for a program, and its entry in FILE (default: serve).",
-)
-@click.option("--role", multiple=True, help="A role of the new key; may be repeated.")
-@click.option(
+@option("--role", "A role of the new key; may be repeated.", multiple=True)
+@option(
     "--days",
+    "Days after which the new key expires (default: never).",
     type=click.FloatRange(0, 36_500),
-    help="Days after which the new key expires (default: never).",
 )
-@click.option(
-    "--door",
+@option(
+    "--door NAME",
+    "A door to serve: agui, mail, mcp, slack, or MODULE:OBJECT; may be repeated (default: none).",
     multiple=True,
-    metavar="NAME",
-    help="A door to serve: agui, mail, mcp, slack, or MODULE:OBJECT; may be repeated (default: none).",
 )
-@with_context
 def server(context: CommandContext, **options: Any) -> None:
     """Serve the HTTP API and the pages: inbox, runs, graphs, workers.
 
@@ -81,8 +62,7 @@ def server(context: CommandContext, **options: Any) -> None:
     context.become("runner.server", json.dumps(options))
 
 
-@click.command()
-@with_context
+@command()
 def mcp(context: CommandContext) -> None:
     """Serve graphs as tools to an MCP client on stdio.
 

@@ -3,46 +3,40 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.context import CommandContext, common_options, with_context
+from runner.cli.arguments import option
+from runner.cli.context import CommandContext, command, group
 from runner.cli.output import clock_time
 from runner.dev.worker_process import worker_command
 from runner.records.json_form import stamp
 
-if TYPE_CHECKING:
-    from runner.operations.views import WorkerView
-
 POOLS = ("threads", "async", "prefork", "solo")
 
-LOG_LEVEL = click.option(
+LOG_LEVEL = option(
     "--loglevel",
+    "The lowest level that is logged: debug, info, warning or error.",
     default="info",
-    show_default=True,
-    help="The lowest level that is logged: debug, info, warning or error.",
 )
 
 
-@click.command(context_settings={"ignore_unknown_options": True})
-@click.option(
+@command(context_settings={"ignore_unknown_options": True})
+@option(
     "--pool",
+    "Run nodes in threads, in processes (prefork), or one at a time (solo). With async, nodes that "
+    "await hold no thread.",
     type=click.Choice(POOLS),
     default=POOLS[0],
-    show_default=True,
-    help="Run nodes in threads, in processes (prefork), or one at a time (solo). With async, nodes that "
-    "await hold no thread.",
 )
-@click.option(
+@option(
     "--concurrency",
-    type=click.IntRange(min=1),
-    help="Maximum number of nodes that run at the same time (default: 100 threads, 1000 with async, or a "
+    "Maximum number of nodes that run at the same time (default: 100 threads, 1000 with async, or a "
     "process per CPU).",
+    type=click.IntRange(min=1),
 )
 @LOG_LEVEL
 @click.argument("more", nargs=-1, type=click.UNPROCESSED, metavar="[-- CELERY OPTIONS]")
-@with_context
 def worker(
     context: CommandContext,
     pool: str,
@@ -63,16 +57,13 @@ def worker(
     context.become(*worker_command(pool, concurrency, ["--loglevel", loglevel, *name, *more]))
 
 
-@click.command()
-@click.option(
-    "--app",
-    metavar="MODULE:APP",
+@command()
+@option(
+    "--app MODULE:APP",
+    "The Celery app of your workers, whose broker is used.",
     default="runner.celery:app",
-    show_default=True,
-    help="The Celery app of your workers, whose broker is used.",
 )
 @LOG_LEVEL
-@with_context
 def keeper(context: CommandContext, app: str, loglevel: str) -> None:
     """Apply answers, starts and timers, and run no nodes.
 
@@ -84,14 +75,12 @@ def keeper(context: CommandContext, app: str, loglevel: str) -> None:
     context.become("runner.celery.keeper", app, loglevel)
 
 
-@click.group()
-@common_options
+@group
 def workers() -> None:
     """List workers, which run nodes, and the nodes that wait."""
 
 
-@workers.command("list")
-@with_context
+@command(workers, "list")
 def list_workers(context: CommandContext) -> None:
     """List the workers with their queues and graphs.
 
@@ -108,14 +97,24 @@ def list_workers(context: CommandContext) -> None:
     views = read_workers(context.installation)
     headings = ("WORKER", "STATE", "BUSY", "POOL", "QUEUES", "GRAPHS", "SEEN")
     nothing = "No workers. `runner worker` starts one."
-    rows = [_row(item) for item in views]
-    context.output.listing(
-        {"workers": views}, headings, rows, nothing, lines=map(_cells, views)
+    rows = [
+        (
+            *(view.name, view.state, f"{view.busy}/{view.slots}", view.pool),
+            *(" ".join(view.queues), " ".join(view.graphs), clock_time(view.seen)),
+        )
+        for view in views
+    ]
+    lines = (
+        (
+            *(view.name, view.pid, view.state, view.busy, view.slots, view.pool),
+            *(",".join(view.queues), ",".join(view.graphs), stamp(view.seen)),
+        )
+        for view in views
     )
+    context.output.listing({"workers": views}, headings, rows, nothing, lines=lines)
 
 
-@workers.command()
-@with_context
+@command(workers)
 def backlog(context: CommandContext) -> None:
     """List the queues with the nodes that wait there for a worker.
 
@@ -144,34 +143,7 @@ def backlog(context: CommandContext) -> None:
     )
 
 
-def _row(view: WorkerView) -> tuple[object, ...]:
-    return (
-        view.name,
-        view.state,
-        f"{view.busy}/{view.slots}",
-        view.pool,
-        " ".join(view.queues),
-        " ".join(view.graphs),
-        clock_time(view.seen),
-    )
-
-
-def _cells(view: WorkerView) -> tuple[object, ...]:
-    return (
-        view.name,
-        view.pid,
-        view.state,
-        view.busy,
-        view.slots,
-        view.pool,
-        ",".join(view.queues),
-        ",".join(view.graphs),
-        stamp(view.seen),
-    )
-
-
-@click.command()
-@with_context
+@command()
 def metrics(context: CommandContext) -> None:
     """Write metrics of runs, questions and workers for Prometheus.
 

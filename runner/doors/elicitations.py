@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of
 from runner.doors.questions import message, page_message, page_of
 from runner.errors import needs_extra
 from runner.immutable import immutable
 from runner.operations.questions import QuestionView
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Receipt
 
 with needs_extra("server", "the MCP server"):
@@ -39,7 +37,7 @@ class Elicitation:
     """A question to a client, as a form or a link to its page."""
 
     question: QuestionView
-    request: dict[str, Any]
+    request: JSONObject
 
     def decision(self, response: types.ElicitResult) -> Decision | Receipt | None:
         """Return a person's decision, None if they made none, or the receipt of an unusable one."""
@@ -52,7 +50,7 @@ class Elicitation:
         return decision_of(self.question, {"decision": "reject", "reason": "declined"})
 
 
-def request_of(params: Mapping[str, Any]) -> dict[str, Any]:
+def request_of(params: JSONMapping) -> JSONObject:
     """Wrap an elicitation's parameters in a request for a client."""
     return {"method": "elicitation/create", "params": params}
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from runner.doors.questions import needs_page
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.operations.questions import QuestionView
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.shown_text import shown
 from runner.records.validation import MAX_REASON, violation
@@ -39,7 +38,7 @@ OBJECT = {
 }
 
 
-def form(question: QuestionView) -> dict[str, Any] | None:
+def form(question: QuestionView) -> JSONObject | None:
     """Return the schema of a form for a whole question; None for a question that needs its page.
 
     A schema with invisible characters needs the page, too: its values can't be shown as escapes.
@@ -60,7 +59,7 @@ def form(question: QuestionView) -> dict[str, Any] | None:
     }
 
 
-def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
+def _answer_form(schema: JSONMapping | None) -> JSONObject | None:
     whole = answer_field({"type": "string", "title": "Answer"} if schema is None else schema)
     if whole.schema.get("type") != "object":
         value = _flat_schema(whole)
@@ -75,7 +74,7 @@ def _answer_form(schema: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return None if None in properties.values() or shown(text) != text else form
 
 
-def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
+def _flat_schema(field: AnswerField) -> JSONObject | None:
     """Return the schema of a field, or None if it says more than a flat form can."""
     schema = {
         name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}
@@ -96,7 +95,7 @@ def _flat_schema(field: AnswerField) -> dict[str, Any] | None:
     return schema if is_flat else None
 
 
-def decision_of(question: QuestionView, content: Mapping[str, Any]) -> Decision | Receipt:
+def decision_of(question: QuestionView, content: JSONMapping) -> Decision | Receipt:
     """Return a person's decision by a question's form, or the receipt of content that doesn't fit.
 
     A field that the form doesn't have, such as a call's argument, is refused: it would be left out.

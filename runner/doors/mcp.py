@@ -42,6 +42,7 @@ from runner.doors.questions import (
 from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
 from runner.execution.functions import task_schema
 from runner.operations.views import RunView, read_run
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Receipt
 from runner.records.run import Status
 from runner.records.shown_text import shown
@@ -105,7 +106,7 @@ class TaskRequest(types.RequestParams):
 class TaskUpdate(TaskRequest):
     """The parameters of `tasks/update`."""
 
-    input_responses: dict[str, Any] = Field(alias="inputResponses")
+    input_responses: JSONObject = Field(alias="inputResponses")
 
 
 class Door:
@@ -208,7 +209,7 @@ class Door:
             return None
         return plan.definition if plan else None
 
-    def _task_form(self, graph: str) -> tuple[dict[str, Any], bool]:
+    def _task_form(self, graph: str) -> tuple[JSONObject, bool]:
         """Return the schema of a tool's arguments, and whether the task is in one field of them."""
         definition = self._definition(graph)
         schema = definition and task_schema(definition)
@@ -276,7 +277,7 @@ class Door:
             leave()
 
     def _start(
-        self, caller: Caller, graph: str, arguments: Mapping[str, Any], meta: Mapping[str, Any]
+        self, caller: Caller, graph: str, arguments: JSONMapping, meta: JSONMapping
     ) -> str:
         person = permit(caller.person, "operate", graph)
         form, is_field = self._task_form(graph)
@@ -328,7 +329,7 @@ class Door:
         return view, asked, "; ".join(notes)
 
     def _answer(
-        self, caller: Caller, run_id: str, responses: Mapping[str, Any]
+        self, caller: Caller, run_id: str, responses: JSONMapping
     ) -> dict[str, Receipt]:
         """Count the answers to current elicitations as shown, and return receipts of refused ones.
 
@@ -392,7 +393,7 @@ class Door:
             raise MCPError(types.INVALID_PARAMS, f"there is no task {run_id!r:.80}.")
         permit(caller.person, permission, graph)
 
-    def _get_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
+    def _get_task(self, caller: Caller, params: TaskRequest) -> JSONObject:
         self._check_task(caller, params.task_id, "see")
         view, asked, note = self._view(caller, params.task_id)
         status = ENDS.get(Status(view.status), "input_required" if asked else "working")
@@ -409,7 +410,7 @@ class Door:
             )
         return task
 
-    def _update_task(self, caller: Caller, params: TaskUpdate) -> dict[str, Any]:
+    def _update_task(self, caller: Caller, params: TaskUpdate) -> JSONObject:
         self._check_task(caller, params.task_id, "see")
         refused = self._answer(caller, params.task_id, params.input_responses)
         if refused:
@@ -419,7 +420,7 @@ class Door:
             raise MCPError(types.INVALID_PARAMS, f"not accepted: {details}", [*refused])
         return {"resultType": "complete"}
 
-    def _cancel_task(self, caller: Caller, params: TaskRequest) -> dict[str, Any]:
+    def _cancel_task(self, caller: Caller, params: TaskRequest) -> JSONObject:
         self._check_task(caller, params.task_id, "operate")
         self._services.client.run(params.task_id).cancel(cancelled_by(caller.person))
         return {"resultType": "complete"}
@@ -430,7 +431,7 @@ def _has_tasks(ctx: Context) -> bool:
     return TASKS in ((capabilities and capabilities.extensions) or {})
 
 
-def _responses(responses: Mapping[str, Any] | None) -> dict[str, Any]:
+def _responses(responses: JSONMapping | None) -> JSONObject:
     return {
         key: response
         for key, response in (responses or {}).items()

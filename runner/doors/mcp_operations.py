@@ -11,6 +11,7 @@ from runner.approvals.rules import DECISIONS, SERVICE
 from runner.doors.questions import permit
 from runner.errors import needs_extra
 from runner.immutable import immutable
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.run import FINAL, Status, outermost
 from runner.records.validation import MAX_REASON, MAX_TEXT, violation
 
@@ -32,12 +33,12 @@ class ApiTool:
     description: str
     permission: Permission
     call: Callable[..., Any]
-    required: Mapping[str, Any] = field(default_factory=dict)
-    optional: Mapping[str, Any] = field(default_factory=dict)
+    required: JSONMapping = field(default_factory=dict)
+    optional: JSONMapping = field(default_factory=dict)
     writes: bool = False
 
     @property
-    def form(self) -> dict[str, Any]:
+    def form(self) -> JSONObject:
         """The schema of the arguments."""
         return {
             "type": "object",
@@ -129,7 +130,7 @@ def operate(
     return seen_document(person, operation.call(person, services=services, **values))
 
 
-def check(form: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+def check(form: JSONMapping, values: Mapping[str, Any]) -> None:
     """Raise a `Problem` if arguments don't fit a form."""
     path, fault = violation(form, dict(values))
     if fault:

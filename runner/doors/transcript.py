@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from runner.errors import needs_extra
+from runner.records.codec import JSONMapping
 from runner.records.json_form import pretty
 
 with needs_extra("agui", "the AG-UI agent"):
@@ -86,7 +87,7 @@ class Transcript:
         self._read[source] = len(messages)
 
     def _call(
-        self, source: str, parent: str, use: Mapping[str, Any], owner: str | None
+        self, source: str, parent: str, use: JSONMapping, owner: str | None
     ) -> Iterator[core.BaseEvent]:
         name, tool = f"{source}/{use['toolUseId']}", use["name"]
         if name in self.calls:
@@ -112,7 +113,7 @@ class Transcript:
         yield core.ToolCallEndEvent(tool_call_id=name, subagent_run_id=owner)
 
     def _result(
-        self, source: str, result: Mapping[str, Any], owner: str | None
+        self, source: str, result: JSONMapping, owner: str | None
     ) -> Iterator[core.BaseEvent]:
         call = f"{source}/{result['toolUseId']}"
         name = f"{call}/result"

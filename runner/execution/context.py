@@ -32,7 +32,7 @@ from runner.records.checkpoints import (
     SessionUpdate,
     load_document,
 )
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONMapping, JSONObject, LazyValue
 from runner.records.executors import ExternalTaskState, Input
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -125,7 +125,7 @@ class ClaimedVisit:
             claim.task,
             *map(operator.itemgetter(2), claim.inputs),
         ]
-        self.invocation_state: dict[str, Any] = codec.unpack(claim.invocation_state) or {}
+        self.invocation_state: JSONObject = codec.unpack(claim.invocation_state) or {}
         self.answers: Mapping[str, Interrupt] = {
             answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers
         }
@@ -226,7 +226,7 @@ class ClaimedVisit:
     def approved(
         self,
         name: str,
-        action: Mapping[str, Any] | None,
+        action: JSONMapping | None,
         rule: Rule | None,
         node: str | None,
     ) -> tuple[Interrupt, Approval]:
@@ -366,7 +366,7 @@ class ClaimedVisit:
             self.outage = error
             raise
 
-    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+    def emit(self, kind: str, data: JSONMapping) -> None:
         """Add an event to the run's stream; an outage loses the event but does not stop the node.
 
         Data too large for a stream is replaced by its size, `{"left_out": bytes}`.
@@ -475,7 +475,7 @@ def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
     return replace(answer, withdrawal={**withdrawal, "reask": True})
 
 
-def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
+def dump_outcome(outcome: Succeeded | Failed) -> JSONObject:
     kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
     if isinstance(outcome, Succeeded):
         result, output = codec.read(outcome.result), codec.read(outcome.output)
@@ -487,7 +487,7 @@ def dump_outcome(outcome: Succeeded | Failed) -> dict[str, JSON]:
     return document
 
 
-def load_outcome(document: Mapping[str, JSON]) -> Outcome:
+def load_outcome(document: JSONMapping) -> Outcome:
     fields = {key: value for key, value in document.items() if key != "kind"}
     fields["saved"] = Saved(**fields["saved"]) if fields["saved"] else None
     if document["kind"] == "succeeded":

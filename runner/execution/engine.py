@@ -65,6 +65,7 @@ from runner.store.interface import (
     Claim,
     Dispatcher,
     Reply,
+    ReplyWord,
     Request,
     Rung,
     Settlement,
@@ -118,7 +119,7 @@ class DoorbellOutcome:
     `Failed`.
     """
 
-    word: str
+    word: ReplyWord
     graph_id: str = ""
     interrupts: Sequence[Interrupt] = ()
     child: str = ""
@@ -271,7 +272,9 @@ class Engine:
         self.do(PassOver(run_id, node, visit, attempt, record.fingerprint))
         return True
 
-    def report(self, run_id: str, node: str, visit: int, reference: str, outcome: JSON) -> str:
+    def report(
+        self, run_id: str, node: str, visit: int, reference: str, outcome: JSON
+    ) -> ReplyWord:
         """Record how an external task ended, packed: "reported", or "stale" or "unknown" if too late.
 
         Raises:
@@ -280,7 +283,7 @@ class Engine:
         size_limits.check(f"the report on {reference}", outcome, self.store.max_bytes)
         return self.do(ReportResult(run_id, node, visit, reference, outcome)).word
 
-    def cancel(self, run_id: str, reason: str) -> str:
+    def cancel(self, run_id: str, reason: str) -> ReplyWord:
         """Stop a run: "cancelled", or "already" if it is stopping or has ended.
 
         Raises:
@@ -319,7 +322,7 @@ class Engine:
             else None
         )
 
-    def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> str:
+    def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> ReplyWord:
         """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
         claim = self.ring(
             self.store.do(ClaimVisit(run_id, node, visit, attempt, new_nonce(self.worker)))
@@ -343,7 +346,7 @@ class Engine:
         reply = self.ring(self.store.sweep(limit))
         for kind, name in reply.fired:
             self._fire(kind, name)
-        return int(reply.word)
+        return reply.count
 
     def _fire(self, kind: str, name: str) -> None:
         """Handle a due schedule, job or webhook; an error of one doesn't delay the others."""
@@ -399,7 +402,7 @@ class Engine:
             )
             return None
 
-    def _hold_or_return(self, plan: CompiledGraph | None, claim: Claim) -> str:
+    def _hold_or_return(self, plan: CompiledGraph | None, claim: Claim) -> ReplyWord:
         """Hold an older run's node if a deploy changed its graph; return a newer run's to the queue."""
         self._quarantine.release(claim.token)
         if held_nodes.is_current(self.store, self._find_plan, plan, claim):
@@ -419,7 +422,7 @@ class Engine:
             self._unserved.record(claim, plan)
         return reply
 
-    def _return_to_queue(self, claim: Claim, delay_ms: int) -> str:
+    def _return_to_queue(self, claim: Claim, delay_ms: int) -> ReplyWord:
         """Retry a node later, on any worker; no attempt is counted."""
         return self.do(RetryVisit(claim.token, delay_ms, None, None)).word
 
@@ -658,7 +661,9 @@ class Engine:
             return self._hold_refused(claim, plan.node(claim.token.node).kind, error)
         return DoorbellOutcome(reply, claim.graph_id, questions if reply == "waiting" else ())
 
-    def _send_external(self, token: Token, outcome: ExternalTask, timeout: float | None) -> str:
+    def _send_external(
+        self, token: Token, outcome: ExternalTask, timeout: float | None
+    ) -> ReplyWord:
         """Make a node wait for an external task and send that; `timeout` counts in seconds from then on."""
         reply = self.do(HandOver(token, outcome.reference, outcome.description)).word
         if reply != "handed":

@@ -17,12 +17,20 @@ from runner.execution.telemetry import callers_trace
 from runner.limits.limit import LimitShape
 from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec, run_ids, size_limits, validation
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.listings import checked_tags
 from runner.records.run import PATH, Status, outermost
 from runner.records.validation import similar
 from runner.store.apply_transition import short_value
-from runner.store.interface import Claim, Dispatcher, Reply, RunSnapshot, Start, Store
+from runner.store.interface import (
+    Claim,
+    Dispatcher,
+    Reply,
+    ReplyWord,
+    RunSnapshot,
+    Start,
+    Store,
+)
 from runner.store.requests import ChangeLimit, ReportEnd, StartRun
 
 
@@ -42,7 +50,7 @@ class StartOptions(TypedDict, total=False):
     run_id: str
     on_end: str | None
     trace: str
-    requester: Mapping[str, JSON] | None
+    requester: JSONMapping | None
 
 
 class RunStarter:
@@ -178,7 +186,7 @@ class RunStarter:
         return reply
 
 
-def check_requester(plan: CompiledGraph, requester: Mapping[str, JSON] | None) -> None:
+def check_requester(plan: CompiledGraph, requester: JSONMapping | None) -> None:
     """Check that the requester is known for a run of a graph whose rules exclude them.
 
     Raises:
@@ -236,7 +244,7 @@ def _check_on_end(on_end: str) -> None:
         )
 
 
-def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> str:
+def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> ReplyWord:
     """Call the task of a run that has ended: "end_reported", "left" to another process, or "stale".
 
     Raises:
@@ -250,7 +258,7 @@ def call_on_end(store: Store, dispatcher: Dispatcher, run_id: str, end: int) -> 
     return store.do(ReportEnd(run_id, end)).word if was_called else "left"
 
 
-def arguments(snapshot: RunSnapshot) -> dict[str, JSON]:
+def arguments(snapshot: RunSnapshot) -> JSONObject:
     """Build the task's arguments; the output only for a completed run, and only if small."""
     record = snapshot.record
     output = sink_outputs(snapshot) if record.status is Status.COMPLETED else None

@@ -27,21 +27,18 @@ from runner.errors import DefinitionError, NodeFailed, needs_extra
 from runner.integrations.framework import (
     Approved,
     Asked,
-    CallGate,
     Denied,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
-    StoredMessages,
     approval,
     packed,
     usage_of,
 )
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, input_text
-from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("claude-agent", "ClaudeAgent"):
@@ -158,7 +155,7 @@ class DocumentStore:
         return [row for row in self.rows if row["key"] == key]
 
 
-class _ClaudeExecution:
+class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
     """One execution: the options for Claude Code, and the state to store."""
 
     def __init__(
@@ -169,16 +166,13 @@ class _ClaudeExecution:
         gate: Sequence[str],
         approval: Gates,
     ) -> None:
-        self._visit, self._past, self._options = visit, past, options
-        self._gate = gate
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
-        self._calls = CallGate(visit, self._questions, approval)
-        self._messages = StoredMessages(visit.messages)
+        super().__init__(visit, past, KIND, approval)
+        self._options, self._gated_tools = options, gate
         # The worker that stored them may have run in another folder.
         project = {"project_key": project_key_for_directory(options.cwd)}
         rows = visit.messages if past.session else ()
         self._store = DocumentStore([{**row, "key": {**row["key"], **project}} for row in rows])
-        self._verdicts: dict[str, dict[str, Any]] = {}
+        self._verdicts: dict[str, JSONObject] = {}
         self._stopped: Exception | None = None
 
     async def run(self, make: Callable[[Visit], str]) -> Outcome:
@@ -189,8 +183,8 @@ class _ClaudeExecution:
                 prompt = await async_loop.in_thread(make, self._visit)
             else:
                 question = await async_loop.in_thread(self._ask)
-                if isinstance(question, Interrupt) and question.id not in self._visit.answers:
-                    return Interrupted([question], self._saved(), self._past.usage)
+                if open_questions := self._unanswered([question]):
+                    return Interrupted(open_questions, self._saved(), self._past.usage)
                 verdict = await self._decide(question)
                 self._verdicts = {"hook": verdict, "request": verdict}
             result = await self._invoke(prompt)
@@ -223,7 +217,7 @@ class _ClaudeExecution:
             permission_mode=self._options.permission_mode or "default",
             resume=self._past.session if prompt is None else None,
             session_store=self._store,
-            settings=_settings(self._options, self._gate),
+            settings=_settings(self._options, self._gated_tools),
         )
         result = None
         messages = query(prompt=nothing() if prompt is None else prompt, options=options)
@@ -259,7 +253,7 @@ class _ClaudeExecution:
         except Exception as error:  # noqa: BLE001 - raised where Claude Code has ended
             self._stopped = error
         else:
-            if name not in self._gate:
+            if name not in self._gated_tools:
                 return {}
             if not await self._needs_decision(name, call["tool_input"]):
                 permission = {"hookEventName": "PreToolUse", "permissionDecision": "allow"}
@@ -272,9 +266,9 @@ class _ClaudeExecution:
         result = {"hookSpecificOutput": {"hookEventName": "PreToolUse", **output}}
         return {**result, "continue_": False} if self._stopped else result
 
-    async def _request(self, name: str, tool_input: dict[str, Any], context: Any) -> Any:
+    async def _request(self, name: str, tool_input: JSONObject, context: Any) -> Any:
         """Answer a permission request with the decision on a gated call, or as the options say."""
-        if name not in self._gate:
+        if name not in self._gated_tools:
             if self._options.can_use_tool is None:
                 return PermissionResultDeny(message=f"{name} is not allowed here.")
             return await self._options.can_use_tool(name, tool_input, context)
@@ -288,9 +282,9 @@ class _ClaudeExecution:
 
     def _verdict(
         self, channel: str, call_id: str | None, name: str, tool_input: JSON
-    ) -> dict[str, Any] | None:
+    ) -> JSONObject | None:
         """Return the decision if it is on exactly this call; hook and request get it once each."""
-        verdict: dict[str, Any] = self._verdicts.get(channel, {})
+        verdict: JSONObject = self._verdicts.get(channel, {})
         call = self._past.call or {}
         if (call.get("id"), call.get("name")) != (call_id, name):
             return None
@@ -301,10 +295,10 @@ class _ClaudeExecution:
 
     async def _needs_decision(self, name: str, tool_input: JSON) -> bool:
         """Return whether people decide a call of a gated tool, which includes a failing policy."""
-        if not self._calls.is_for(name):
+        if not self._gate.is_for(name):
             return True
         try:
-            return await async_loop.in_thread(self._calls.rule, name, tool_input) is not None
+            return await async_loop.in_thread(self._gate.rule, name, tool_input) is not None
         except Exception as error:  # noqa: BLE001 - raised where Claude Code has ended
             self._stopped = error
             return True
@@ -316,9 +310,9 @@ class _ClaudeExecution:
         call = FrameworkCall(
             self._past.call["id"], name, args, decisions=("approve", "edit", "reject")
         )
-        return self._calls.ask(call, approval.json_schema())
+        return self._gate.ask(call, approval.json_schema())
 
-    async def _decide(self, question: Asked) -> dict[str, Any]:
+    async def _decide(self, question: Asked) -> JSONObject:
         """Return the deferred call's decision in Claude Code's form, and use a rule's decision."""
         answers = self._questions.hand_over()
         call = self._past.call
@@ -335,7 +329,7 @@ class _ClaudeExecution:
                 else:
                     override = args if ballot.decision == "edit" else None
                     await async_loop.in_thread(
-                        self._calls.begin, call["name"], args, None, call["id"]
+                        self._gate.begin, call["name"], args, None, call["id"]
                     )
             case _:
                 match approval.validate_python(answers[call["id"]]):
@@ -418,7 +412,7 @@ def _input(visit: Visit) -> str:
     return input_text(visit.task, visit.inputs)
 
 
-def _counts(usage: Mapping[str, Any]) -> dict[str, int]:
+def _counts(usage: JSONMapping) -> dict[str, int]:
     names = (
         "input_tokens",
         "output_tokens",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import SimpleNamespace
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
@@ -209,7 +209,7 @@ class Questions:
         number = 1 if earlier is None else earlier.number + earlier.handed
         return f"{self._kind}:{inner}", number
 
-    def hand_over(self) -> dict[str, Any]:
+    def hand_over(self) -> JSONObject:
         """Return the answers that the framework doesn't have yet, by its own ids.
 
         Raises:
@@ -512,6 +512,23 @@ class _GatedCall:
         except UsageError as error:
             raise EditRefused(str(error)) from error
         return args
+
+
+class FrameworkExecution(Generic[PastT]):
+    """One execution of a node: its visit, its questions, its gate, and the state that it stores."""
+
+    def __init__(self, visit: Visit, past: PastT, kind: str, approval: Gates) -> None:
+        self._visit, self._past, self._approval = visit, past, approval
+        self._questions = Questions(kind, visit.address, visit.answers, past.questions)
+        self._gate = CallGate(visit, self._questions, approval)
+        self._messages = StoredMessages(visit.messages)
+
+    def _unanswered(self, asked: Iterable[Asked]) -> list[Interrupt]:
+        """Return the questions that have no answer yet."""
+        answers = self._visit.answers
+        return [
+            each for each in asked if isinstance(each, Interrupt) and each.id not in answers
+        ]
 
 
 class StoredMessages:

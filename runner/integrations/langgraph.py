@@ -32,11 +32,10 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.integrations.framework import (
     Asked,
-    CallGate,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
     inner_name,
     strict,
     whole_call,
@@ -44,7 +43,7 @@ from runner.integrations.framework import (
 from runner.records import codec
 from runner.records.asking import with_problem
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, function_input, input_text
 from runner.records.interrupts import Interrupt
 from runner.records.nested_schemas import nested
@@ -179,7 +178,7 @@ def _has_deltas(graph: Any) -> bool:
     )
 
 
-class _Execution:
+class _Execution(FrameworkExecution[_LangGraphPast]):
     """One execution of a graph, and the state to store."""
 
     def __init__(
@@ -189,11 +188,9 @@ class _Execution:
         types: Sequence[tuple[str, str]],
         approval: Gates,
     ) -> None:
-        self._visit, self._past, self._approval = visit, past, approval
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        super().__init__(visit, past, KIND, approval)
         self._last_ids = past.interrupt_ids
         self._schemas: JSONObject = {}
-        self._gate = CallGate(visit, self._questions, approval)
         self._callbacks = _Callbacks(visit, self._begin)
         self._asked_about: frozenset[str] | None = None
         self.saver = NodeCheckpointer(past.thread, self._save, types)
@@ -222,12 +219,7 @@ class _Execution:
                 ):
                     state = await graph.aget_state(self.config, subgraphs=True)
                 asked = await async_loop.in_thread(self._ask_all, state)
-                open_questions = [
-                    each
-                    for each in asked
-                    if isinstance(each, Interrupt) and each.id not in self._visit.answers
-                ]
-                if open_questions:
+                if open_questions := self._unanswered(asked):
                     return open_questions
                 command = langgraph.types.Command(resume=await self._answers(state))
             elif not state.tasks:  # `next` lacks tasks that have written in an unfinished step
@@ -288,7 +280,7 @@ class _Execution:
         )
         return self._gate.ask(framework_call, schema or _decision_schema(call, args_schema))
 
-    async def _answers(self, state: Any) -> dict[str, Any]:
+    async def _answers(self, state: Any) -> JSONObject:
         """Return the answers by interrupt id.
 
         Raises:
@@ -337,7 +329,7 @@ class _Execution:
             raise UsageError(str(question))
         return {"type": "reject", "message": str(question)}
 
-    def _check_edit(self, call: _Call, decision: Mapping[str, Any]) -> None:
+    def _check_edit(self, call: _Call, decision: JSONMapping) -> None:
         """Refuse an edit that lacks arguments the tool would get, even if a door accepted it.
 
         Raises:
@@ -586,7 +578,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
     return {"anyOf": decisions, **top}
 
 
-def _decision_of(call: _Call, approval: Approval) -> dict[str, Any]:
+def _decision_of(call: _Call, approval: Approval) -> JSONObject:
     """Return a rule's decision in the middleware's form."""
     match approval.decision:
         case "approve":
@@ -613,7 +605,7 @@ class _Callbacks(BaseCallbackHandler):
 
     def on_tool_start(
         self,
-        serialized: dict[str, Any],
+        serialized: JSONObject,
         input_str: str,
         *,
         inputs: Any = None,
@@ -691,7 +683,7 @@ class NodeCheckpointer(InMemorySaver):
                 f"langgraph {installed('langgraph')} can't read the checkpoints that were stored: {error}."
             ) from error
 
-    def _restore(self, document: Mapping[str, Any]) -> None:
+    def _restore(self, document: JSONMapping) -> None:
         for thread, namespace, key, checkpoint, metadata, parent in document.get(
             "checkpoints", ()
         ):
@@ -762,7 +754,7 @@ class NodeCheckpointer(InMemorySaver):
         """Delete a thread."""
         await async_loop.in_thread(self.delete_thread, thread_id)
 
-    def _drop_older(self, stored: Mapping[str, Any], versions: Mapping[str, Any]) -> None:
+    def _drop_older(self, stored: JSONMapping, versions: JSONMapping) -> None:
         """Drop the data that a new checkpoint replaces.
 
         After a step of the whole graph, its subgraphs, whose namespaces name tasks, have ended.

@@ -42,6 +42,7 @@ from runner.errors import (
     needs_extra,
 )
 from runner.records.asking import Asker
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt
 from runner.settings import DAY
 
@@ -99,7 +100,7 @@ class TaskParams(types.RequestParams):
     """The parameters of the methods of tasks."""
 
     task_id: str = Field(alias="taskId")
-    input_responses: dict[str, Any] | None = Field(None, alias="inputResponses")
+    input_responses: JSONObject | None = Field(None, alias="inputResponses")
 
 
 class TaskCall(types.Request[TaskParams, str]):
@@ -191,7 +192,7 @@ class McpServer:
             if only is None or tool.name in only
         ]
 
-    async def call(self, name: str, arguments: dict[str, Any], **round_: Any) -> dict[str, Any]:
+    async def call(self, name: str, arguments: JSONObject, **round_: Any) -> JSONObject:
         """Call a tool and return its result as status and content; any fault is an error result.
 
         If the server asks, the status is "asks", with its `requests` by key and its `state`: call
@@ -207,7 +208,7 @@ class McpServer:
             return _failed(f"{type(error).__name__} - {error}")
 
     async def of_task(
-        self, method: str, task_id: str, responses: Mapping[str, Any] | None = None
+        self, method: str, task_id: str, responses: JSONMapping | None = None
     ) -> TaskState:
         """Send `tasks/get`, `tasks/update` or `tasks/cancel`.
 
@@ -219,7 +220,7 @@ class McpServer:
         )
 
     async def _of_task(
-        self, method: str, task_id: str, responses: Mapping[str, Any] | None
+        self, method: str, task_id: str, responses: JSONMapping | None
     ) -> TaskState:
         client = await self._session()
         params = TaskParams(taskId=task_id, inputResponses=responses)
@@ -243,10 +244,10 @@ class McpServer:
     async def _called(
         self,
         name: str,
-        arguments: dict[str, Any],
-        responses: Mapping[str, Mapping[str, Any]] | None = None,
+        arguments: JSONObject,
+        responses: Mapping[str, JSONMapping] | None = None,
         state: str | None = None,
-    ) -> dict[str, Any]:
+    ) -> JSONObject:
         client = await self._session()
         answer = await self._guarded(
             client,
@@ -347,7 +348,7 @@ class McpTool:
         self._server, self._name = server, str(definition.name)
         self.tool_name = self._name
         check_tool_schema(self._name, definition.input_schema)
-        self.tool_spec: dict[str, Any] = {
+        self.tool_spec: JSONObject = {
             "name": self.tool_name,
             "description": definition.description or self.tool_name,
             "inputSchema": {"json": dict(definition.input_schema)},
@@ -356,7 +357,7 @@ class McpTool:
         self.approval = policies.checked(approval, f"tool {self.tool_name!r}", properties)
 
     def stream(
-        self, tool_use: dict[str, Any], invocation_state: dict[str, Any], **kwargs: Any
+        self, tool_use: JSONObject, invocation_state: JSONObject, **kwargs: Any
     ) -> AsyncIterator[Any]:
         """Refuse: only this library's agents let people answer a server's questions.
 
@@ -392,15 +393,15 @@ class McpTool:
             await self.abandon(document)
             return execution.failed(error, time.monotonic() - began)
 
-    async def abandon(self, document: Mapping[str, Any]) -> None:
+    async def abandon(self, document: JSONMapping) -> None:
         """Tell the server that nobody waits for a call's task."""
         if "task" in document:
             with contextlib.suppress(Exception):
                 await self._server.of_task("tasks/cancel", document["task"])
 
     async def _call(
-        self, execution: ToolExecution, document: dict[str, Any], responses: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self, execution: ToolExecution, document: JSONObject, responses: JSONMapping
+    ) -> JSONObject:
         """Call, or call again with the answers; return the result, or the document to continue."""
         going_on = {"responses": responses, "state": document["state"]} if document else {}
         arguments = dict(execution.command.use["input"])
@@ -421,8 +422,8 @@ class McpTool:
         return result
 
     async def _look(
-        self, execution: ToolExecution, task: dict[str, Any], responses: Mapping[str, Any]
-    ) -> dict[str, Any]:
+        self, execution: ToolExecution, task: JSONObject, responses: JSONMapping
+    ) -> JSONObject:
         """Send answers to a task; return its result, or the document with its requests."""
         name = task["task"]
         if time.time() > task["since"] + self._server.task_timeout:
@@ -450,7 +451,7 @@ class McpTool:
         return {**task, "requests": requests}
 
     async def _of_task(
-        self, method: str, task: dict[str, Any], responses: Mapping[str, Any] | None = None
+        self, method: str, task: JSONObject, responses: JSONMapping | None = None
     ) -> TaskState:
         try:
             return await self._server.of_task(method, task["task"], responses)
@@ -461,26 +462,26 @@ class McpTool:
                 raise UsageError(f"the reply to {method} can't be read: {error}") from error
             raise self._later(task, error) from error
 
-    def _later(self, task: Mapping[str, Any], error: Exception | None = None) -> RetryAfter:
+    def _later(self, task: JSONMapping, error: Exception | None = None) -> RetryAfter:
         """Return when to check a task again: at the server's interval, or rarer for a long task."""
         rare = min(LONGEST_PAUSE, (time.time() - task["since"]) / 10)
         seconds = min(max((task["poll"] or 0) / 1000, rare, 0.1), DAY)
         why = f" ({error})" if error else ""
         return RetryAfter(seconds, reason=f"{self._name} goes on as task {task['task']}{why}")
 
-    async def _save(self, execution: ToolExecution, document: dict[str, Any]) -> None:
+    async def _save(self, execution: ToolExecution, document: JSONObject) -> None:
         await execution.effects.post(SubagentSaved(execution.id, SubagentState(document, [])))
 
     def _answers(
-        self, execution: ToolExecution, document: Mapping[str, Any]
-    ) -> tuple[dict[str, Any], list[Interrupt]]:
+        self, execution: ToolExecution, document: JSONMapping
+    ) -> tuple[JSONObject, list[Interrupt]]:
         """Return the answers to the server's requests in this round, and the open questions.
 
         Raises:
             UsageError: a question can't be asked as the server wants it.
             InterruptExpired: a question has expired.
         """
-        responses: dict[str, Any] = {}
+        responses: JSONObject = {}
         open_questions: list[Interrupt] = []
         call = call_name(execution.id, 1)
         for key, request in document.get("requests", {}).items():
@@ -535,16 +536,16 @@ def pause_after(number: int) -> float:
     return min(LONGEST_PAUSE, 0.05 * 2.0 ** min(number, 16))
 
 
-def _result(answer: types.CallToolResult) -> dict[str, Any]:
+def _result(answer: types.CallToolResult) -> JSONObject:
     status = "error" if answer.is_error else "success"
     return {"status": status, "content": [_content(item) for item in answer.content]}
 
 
-def _failed(text: str) -> dict[str, Any]:
+def _failed(text: str) -> JSONObject:
     return {"status": "error", "content": [{"text": f"Error: {text}"}]}
 
 
-def _content(item: Any) -> dict[str, Any]:
+def _content(item: Any) -> JSONObject:
     """Convert a part of an MCP result to a content block for models."""
     if item.type == "text":
         return {"text": item.text}
@@ -554,7 +555,7 @@ def _content(item: Any) -> dict[str, Any]:
     return {"json": item.model_dump(mode="json", by_alias=True)}
 
 
-def _request(request: Any) -> dict[str, Any]:
+def _request(request: Any) -> JSONObject:
     """Return a server's request as JSON data.
 
     Raises:
@@ -564,7 +565,7 @@ def _request(request: Any) -> dict[str, Any]:
         raise UsageError(
             f"the server sent {request.method}, and only elicitation/create is supported; the call was ended."
         )
-    document: dict[str, Any] = request.params.model_dump(
+    document: JSONObject = request.params.model_dump(
         mode="json", by_alias=True, exclude_none=True
     )
     if not is_flat(document.get("requestedSchema", {"properties": {}})):

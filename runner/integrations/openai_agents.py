@@ -27,12 +27,11 @@ from runner.approvals.rules import Approval, Rule
 from runner.errors import CorruptDocument, DefinitionError, UsageError, needs_extra
 from runner.integrations.framework import (
     Asked,
-    CallGate,
     Denied,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
     inner_name,
     packed,
     strict,
@@ -40,9 +39,8 @@ from runner.integrations.framework import (
     whole_call,
 )
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, kind_of
+from runner.records.codec import JSON, JSONObject, kind_of
 from runner.records.executors import Visit, input_text
-from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("openai-agents", "OpenAIAgent"):
@@ -124,15 +122,14 @@ class _OpenAIPast(Past):
     state: JSON = None
 
 
-class _OpenAIExecution:
+class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
     """One execution: the agent's input, and the state to store."""
 
     def __init__(
         self, visit: Visit, past: _OpenAIPast, approval: Gates, options: dict[str, Any]
     ) -> None:
-        self._visit, self._past, self._approval, self._options = visit, past, approval, options
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
-        self._gate = CallGate(visit, self._questions, approval)
+        super().__init__(visit, past, KIND, approval)
+        self._options = options
         self._usage = dict(past.usage)
         self._stopped: Exception | None = None
         self._calls: list[object] = []
@@ -153,11 +150,7 @@ class _OpenAIExecution:
                 given = await self._restored_state(agent, context)
                 calls = given.get_interruptions()
                 questions = await async_loop.in_thread(self._ask_all, calls)
-                if open_questions := [
-                    each
-                    for each in questions
-                    if isinstance(each, Interrupt) and each.id not in self._visit.answers
-                ]:
+                if open_questions := self._unanswered(questions):
                     return Interrupted(open_questions, self._saved(), self._usage)
                 await self._decide(given, calls, questions)
             result = await self._invoke(agent, given, context)
@@ -330,7 +323,7 @@ def _input(visit: Visit) -> str:
 
 
 def _dumped(state: Any) -> JSON:
-    document: dict[str, JSON] = state.to_json(context_serializer=lambda _: {})
+    document: JSONObject = state.to_json(context_serializer=lambda _: {})
     document["context"]["context"] = {}
     return document
 
@@ -357,7 +350,7 @@ def _schema_of(agent: Any, names: Collection[str | None]) -> JSON:
     return strict(schemas[0]) if schemas else None
 
 
-def _arguments(call: ToolApprovalItem) -> dict[str, Any]:
+def _arguments(call: ToolApprovalItem) -> JSONObject:
     """Return a function's arguments; for other tools or unreadable arguments, the whole call."""
     arguments = _read(call.arguments)
     if isinstance(arguments, dict):

@@ -26,13 +26,11 @@ from runner.integrations.framework import (
     ANYTHING,
     Approved,
     Asked,
-    CallGate,
     Denied,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
-    Questions,
-    StoredMessages,
     approval,
     packed,
     strict,
@@ -40,7 +38,7 @@ from runner.integrations.framework import (
 )
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit, input_blocks
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
@@ -96,7 +94,7 @@ class PydanticAIAgent(FrameworkNode):
         self,
         factory: Callable[[], Agent[Any, Any]],
         *,
-        deps: Callable[[dict[str, Any]], Any] | None = None,
+        deps: Callable[[JSONObject], Any] | None = None,
         approval: ToolApprovals = None,
         name: str | None = None,
         version: str = "",
@@ -121,17 +119,14 @@ class _PydanticPast(Past):
     """Stored state; `requests` holds a waiting agent's deferred calls, `schemas` their tools'."""
 
     requests: JSON = None
-    schemas: dict[str, JSON] = field(default_factory=dict)
+    schemas: dict[str, Any] = field(default_factory=dict)
 
 
-class _PydanticExecution:
+class _PydanticExecution(FrameworkExecution[_PydanticPast]):
     """One execution: the agent's input, and the state to store."""
 
     def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
-        self._visit, self._past, self._approval = visit, past, approval
-        self._messages = StoredMessages(visit.messages)
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
-        self._gate = CallGate(visit, self._questions, approval)
+        super().__init__(visit, past, KIND, approval)
         self._usage = dict(past.usage)
 
     async def run(self, agent: Agent[Any, Any], deps: Any) -> Outcome:
@@ -141,12 +136,7 @@ class _PydanticExecution:
         while True:
             requests = self._waits_for()
             call_states = await async_loop.in_thread(self._ask_all, requests)
-            open_questions = [
-                question
-                for question in call_states.values()
-                if isinstance(question, Interrupt) and question.id not in self._visit.answers
-            ]
-            if open_questions:
+            if open_questions := self._unanswered(call_states.values()):
                 return Interrupted(open_questions, self._saved(messages), self._usage)
             history = _read(ModelMessagesTypeAdapter, messages, "messages")
             results = self._results(requests, call_states)
@@ -389,7 +379,7 @@ def _prompt(visit: Visit) -> str | list[str | BinaryContent]:
     return "\n".join(texts) if len(texts) == len(items) else items
 
 
-def _part(block: Mapping[str, Any]) -> str | BinaryContent:
+def _part(block: JSONMapping) -> str | BinaryContent:
     if "text" in block:
         return str(block["text"])
     for kind in ("image", "document"):

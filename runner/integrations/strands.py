@@ -33,10 +33,10 @@ from runner.errors import (
 from runner.integrations.framework import (
     CallGate,
     FrameworkCall,
+    FrameworkExecution,
     FrameworkNode,
     Past,
     Questions,
-    StoredMessages,
     restored,
     strict,
 )
@@ -147,15 +147,14 @@ def _past_of(visit: Visit) -> _StrandsPast:
     return _StrandsPast(visit=number, snapshot=memory)
 
 
-class _StrandsExecution:
+class _StrandsExecution(FrameworkExecution[_StrandsPast]):
     """One execution: a new agent, and the state to store."""
 
     def __init__(
         self, visit: Visit, agent: strands.Agent, past: _StrandsPast, approval: Gates
     ) -> None:
-        self._visit, self._agent, self._past = visit, agent, past
-        self._messages = StoredMessages(visit.messages)
-        self._questions = Questions(KIND, visit.address, visit.answers, past.questions)
+        super().__init__(visit, past, KIND, approval)
+        self._agent = agent
         self._calls = Questions(f"{KIND}_call", visit.address, visit.answers, past.calls)
         self._gate = CallGate(visit, self._calls, approval)
         self._asked: dict[str, Interrupt] = {}

@@ -11,6 +11,7 @@ from urllib.parse import unquote
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.nested_schemas import part, pointer_step
 from runner.records.validation import violation
 
@@ -38,8 +39,8 @@ class AnswerField:
     """
 
     name: str
-    schema: dict[str, Any]
-    root: Mapping[str, Any]
+    schema: JSONObject
+    root: JSONMapping
     required: bool = True
     nullable: bool = False
     pointer: str = "#"
@@ -112,15 +113,13 @@ class AnswerField:
         )
 
 
-def answer_field(schema: Mapping[str, Any] | None) -> AnswerField:
+def answer_field(schema: JSONMapping | None) -> AnswerField:
     """Return the whole answer as the single field `answer`."""
     return _field("answer", "#", dict(schema or {}))
 
 
-def _field(
-    name: str, pointer: str, root: Mapping[str, Any], *, required: bool = True
-) -> AnswerField:
-    schema: dict[str, Any] = {}
+def _field(name: str, pointer: str, root: JSONMapping, *, required: bool = True) -> AnswerField:
+    schema: JSONObject = {}
     places: dict[str, str] = {}
     nullable, address = False, pointer
     for _ in range(DEEPEST):
@@ -140,7 +139,7 @@ def _field(
     return AnswerField(name, schema, root, required, nullable, pointer, places)
 
 
-def _inner(subschema: Mapping[str, Any], pointer: str) -> tuple[str, str]:
+def _inner(subschema: JSONMapping, pointer: str) -> tuple[str, str]:
     """Return the keyword by which a schema stands for another, and the other's place; "" for none."""
     reference = subschema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
@@ -154,7 +153,7 @@ def _inner(subschema: Mapping[str, Any], pointer: str) -> tuple[str, str]:
     return "", ""
 
 
-def _at(root: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
+def _at(root: JSONMapping, pointer: str) -> JSONMapping:
     """Return the part of a schema at a JSON pointer; {}, which accepts anything, if no object is there."""
     value: Any = root
     for step in pointer.split("/")[1:]:
@@ -166,6 +165,6 @@ def _at(root: Mapping[str, Any], pointer: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _types(schema: Mapping[str, Any]) -> list[str]:
+def _types(schema: JSONMapping) -> list[str]:
     kinds = schema.get("type", [])
     return [kinds] if isinstance(kinds, str) else list(kinds)

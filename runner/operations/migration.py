@@ -228,7 +228,7 @@ def _condition_state(
     old_ids = {planner.names.new_id(node): node for node in snapshot.nodes}
 
     def record_of(name: str) -> NodeRecord:
-        return snapshot.nodes.get(old_ids.get(name, ""), NodeRecord())
+        return snapshot.node(old_ids.get(name, ""))
 
     def fetched(name: str, record: NodeRecord) -> Fetched:
         key = (old_ids.get(name, name), record.visit)

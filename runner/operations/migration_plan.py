@@ -214,7 +214,7 @@ class NodeNames:
                 and node not in self._request.drops
                 and not node.startswith(HIDDEN)
             ):
-                status = self._snapshot.nodes.get(node, NodeRecord()).status
+                status = self._snapshot.node(node).status
                 verb = {Status.WAITING: "waits", Status.FAILED: "has failed"}.get(
                     status, "has run"
                 )
@@ -367,9 +367,7 @@ class MigrationPlanner:
         reused_names = (self.snapshot.nodes.keys() | asking) & self.new.nodes.keys()
         nodes = {}
         for name in sorted({*replayed_run.nodes, *old_ids, *reused_names}):
-            record = self._node(
-                old_ids.get(name, ""), name, replayed_run.nodes.get(name, NodeRecord())
-            )
+            record = self._node(old_ids.get(name, ""), name, replayed_run.node(name))
             if record != NodeRecord() or name in replayed_run.nodes:
                 nodes[name] = record
         for node in self.names.started():
@@ -389,7 +387,7 @@ class MigrationPlanner:
 
     def _node(self, node: str, name: str, replayed_node: NodeRecord) -> NodeRecord:
         """Build the record of a node; `node` is its old id, "" if it is new or was dropped."""
-        old_record = self.snapshot.nodes.get(node or name, NodeRecord())
+        old_record = self.snapshot.node(node or name)
         ready = replayed_node.status is Status.READY
         if node and old_record.status is Status.WAITING:
             reason = self._misfit(node, name) if ready else "other nodes come first"
@@ -487,7 +485,7 @@ class MigrationPlanner:
 
     def _close(self, node: str, name: str, outcome: str, reason: str = "") -> None:
         """Withdraw a node's questions and stop its child run, and delete its data."""
-        old_record, unused_ids = self.snapshot.nodes.get(node, NodeRecord()), list[str]()
+        old_record, unused_ids = self.snapshot.node(node), list[str]()
         if old_record.status is Status.WAITING:
             questions = self.visit_questions(node)
             self.withdrawn += [
@@ -573,7 +571,7 @@ def check_questions(planner: MigrationPlanner) -> None:
         name = planner.names.new_id(node)
         if name in {"", node}:
             continue
-        last_visit_number = planner.snapshot.nodes.get(node, NodeRecord()).visit
+        last_visit_number = planner.snapshot.node(node).visit
         first_visit = last_visit_number if name in planner.kept else last_visit_number + 1
         earlier_ids = set(_earlier_ids(planner.snapshot, node))
         foreign = [
@@ -593,7 +591,7 @@ def check_questions(planner: MigrationPlanner) -> None:
 
 def _may_ask(planner: MigrationPlanner, node: str) -> bool:
     """Return whether a node may still ask in its present visit: a completed item does not."""
-    record = planner.snapshot.nodes.get(node, NodeRecord())
+    record = planner.snapshot.node(node)
     return not map_of(node) or record.status is not Status.COMPLETED
 
 
@@ -668,7 +666,7 @@ def renamed_nodes(
         name = planner.names.new_id(node)
         if name in {"", node}:
             continue
-        record = planner.snapshot.nodes.get(node, NodeRecord())
+        record = planner.snapshot.node(node)
         document = None
         if node not in planner.forgets:
             document = _with_first_name(node, record, planner.documents.get(node))

@@ -17,7 +17,7 @@ from runner.errors import RunnerError, UsageError
 from runner.immutable import immutable
 from runner.operations.exports import Question, all_events, plain, question_view
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt, preimages, title_of, tool_of
 from runner.records.listings import InterruptQuery, Page
 from runner.records.payloads import Payload
@@ -146,7 +146,7 @@ class QuestionView(Question):
     delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
     undo: Undo | None = None
-    digests: Payload[Mapping[str, JSON]] = field(default_factory=dict)
+    digests: Payload[JSONMapping] = field(default_factory=dict)
 
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
@@ -276,7 +276,7 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
             )
 
 
-def likeness(question: Interrupt, graph: str) -> dict[str, JSON]:
+def likeness(question: Interrupt, graph: str) -> JSONObject:
     """Return the attributes in which questions decided together must agree; a map's items are one node."""
     return {
         "graph": graph,
@@ -355,7 +355,7 @@ def _view(
     )
 
 
-def _vote(vote: Mapping[str, Any], standing: Standing) -> VoteView:
+def _vote(vote: JSONMapping, standing: Standing) -> VoteView:
     stored_names = [item.name for item in fields(VoteView) if item.name in vote]
     return VoteView(
         **{name: plain(vote[name]) for name in stored_names},
@@ -429,7 +429,7 @@ def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = (
     return effect_of(question, "edit", value) not in effects
 
 
-def changes(before: Mapping[str, Any] | None, after: Any) -> Iterator[Change]:
+def changes(before: JSONMapping | None, after: Any) -> Iterator[Change]:
     """Compare two sets of arguments as JSON, because True is not 1."""
     older, newer = dict(before or {}), dict(after) if isinstance(after, Mapping) else {}
     for name in dict.fromkeys([*older, *newer]):

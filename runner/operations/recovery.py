@@ -28,7 +28,7 @@ from runner.execution.runs import check_requester
 from runner.immutable import immutable
 from runner.limits.concurrency import label, tag_of
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.listings import grouped
 from runner.records.run import (
     FINAL,
@@ -95,7 +95,7 @@ def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
 
     In a later round of its loop the node may wait again, or have been skipped.
     """
-    entry, record = snapshot.entries[key], snapshot.nodes.get(key[0], NodeRecord())
+    entry, record = snapshot.entries[key], snapshot.node(key[0])
     if not entry.get("error") or entry.get("undone") or map_of(key[0]):
         return False
     return key[1] < record.visit or record.status in {
@@ -109,7 +109,7 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     node, visit = key
     if status is Status.FAILED:
         return SettledVisit(node, visit, status)
-    entry, record = snapshot.entries[key], snapshot.nodes.get(node, NodeRecord())
+    entry, record = snapshot.entries[key], snapshot.node(node)
     # Outside of loops a node completes once, so its record has the edges of that visit.
     edges = entry.get("edges", record.edges)
     reads = tuple((name, number) for name, number in entry.get("reads", ()))
@@ -278,7 +278,7 @@ def _plan_retry(store: Store, snapshot: RunSnapshot, node: str | None) -> list[R
     topology = _topology(store, snapshot)
     replay = Replay(topology, history(snapshot), _visits_to_repeat(snapshot, topology, node))
     records = reopened(snapshot, replay)
-    after_graph = records.nodes.get(AFTER_GRAPH, NodeRecord())
+    after_graph = records.node(AFTER_GRAPH)
     if (
         records.failed
         and not set(running_again(records)) - {AFTER_GRAPH}
@@ -361,7 +361,7 @@ def _visits_to_repeat(
         if record.status is Status.FAILED and not map_of(name)
     }
     if node is not None:
-        record = snapshot.nodes.get(node, NodeRecord())
+        record = snapshot.node(node)
         if node not in topology.nodes:
             raise NotFoundError(
                 f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was changed."
@@ -399,8 +399,8 @@ def reopened(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name in {**records.nodes, **snapshot.nodes}:
-        old_record = snapshot.nodes.get(name, NodeRecord())
-        record = _continued(records.nodes.get(name, NodeRecord()), old_record)
+        old_record = snapshot.node(name)
+        record = _continued(records.node(name), old_record)
         if name in records.nodes or record != NodeRecord():
             nodes[name] = old_record if map_of(name) else record
     maps = {
@@ -477,7 +477,7 @@ class ForkOptions:
     tags: Mapping[str, str] = field(default_factory=dict)
     edited: bool = False
     input: JSON = None
-    requester: Mapping[str, JSON] | None = None
+    requester: JSONMapping | None = None
 
 
 def fork(
@@ -488,7 +488,7 @@ def fork(
     *,
     tags: Mapping[str, str] | None = None,
     new_input: Sequence[object] = (),
-    requester: Mapping[str, JSON] | None = None,
+    requester: JSONMapping | None = None,
 ) -> str:
     """Start a new run in which a visit of a node starts again, by default the latest; return its id.
 
@@ -540,7 +540,7 @@ def plan_fork(
     left_out = dependents(topology, past, key) if key in past else set()
     replay = Replay(topology, past, left_out)
     records = _fork_records(snapshot, replay)
-    fork_record = records.nodes.get(node, NodeRecord())
+    fork_record = records.node(node)
     if fork_record.status is not Status.READY:
         raise ConflictError(
             f"the kept results of run {record.run_id} don't lead to node {node!r}; nothing was started."
@@ -593,7 +593,7 @@ def _chosen_visit(
             f"graph {snapshot.record.graph_id!r} has no node {node!r}; nothing was started."
             + similar(node, topology.nodes)
         )
-    record = snapshot.nodes.get(node, NodeRecord())
+    record = snapshot.node(node)
     numbers = {number for name, number in past if name == node}
     if record.status not in {Status.PENDING, Status.SKIPPED}:
         numbers.add(record.visit)
@@ -611,7 +611,7 @@ def _fork_records(snapshot: RunSnapshot, replay: Replay) -> Records:
     records = replay.records()
     nodes = {}
     for name, record in records.nodes.items():
-        old_record = snapshot.nodes.get(name, NodeRecord())
+        old_record = snapshot.node(name)
         same = (old_record.visit, old_record.status) == (record.visit, record.status)
         fork_record = (
             replace(record, attempt=old_record.attempt, child=old_record.child)
@@ -665,7 +665,7 @@ def _kept_memories(
     partly |= {
         name
         for name, record in records.nodes.items()
-        if record.visit != snapshot.nodes.get(name, NodeRecord()).visit
+        if record.visit != snapshot.node(name).visit
     }
     names = dict.fromkeys(name for name, _ in visits)
     return [

@@ -34,6 +34,7 @@ from runner.operations.exports import (
     view_of,
 )
 from runner.records.budgets import MICROS, QUESTION, Sum
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Interrupt, InterruptStatus
 from runner.records.json_form import JSON_NAMES, is_time, milliseconds, stamp
 from runner.records.listings import grouped
@@ -421,7 +422,7 @@ def _progress(events: Sequence[Event]) -> str:
 # -- archived runs -----------------------------------------------------------------------------------
 
 
-def archived_run(document: Mapping[str, Any]) -> RunView:
+def archived_run(document: JSONMapping) -> RunView:
     """Make the view of a run from its archived export (JSON)."""
     every = [Event(**event | {"at": milliseconds(event["at"])}) for event in document["events"]]
     events = grouped(every, attrgetter("node"))
@@ -446,7 +447,7 @@ def archived_run(document: Mapping[str, Any]) -> RunView:
     )
 
 
-def _archived_question(saved: Mapping[str, Any]) -> Question:
+def _archived_question(saved: JSONMapping) -> Question:
     values: dict[str, Any] = {"status": InterruptStatus(saved["status"])}
     for name in (item.name for item in fields(Question)):
         value = saved.get(JSON_NAMES.get(name, name))
@@ -456,7 +457,7 @@ def _archived_question(saved: Mapping[str, Any]) -> Question:
 
 
 def _archived_node(
-    document: Mapping[str, Any], name: str, events: Mapping[str, Sequence[Event]]
+    document: JSONMapping, name: str, events: Mapping[str, Sequence[Event]]
 ) -> NodeView:
     state = document["nodes"].get(name)
     if state is None:
@@ -467,7 +468,7 @@ def _archived_node(
         for visit in document["visits"]
         if (visit["node"], visit["visit"]) == (name, number)
     ]
-    visit: Mapping[str, Any] = (
+    visit: JSONMapping = (
         visits[0] if visits else {"execution_ms": 0, "output": None, "error": None}
     )
     of_visit = [event for event in events.get(name, ()) if event.visit == number]

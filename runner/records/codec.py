@@ -57,6 +57,9 @@ JSON = Any
 
 JSONObject = dict[str, JSON]
 
+JSONMapping = Mapping[str, JSON]
+"""A JSON object that is only read."""
+
 Document = TypeVar("Document")
 
 

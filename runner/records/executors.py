@@ -11,7 +11,7 @@ from runner.immutable import immutable
 from runner.records import codec
 from runner.records.budgets import Spending, Sum, Tagged
 from runner.records.checkpoints import Saved, Session
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONMapping, JSONObject, LazyValue
 from runner.records.interrupts import Address, Interrupt, InterruptOptions
 from runner.records.outcomes import Outcome
 
@@ -45,9 +45,9 @@ class Visit(Protocol):
     attempt: int
     inputs: Sequence[Input]
     input_values: Sequence[JSON | LazyValue]
-    invocation_state: dict[str, Any]
+    invocation_state: JSONObject
     answers: Mapping[str, Interrupt]
-    document: dict[str, JSON] | None
+    document: JSONObject | None
     messages: list[JSON]
     external_task: ExternalTaskState | None
 
@@ -88,7 +88,7 @@ class Visit(Protocol):
     def approved(
         self,
         name: str,
-        action: Mapping[str, Any] | None,
+        action: JSONMapping | None,
         rule: Rule | None,
         node: str | None,
     ) -> tuple[Interrupt, Approval]:
@@ -112,7 +112,7 @@ class Visit(Protocol):
     def tags(self) -> dict[str, str]:
         """Return the run's tags."""
 
-    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+    def emit(self, kind: str, data: JSONMapping) -> None:
         """Add an event (progress, text delta …) to the run's events."""
 
     def check(self) -> None:
@@ -163,7 +163,7 @@ def function_input(task: Any, inputs: Sequence[Input]) -> tuple[str, Any]:
     return "the task", codec.plain(task)
 
 
-def input_blocks(task: Any, inputs: Sequence[Input]) -> list[dict[str, Any]]:
+def input_blocks(task: Any, inputs: Sequence[Input]) -> list[JSONObject]:
     """Build the content blocks for an agent: the task, and a section per input."""
     task_blocks = task if is_blocks(task) else [{"text": as_text(task)}]
     if not inputs:

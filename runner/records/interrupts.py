@@ -28,7 +28,7 @@ from runner.approvals.rules import Approval, Principal, Rule, Voter, people_of, 
 from runner.errors import InterruptExpired, InterruptWithdrawn, ResponseError, UsageError
 from runner.immutable import immutable
 from runner.records import codec, failures, validation
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.payloads import Payload, without_reason
 from runner.records.run import VisitEntry
 
@@ -117,7 +117,7 @@ class Interrupt:
     visit: int = 1
     scope: str = "function"
     number: int = 1
-    response_schema: Payload[dict[str, Any] | None] = None
+    response_schema: Payload[JSONObject | None] = None
     assignees: list[str] = field(default_factory=list)
     expires_in: float | None = None
     on_expire: Payload[Any] = None
@@ -129,22 +129,22 @@ class Interrupt:
     idempotency_key: str | None = None
     v: int = 1
     reasked: int = 0
-    withdrawal: Annotated[dict[str, Any] | None, without_reason("withdrawal")] = None
+    withdrawal: Annotated[JSONObject | None, without_reason("withdrawal")] = None
     replaces: str = ""
     remind_every: float | None = None
     remind_after: list[float] = field(default_factory=list)
     reminded: int = 0
-    rule: dict[str, Any] | None = None
+    rule: JSONObject | None = None
     requester: str = ""
     on_behalf_of: list[str] = field(default_factory=list)
-    action: Payload[dict[str, Any] | None] = None
+    action: Payload[JSONObject | None] = None
     risk: str = ""
     digest_v: int = 1
     place: dict[str, str] | None = None
     escalates_at: list[int] = field(default_factory=list)
     decision: str = ""
     effect: str = ""
-    used: dict[str, Any] | None = None
+    used: JSONObject | None = None
     title: Payload[str] = ""
 
     @property
@@ -161,7 +161,7 @@ class Interrupt:
         """Return whether the time to answer has passed, even if no sweep has closed it yet."""
         return self.expires_in is not None and now >= self.ends_at
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JSONObject:
         """Return the id, the name, the reason and the response."""
         return {name: getattr(self, name) for name in ("id", "name", "reason", "response")}
 
@@ -276,7 +276,7 @@ class Address:
         return replace(question, digest=digest(question))
 
 
-OF_RULES: dict[str, Any] = {
+OF_RULES: JSONObject = {
     "rule": None,
     "requester": "",
     "on_behalf_of": [],
@@ -293,7 +293,7 @@ OF_RULES: dict[str, Any] = {
 """Defaults of the fields that most questions don't have; they are stored only with another value."""
 
 
-def usual_dropped(question: dict[str, Any]) -> dict[str, Any]:
+def usual_dropped(question: JSONObject) -> JSONObject:
     """Remove unused fields from a question's JSON, and return the JSON."""
     for name, usual in OF_RULES.items():
         if question.get(name, usual) == usual:
@@ -307,7 +307,7 @@ def address_of(interrupt_id: str) -> Address | None:
     return Address(match[1], match[2], int(match[3])) if match else None
 
 
-def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
+def selectors_of(rule: JSONMapping | None) -> list[str]:
     """Name the groups and roles that a frozen rule makes eligible, at first or later, or `anyone`."""
     if rule is None:
         return []
@@ -317,7 +317,7 @@ def selectors_of(rule: Mapping[str, Any] | None) -> list[str]:
     return [form for form in dict.fromkeys(forms) if not form.startswith("user:")]
 
 
-def tool_of(action: Mapping[str, Any] | None) -> str:
+def tool_of(action: JSONMapping | None) -> str:
     """Return the name of the tool whose call a question is about; "" if it has none."""
     return str(action.get("tool", "")) if action else ""
 
@@ -362,9 +362,7 @@ def _title(options: InterruptOptions, reason: object, field: str) -> str:
     return titles.filled(template, facts)
 
 
-def _ruled(
-    options: InterruptOptions, field: str, name: str, judge: Judge | None
-) -> dict[str, Any]:
+def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None) -> JSONObject:
     """Return the fields of a question that is decided by a rule; no fields without a rule.
 
     Raises:
@@ -469,7 +467,7 @@ def preimages(interrupt: Interrupt) -> dict[str, JSONObject]:
     }
 
 
-def json_schema(schema: object) -> dict[str, Any] | None:
+def json_schema(schema: object) -> JSONObject | None:
     """Convert a response schema (pydantic model class or JSON Schema) to JSON Schema.
 
     Raises:
@@ -478,7 +476,7 @@ def json_schema(schema: object) -> dict[str, Any] | None:
     if schema is None:
         return None
     if isinstance(schema, type) and issubclass(schema, pydantic.BaseModel):
-        json_value: dict[str, Any] = schema.model_json_schema()
+        json_value: JSONObject = schema.model_json_schema()
     elif isinstance(schema, Mapping):
         json_value = codec.pack(schema, "response_schema")
     else:
@@ -512,7 +510,7 @@ class Decision:
     effect: str = ""
     comment: str = ""
     voter: Voter | None = None
-    body: Mapping[str, JSON] = field(default_factory=dict)
+    body: JSONMapping = field(default_factory=dict)
     shown_at: int = 0
     instead_of: str = ""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -21,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runner.approvals.rules import Principal, Voter
 from runner.errors import CorruptDocument, PayloadTooLarge, UsageError
 from runner.records import codec
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Receipt
 from runner.records.validation import MAX_REASON, MAX_TEXT
 
@@ -74,7 +73,7 @@ class AnswerMessage(Message):
     digest: str | None = Digest
     reply_to: str | None = ReplyTo
 
-    def decided(self, key: str, _: Mapping[str, JSON]) -> Decision:
+    def decided(self, key: str, _: JSONMapping) -> Decision:
         """Return the answer; `key` is used if the message has no idempotency key.
 
         Raises:
@@ -127,10 +126,10 @@ class VoteMessage(Message):
     idempotency_key: OptionalText = None
     digest: str | None = Digest
     shown_at: int = ShownAt
-    proof: dict[str, Any] | None = Proof
+    proof: JSONObject | None = Proof
     reply_to: str | None = ReplyTo
 
-    def decided(self, key: str, body: Mapping[str, JSON]) -> Decision:
+    def decided(self, key: str, body: JSONMapping) -> Decision:
         """Return the vote; `key` is used without an idempotency key, `body` is the whole message.
 
         Raises:
@@ -166,7 +165,7 @@ class OperationMessage(Message):
     comment: str = Field(default="", max_length=MAX_REASON)
     idempotency_key: OptionalText = None
     shown_at: int = ShownAt
-    proof: dict[str, Any] | None = Proof
+    proof: JSONObject | None = Proof
     reply_to: str | None = ReplyTo
 
 
@@ -176,7 +175,7 @@ class StartMessage(Message):
     graph: Text
     task: Any = Field(description="any JSON value: the input of the graph's entry points")
     idempotency_key: OptionalText = None
-    invocation_state: dict[str, Any] | None = None
+    invocation_state: JSONObject | None = None
     tags: dict[str, str] | None = None
     on_end: str | None = _text(
         "the Celery task to call when the run has ended: its name, or name@queue", default=None
@@ -199,7 +198,7 @@ class RequestMessage(StartMessage):
         max_length=MOST_BEHALF,
         description="if a bot or a service asks, the principals it asks for",
     )
-    proof: dict[str, Any] | None = Proof
+    proof: JSONObject | None = Proof
 
 
 def vote_body(
@@ -380,7 +379,7 @@ def check_size(body: bytes, most: int) -> None:
 
 def read_answer(
     body: bytes,
-) -> tuple[AnswerMessage | VoteMessage | OperationMessage, Mapping[str, JSON]]:
+) -> tuple[AnswerMessage | VoteMessage | OperationMessage, JSONMapping]:
     """Read a message about a question; return it with its raw fields.
 
     Raises:
@@ -396,7 +395,7 @@ def read_answer(
     return _validated(AnswerMessage, message), message
 
 
-def read_start(body: bytes) -> tuple[StartMessage, Mapping[str, JSON]]:
+def read_start(body: bytes) -> tuple[StartMessage, JSONMapping]:
     """Read a start of either version; return it with its raw fields.
 
     Raises:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import quote
 
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 
 ADDRESS = "runner:answer"
 """The default address of a schema without an address, for references to its parts."""
 
 
-def part(schema: Mapping[str, Any], pointer: str) -> dict[str, Any]:
+def part(schema: JSONMapping, pointer: str) -> JSONObject:
     """Return the part of a schema at a pointer, such as `#/properties/order`, as a schema of its own."""
     address, root, dialect = _addressed(schema)
     reference = {"$ref": f"{address}{pointer}"}
@@ -24,7 +23,7 @@ def pointer_step(name: str) -> str:
     return quote(name.replace("~", "~0").replace("/", "~1"), safe="")
 
 
-def nested(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def nested(schema: JSONMapping) -> tuple[JSONMapping, JSONMapping]:
     """Return a schema to put into another one, and the keywords to put at the top of that one.
 
     Its `$defs` go to the top, as most programs expect, unless it refers to other parts of itself or
@@ -40,8 +39,8 @@ def nested(schema: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, A
 
 
 def _addressed(
-    schema: Mapping[str, Any],
-) -> tuple[str, Mapping[str, Any], Mapping[str, Any]]:
+    schema: JSONMapping,
+) -> tuple[str, JSONMapping, JSONMapping]:
     """Return a schema's address, the schema with that address, and the dialect for a schema around it."""
     dialect = {"$schema": schema["$schema"]} if "$schema" in schema else {}
     keyword = "id" if "draft-04" in str(dialect) else "$id"

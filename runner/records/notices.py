@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from runner.approvals.titles import filled
 from runner.immutable import immutable
+from runner.records.codec import JSONMapping, JSONObject
 
 
 @immutable
@@ -30,7 +31,7 @@ class Notice:
     reminded: int = 0
     data: Any = None
 
-    def message(self) -> dict[str, Any]:
+    def message(self) -> JSONObject:
         """Return the JSON message that other systems get."""
         details = {
             name: getattr(self, name)
@@ -46,10 +47,10 @@ class Notice:
 
 
 def completed(
-    message: Mapping[str, Any],
+    message: JSONMapping,
     tags: Callable[[str], Mapping[str, str]],
     page: Callable[[str], str],
-) -> dict[str, Any]:
+) -> JSONObject:
     """Add the run's tags and page address, which the stream lacks, to a message that is sent.
 
     `tags` reads the tags of a run, and `page` makes a page's address from its path, or returns "".

@@ -232,6 +232,10 @@ class Records:
     failed: int = 0
     maps: Mapping[str, MapRecord] = field(default_factory=dict)
 
+    def node(self, name: str) -> NodeRecord:
+        """Return the record of a node; a new one if it was not reached."""
+        return self.nodes.get(name, NodeRecord())
+
     @property
     def started(self) -> int:
         """Number of nodes to run again; they count as executions."""

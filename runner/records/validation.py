@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, time
 from functools import lru_cache
 from typing import Any
@@ -13,6 +13,7 @@ import pydantic
 
 from runner.errors import UsageError
 from runner.records import codec
+from runner.records.codec import JSONMapping
 from runner.records.schema_paths import SchemaPaths, paths_of
 from runner.records.shown_text import shown
 
@@ -102,7 +103,7 @@ def of_model(error: pydantic.ValidationError) -> str:
 # may come from the network, references to anything outside the schema are refused.
 
 
-def check_schema(schema: Mapping[str, Any], field: str) -> None:
+def check_schema(schema: JSONMapping, field: str) -> None:
     """Check a schema; `field` names it in the error.
 
     Raises:
@@ -113,7 +114,7 @@ def check_schema(schema: Mapping[str, Any], field: str) -> None:
         raise UsageError(f"{field} can't be used: {reason}.")
 
 
-def check_paths(schema: Mapping[str, Any], field: str) -> None:
+def check_paths(schema: JSONMapping, field: str) -> None:
     """Check only a schema's paths while a program starts, because loading a validator is slow.
 
     Raises:
@@ -125,7 +126,7 @@ def check_paths(schema: Mapping[str, Any], field: str) -> None:
         raise UsageError(f"{field} can't be used: {error}.") from None
 
 
-def mismatch(schema: Mapping[str, Any], value: Any) -> str:
+def mismatch(schema: JSONMapping, value: Any) -> str:
     """Describe how a plain JSON value violates a schema; "" when it is valid."""
     path, message = violation(schema, value)
     if path is None:
@@ -134,7 +135,7 @@ def mismatch(schema: Mapping[str, Any], value: Any) -> str:
     return f"the answer{where} does not fit the question's schema: {message}"
 
 
-def violation(schema: Mapping[str, Any], value: Any) -> tuple[Sequence[str | int] | None, str]:
+def violation(schema: JSONMapping, value: Any) -> tuple[Sequence[str | int] | None, str]:
     """Return where a plain JSON value first violates a schema, and how.
 
     The place is None if the value is valid, or if the schema can't be used, with the reason.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from functools import partial, wraps
+from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -54,7 +54,9 @@ class RecordRoute(APIRoute):
         super().__init__(path, endpoint, **options)
 
 
-record_router = partial(APIRouter, route_class=RecordRoute)
+def record_router(prefix: str, tag: str) -> APIRouter:
+    """Make a router whose routes answer with records, below a path."""
+    return APIRouter(prefix=prefix, tags=[tag], route_class=RecordRoute)
 
 
 def _in_json(endpoint: Callable[..., Any]) -> Callable[..., Any]:

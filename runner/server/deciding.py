@@ -142,7 +142,7 @@ def cancelled_by(person: Person, reason: str = "") -> str:
     return cancellation(person.principal.name or person.principal.sub, reason)
 
 
-def requested_by(services: Services, person: Person, **changes: Any) -> dict[str, Any]:
+def requested_by(services: Services, person: Person, **changes: Any) -> JSONObject:
     """Return the options of a run like another, with the person who asks for it and their changes."""
     sign = functools.partial(_sign, services, person)
     return {"by": person.principal, "sign": sign, **changes}

@@ -21,6 +21,7 @@ from runner.errors import CorruptDocument
 from runner.immutable import immutable
 from runner.operations.answer_fields import AnswerField, answer_field
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.server.problems import Problem
 
 INPUTS = {"date": "date", "email": "email", "uri": "url"}
@@ -74,11 +75,14 @@ class Field:
     value: str = ""
     description: str = ""
     choices: tuple[Choice, ...] = ()
-    bounds: Mapping[str, Any] = field(default_factory=dict)
+    bounds: JSONMapping = field(default_factory=dict)
     problem: str = ""
     parts: tuple[Field, ...] = ()
     was: str | None = None
 
+
+FormTexts = Mapping[str, str]
+"""Texts of a form's fields, by name, as a person typed them."""
 
 WHOLE, AS_JSON = "answer", ""
 """The field of an answer other than an object with fields, and the field of any answer as JSON."""
@@ -86,9 +90,7 @@ WHOLE, AS_JSON = "answer", ""
 NEEDED = "A value is needed."
 
 
-def fields_of(
-    schema: Mapping[str, Any] | None, texts: Mapping[str, str] | None = None
-) -> list[Field]:
+def fields_of(schema: JSONMapping | None, texts: FormTexts | None = None) -> list[Field]:
     """Return the fields of an answer; `texts` are values as they were typed."""
     whole, answer_texts = answer_field(schema), texts or {}
     if _is_group(whole, ""):
@@ -97,7 +99,7 @@ def fields_of(
 
 
 def with_json(
-    fields: list[Field], texts: Mapping[str, str] | None = None, label: str = "Answer as JSON"
+    fields: list[Field], texts: FormTexts | None = None, label: str = "Answer as JSON"
 ) -> list[Field]:
     """Add the field with the whole value as JSON, for values that the other fields can't hold."""
     if [each.kind for each in fields] == ["json"]:
@@ -106,7 +108,7 @@ def with_json(
 
 
 def marked(
-    fields: Iterable[Field], problems: Mapping[str, str], texts: Mapping[str, str] | None = None
+    fields: Iterable[Field], problems: FormTexts, texts: FormTexts | None = None
 ) -> list[Field]:
     """Return the fields with the problems that `answer_of` returned, and the texts that they had before."""
     return [
@@ -120,7 +122,7 @@ def marked(
     ]
 
 
-def is_blank(schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]) -> bool:
+def is_blank(schema: JSONMapping | None, answer_texts: FormTexts) -> bool:
     """Return whether the fields of an answer are as in a new form."""
     blank = dict(_shown_texts(fields_of(schema)))
     return all(text == line_ends(blank.get(path, "")) for path, text in answer_texts.items())
@@ -138,7 +140,7 @@ def _is_group(field: AnswerField, path: str) -> bool:
     return path.count("/") < DEEPEST and bool(field.fields)
 
 
-def _field(path: str, answer: AnswerField, answer_texts: Mapping[str, str]) -> Field:
+def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
     schema = answer.schema
     # An empty field means null, if the schema allows it, a list without items, or the empty text.
     is_required = answer.required and not (answer.nullable or answer.may_be_empty)
@@ -197,20 +199,20 @@ def _is_lines(field: AnswerField) -> bool:
     return field.schema.get("type") == "array" and field.items.schema.get("type") in kinds
 
 
-def _is_list(field: AnswerField, path: str, answer_texts: Mapping[str, str]) -> bool:
+def _is_list(field: AnswerField, path: str, answer_texts: FormTexts) -> bool:
     """Return whether a list of objects is shown as fields, and not typed as JSON."""
     is_array = field.schema.get("type") == "array" and path not in answer_texts
     return is_array and _is_group(field.items, f"{path}/0/")
 
 
-def _rows(path: str, answer_texts: Mapping[str, str]) -> list[str]:
+def _rows(path: str, answer_texts: FormTexts) -> list[str]:
     """List the paths of a list's items, by the names of their fields; a new form has one."""
     names = (name[len(path) + 1 :] for name in answer_texts if name.startswith(f"{path}/"))
     numbers = {name.partition("/")[0] for name in names} - {""}
     return [f"{path}/{number}" for number in sorted(numbers, key=lambda n: (len(n), n)) or "0"]
 
 
-def with_item(answer_texts: Mapping[str, str], path: str) -> dict[str, str]:
+def with_item(answer_texts: FormTexts, path: str) -> dict[str, str]:
     """Add an empty item to a list of objects."""
     number = len(_rows(path, answer_texts))
     while f"{path}/{number}" in _rows(path, answer_texts):
@@ -218,9 +220,7 @@ def with_item(answer_texts: Mapping[str, str], path: str) -> dict[str, str]:
     return {**answer_texts, f"{path}/{number}/": ""}
 
 
-def with_first_values(
-    schema: Mapping[str, Any] | None, reason: Any
-) -> Mapping[str, Any] | None:
+def with_first_values(schema: JSONMapping | None, reason: Any) -> Mapping[str, Any] | None:
     """Return a schema whose texts and numbers begin with the values of the same names in a question's reason.
 
     A choice is left to the person.
@@ -239,7 +239,7 @@ def with_first_values(
     return {**schema, "properties": {**properties, **defaults}}
 
 
-def _input(answer: AnswerField) -> tuple[str, dict[str, Any]]:
+def _input(answer: AnswerField) -> tuple[str, JSONObject]:
     schema = answer.schema
     match schema.get("type"):
         case "integer" | "number" as kind:
@@ -304,7 +304,7 @@ async def fields_sent(request: Request) -> dict[str, str]:
     return {name: line_ends(value) for name, value in form.items() if isinstance(value, str)}
 
 
-def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
+def answer_fields(form: FormTexts) -> dict[str, str]:
     """Return the fields of a form that belong to an answer, by their names in its schema."""
     return {
         name.removeprefix("f."): value for name, value in form.items() if name.startswith("f.")
@@ -312,7 +312,7 @@ def answer_fields(form: Mapping[str, str]) -> dict[str, str]:
 
 
 def answer_of(
-    schema: Mapping[str, Any] | None, answer_texts: Mapping[str, str]
+    schema: JSONMapping | None, answer_texts: FormTexts
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
@@ -333,7 +333,7 @@ def answer_of(
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
-def edit_schema(schema: Mapping[str, Any] | None, args: Mapping[str, Any]) -> Mapping[str, Any]:
+def edit_schema(schema: JSONMapping | None, args: Mapping[str, Any]) -> JSONMapping:
     """Return the schema of a call's arguments, or one made from their values if it has no fields."""
     if schema and answer_field(schema).fields:
         return schema
@@ -348,7 +348,7 @@ def _kind(value: Any) -> str:
     return next((kind for of, kind in kinds.items() if isinstance(value, of)), "")
 
 
-def edit_texts(schema: Mapping[str, Any], args: Mapping[str, Any]) -> dict[str, str]:
+def edit_texts(schema: JSONMapping, args: Mapping[str, Any]) -> dict[str, str]:
     """Return arguments as the texts of a form's fields; {} if they are edited as JSON.
 
     They are if they have no fields, or have characters that are invisible there or no browser sends back.
@@ -400,7 +400,7 @@ def _at(value: Any, names: Iterable[str]) -> Any:
 
 
 def edit_of(
-    schema: Mapping[str, Any], args: Mapping[str, Any], answer_texts: Mapping[str, str]
+    schema: JSONMapping, args: Mapping[str, Any], answer_texts: FormTexts
 ) -> tuple[Any, dict[str, str]]:
     """Return the arguments that a form gives, and the problems; unchanged fields keep their values."""
     problems: dict[str, str] = {}
@@ -416,8 +416,8 @@ def _edited(
     group: AnswerField,
     value: Any,
     prefix: str,
-    sent: Mapping[str, str],
-    changed: Mapping[str, str],
+    sent: FormTexts,
+    changed: FormTexts,
     problems: dict[str, str],
 ) -> Any:
     """Return an object with its changed fields; an optional field is removed with its last text."""
@@ -439,9 +439,9 @@ def _edited(
 
 
 def _object(
-    group: AnswerField, answer_texts: Mapping[str, str], prefix: str, problems: dict[str, str]
-) -> dict[str, Any]:
-    answer: dict[str, Any] = {}
+    group: AnswerField, answer_texts: FormTexts, prefix: str, problems: dict[str, str]
+) -> JSONObject:
+    answer: JSONObject = {}
     for inner in group.fields:
         path = prefix + inner.name
         if not inner.required and not any(_inside(path, answer_texts)):
@@ -457,8 +457,8 @@ def _object(
 
 
 def _items(
-    group: AnswerField, answer_texts: Mapping[str, str], path: str, problems: dict[str, str]
-) -> list[dict[str, Any]]:
+    group: AnswerField, answer_texts: FormTexts, path: str, problems: dict[str, str]
+) -> list[JSONObject]:
     """Read a list of objects; items without values are left out."""
     items = [
         _object(group.items, answer_texts, f"{row}/", problems)
@@ -470,7 +470,7 @@ def _items(
     return items
 
 
-def _inside(path: str, answer_texts: Mapping[str, str]) -> Iterator[str]:
+def _inside(path: str, answer_texts: FormTexts) -> Iterator[str]:
     """List the texts of a field and of the fields inside it."""
     return (text for name, text in answer_texts.items() if f"{name}/".startswith(f"{path}/"))
 

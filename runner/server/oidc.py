@@ -28,6 +28,7 @@ from markupsafe import escape
 
 from runner.approvals.rules import LOGIN, Principal
 from runner.errors import UsageError
+from runner.records.codec import JSONMapping, JSONObject
 from runner.server.access import GRANTS, OPEN, Person
 from runner.server.auth import local_path, same
 from runner.server.parameters import QueryText
@@ -62,7 +63,7 @@ LEEWAY = 60
 Roles = Callable[[Mapping[str, Any]], Iterable[str]]
 
 
-def roles_in_claim(claims: Mapping[str, Any]) -> Iterable[str]:
+def roles_in_claim(claims: JSONMapping) -> Iterable[str]:
     """Return the names in the claim `roles` that are roles of this server."""
     return [name for name in _listed(claims.get("roles")) if name.partition(":")[0] in GRANTS]
 
@@ -112,18 +113,12 @@ class OIDC:
         self._roles, self._groups, self._scopes, self._max_age = roles, groups, scopes, max_age
         self._emails = frozenset(email.lower() for email in emails)
         self._secret, self._random = secret, secrets.token_hex(32)
-        self._metadata: dict[str, Any] = {}
+        self._metadata: JSONObject = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
-        self.router = APIRouter(include_in_schema=False)
-        self.router.add_api_route(
-            "/login", self._login, methods=["GET"], dependencies=[Depends(OPEN)]
-        )
-        self.router.add_api_route(
-            "/callback", self._callback, methods=["GET"], dependencies=[Depends(OPEN)]
-        )
-        self.router.add_api_route(
-            "/logout", self._logout, methods=["POST"], dependencies=[Depends(OPEN)]
-        )
+        self.router = APIRouter(include_in_schema=False, dependencies=[Depends(OPEN)])
+        self.router.get("/login")(self._login)
+        self.router.get("/callback")(self._callback)
+        self.router.post("/logout")(self._logout)
 
     def __call__(self, request: Request) -> Person | None:
         """Return the person whose session the request has."""
@@ -208,7 +203,7 @@ class OIDC:
         _drop(response, LOGIN_COOKIE + state)
         return response
 
-    def _begin(self, request: Request, response: Response, session: dict[str, Any]) -> None:
+    def _begin(self, request: Request, response: Response, session: JSONObject) -> None:
         cookie = self._sealed(request, session, "session", self._max_age)
         if len(cookie) > MOST_PIECES * MOST_COOKIE:
             raise Problem(
@@ -242,7 +237,7 @@ class OIDC:
             _drop(response, _piece(number))
         return response
 
-    def _session(self, claims: Mapping[str, Any]) -> dict[str, Any]:
+    def _session(self, claims: JSONMapping) -> JSONObject:
         login_at = claims.get("auth_time")
         return {
             "sub": str(claims["sub"]),
@@ -254,7 +249,7 @@ class OIDC:
             "acr": claims.get("acr"),
         }
 
-    def _verified(self, token: str, nonce: str) -> Mapping[str, Any]:
+    def _verified(self, token: str, nonce: str) -> JSONMapping:
         """Check an ID token: https://openid.net/specs/openid-connect-core-1_0.html#IDTokenValidation."""
         try:
             id_token = self._decode(token)
@@ -277,7 +272,7 @@ class OIDC:
             raise Problem(403, "The identity provider's answer is for another program.")
         return id_token.claims
 
-    def _check_email(self, claims: Mapping[str, Any]) -> None:
+    def _check_email(self, claims: JSONMapping) -> None:
         email = str(claims.get("email", ""))
         domain = f"@{email.rpartition('@')[2]}"
         # The Kelvin sign becomes a k if the case is ignored, but belongs to another domain.
@@ -299,7 +294,7 @@ class OIDC:
 
     # -- the provider --------------------------------------------------------------------------------------
 
-    def _metadata_of_provider(self) -> dict[str, Any]:
+    def _metadata_of_provider(self) -> JSONObject:
         if not self._metadata:
             metadata = self._fetch("GET", f"{self._issuer}/.well-known/openid-configuration")
             if str(metadata.get("issuer", "")).rstrip("/") != self._issuer:
@@ -319,13 +314,13 @@ class OIDC:
             self._keys = (time.monotonic(), keys)
         return keys
 
-    def _fetch(self, method: str, url: str, **options: Any) -> dict[str, Any]:
+    def _fetch(self, method: str, url: str, **options: Any) -> JSONObject:
         try:
             reply = httpx.request(
                 method, url, timeout=TIMEOUT, follow_redirects=False, **options
             )
             reply.raise_for_status()
-            document: dict[str, Any] = reply.json()
+            document: JSONObject = reply.json()
         except (httpx.HTTPError, ValueError) as error:
             raise Problem(503, "The identity provider can't be reached; try again.") from error
         return document
@@ -335,7 +330,7 @@ class OIDC:
     def _sealed(
         self,
         request: Request,
-        claims: dict[str, Any],
+        claims: JSONObject,
         purpose: str,
         seconds: int,
         state: str = "",
@@ -347,11 +342,11 @@ class OIDC:
 
     def _open(
         self, request: Request, cookie: str, purpose: str, state: str = ""
-    ) -> dict[str, Any] | None:
+    ) -> JSONObject | None:
         body, _, mac = cookie.partition(".")
         if not same(mac, self._mac(request, purpose, state, body)):
             return None
-        claims: dict[str, Any] = json.loads(zlib.decompress(urlsafe_b64decode(body)))
+        claims: JSONObject = json.loads(zlib.decompress(urlsafe_b64decode(body)))
         return claims if claims["exp"] > time.time() else None
 
     def _mac(self, request: Request, *parts: str) -> str:
@@ -376,7 +371,7 @@ def _drop(response: Response, name: str) -> None:
     response.delete_cookie(name, secure=True, httponly=True, samesite="lax")
 
 
-def _usable(document: Mapping[str, Any]) -> KeySet:
+def _usable(document: JSONMapping) -> KeySet:
     """Return the keys of a provider that this program can use; it may have others, of new kinds."""
     keys = []
     for entry in document.get("keys", ()):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from fastapi.routing import APIRoute
 from pydantic import TypeAdapter
 
+from runner.records.codec import JSONObject
 from runner.records.json_form import as_written
 from runner.records.run import EventKind
 from runner.server.answers import RecordRoute, answer_type
@@ -87,7 +87,7 @@ PROBLEMS = {
 }
 
 
-def complete(document: dict[str, Any], routes: Iterable[APIRoute]) -> dict[str, Any]:
+def complete(document: JSONObject, routes: Iterable[APIRoute]) -> JSONObject:
     """Add the routes' answers and problems to FastAPI's document."""
     schemas = document["components"]["schemas"]
     for name in ("HTTPValidationError", "ValidationError"):
@@ -130,7 +130,7 @@ def complete(document: dict[str, Any], routes: Iterable[APIRoute]) -> dict[str, 
     return document
 
 
-def _describe(route: str, operation: dict[str, Any]) -> None:
+def _describe(route: str, operation: JSONObject) -> None:
     responses = operation["responses"]
     if route.partition(" ")[2] in OPEN:
         operation["security"] = []
@@ -151,15 +151,15 @@ def _describe(route: str, operation: dict[str, Any]) -> None:
         responses["503"]["headers"] = _headers("retry-after")
 
 
-def _json(schema: dict[str, Any], media_type: str = "application/json") -> dict[str, Any]:
+def _json(schema: JSONObject, media_type: str = "application/json") -> JSONObject:
     return {media_type: {"schema": schema}}
 
 
-def _headers(name: str) -> dict[str, Any]:
+def _headers(name: str) -> JSONObject:
     return {name: {"description": HEADERS[name], "schema": TEXT}}
 
 
-def _problems(route: str, operation: dict[str, Any]) -> Iterator[int]:
+def _problems(route: str, operation: JSONObject) -> Iterator[int]:
     method, _, path = route.partition(" ")
     if path in OPEN:
         yield from {503} if path == "/readyz" else ()

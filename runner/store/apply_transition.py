@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, Protocol, Self, TypeVar
+from typing import Final, Protocol, Self, TypeVar
 
 from runner import scheduler
 from runner.approvals import ballots
@@ -24,7 +24,7 @@ from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
 from runner.records import codec, interrupts
 from runner.records.checkpoints import Saved, SessionUpdate
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.migration import Migration
 from runner.records.run import OF_VOTES, EventKind, RunRecord, Status, VisitEntry, VisitKey
@@ -67,7 +67,7 @@ OF_QUESTIONS = frozenset(
 """Events whose data are found by kind, although their detail is a question's id."""
 
 
-CRASHED: Final[dict[str, Any]] = {
+CRASHED: Final[JSONObject] = {
     "type": "runner.errors:NodeFailed",
     "message": "the worker process died five times in a row while it ran this node; "
     "see `runner dead list`, fix the node and start the run again.",
@@ -75,7 +75,7 @@ CRASHED: Final[dict[str, Any]] = {
 }
 """The error of a node that used up its crash budget."""
 
-RELEASED: Final[dict[str, Any]] = {
+RELEASED: Final[JSONObject] = {
     **CRASHED,
     "message": "ten workers in a row were stopped while they ran this node, and released it before it had "
     "stored anything new; set RUNNER_SHUTDOWN_GRACE and the time of the process manager above that of the "
@@ -98,7 +98,7 @@ class StoredRun(View, Protocol):
     def audited(self) -> int:
         """The number of the run's entries in the audit."""
 
-    def audit(self, entry: dict[str, JSON]) -> None:
+    def audit(self, entry: JSONObject) -> None:
         """Append the run's next entry to the audit."""
 
     def write(self, result: TransitionResult) -> None:
@@ -146,7 +146,7 @@ class StoredRun(View, Protocol):
     def decide(self, question: Interrupt, answer: Decision, nonce: str, now: int) -> None:
         """Write the answer to an open question."""
 
-    def requester(self) -> Mapping[str, Any]:
+    def requester(self) -> JSONMapping:
         """Return who asked for the run's root, as in `Start`; empty if it isn't known."""
 
     def standing(self, interrupt_id: str) -> Standing:
@@ -155,29 +155,25 @@ class StoredRun(View, Protocol):
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
         """Write the standing of a question's votes."""
 
-    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+    def voter(self, interrupt_id: str, principal: str) -> JSONMapping:
         """Return the record of one person's part in a question; empty without one."""
 
-    def put_voter(
-        self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
-    ) -> None:
+    def put_voter(self, interrupt_id: str, principal: str, participation: JSONMapping) -> None:
         """Write one person's part in a question; an empty part clears it."""
 
-    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+    def vote(self, interrupt_id: str, number: int) -> JSONMapping:
         """Return the vote with a number; empty if it is gone."""
 
-    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+    def put_vote(self, interrupt_id: str, number: int, vote: JSONMapping | None) -> None:
         """Write a vote under its number, or delete it."""
 
     def assign(self, interrupt_id: str, person: str) -> None:
         """Also list an open question among a person's assigned questions."""
 
-    def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
+    def note_use(self, question: Interrupt, use_document: JSONMapping) -> None:
         """Write the use of a question's decision."""
 
-    def note_withdrawal(
-        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
-    ) -> None:
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: JSONMapping) -> None:
         """Write why an operator withdrew a question, and at which attempt of its node."""
 
 
@@ -288,7 +284,7 @@ class UnitOfWork(Protocol[RunT]):
     def limit_setting(self, name: str) -> LimitSetting | None:
         """Return a limit's setting, if any."""
 
-    def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
+    def put_limit_setting(self, setting: LimitSetting, entry: JSONObject | None) -> None:
         """Write a limit's setting, or delete it if it was reset; add an audit entry, if any."""
 
     def limit(self, run_id: str, action: LimitAction) -> Sequence[tuple[str, str]]:
@@ -317,7 +313,7 @@ def apply(
     transition: Callable[..., TransitionResult],
     *arguments: object,
     questions: Sequence[Interrupt] = (),
-    payloads: Mapping[str, JSON] | None = None,
+    payloads: JSONMapping | None = None,
     **options: object,
 ) -> tuple[str, list[Doorbell]]:
     """Apply a transition, and then the transitions of parent and child runs that follow from it.
@@ -458,7 +454,7 @@ def _add_event(
     run: RunT,
     action: AddEvent,
     questions: Mapping[str, Interrupt],
-    payloads: dict[str, JSON],
+    payloads: JSONObject,
 ) -> None:
     kind = action.kind
     if kind is EventKind.INTERRUPT_ASKED:
@@ -609,7 +605,7 @@ def _forget_votes(run: StoredRun, interrupt_id: str) -> None:
         run.put_standing(interrupt_id, Standing())
 
 
-def _end_expired(run: StoredRun, action: EndExpired) -> dict[str, JSON]:
+def _end_expired(run: StoredRun, action: EndExpired) -> JSONObject:
     """Write the result of a node whose question expired; return the data of its event, by kind."""
     question = run.question(action.interrupt_id)
     if question is None:
@@ -651,7 +647,7 @@ def error_payload(entry: VisitEntry | None) -> JSON:
     return {"error": text}
 
 
-def settle_payloads(settlement: Settlement) -> dict[str, JSON]:
+def settle_payloads(settlement: Settlement) -> JSONObject:
     return {
         EventKind.NODE_COMPLETED: short_value(settlement.output),
         EventKind.NODE_FAILED: error_payload(settlement.entry),
@@ -664,7 +660,7 @@ def effect_payload(use: Use) -> JSON:
     return {"key": use.key, "effect": use.effect, "result": use.result, "status": use.status}
 
 
-def retry_payloads(entry: VisitEntry | None, reason: str) -> dict[str, JSON]:
+def retry_payloads(entry: VisitEntry | None, reason: str) -> JSONObject:
     return {EventKind.NODE_RETRYING: {"reason": reason} if reason else error_payload(entry)}
 
 
@@ -689,10 +685,10 @@ def answer_payload(answer: Decision) -> JSON:
     return codec.without_none(data)
 
 
-def migration_payloads(move: Migration) -> dict[str, JSON]:
+def migration_payloads(move: Migration) -> JSONObject:
     """Return a migration's event data by kind, and the data of renamed and new questions by id."""
     renames = {new_question.id: {"from": old_id} for old_id, new_question in move.moved}
-    questions: dict[str, JSON] = {
+    questions: JSONObject = {
         interrupt.id: question_payload(interrupt) for interrupt in move.replacements
     }
     return {EventKind.RUN_MIGRATED: move.event_data, **renames, **questions}

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
-from typing import Any
+from typing import Any, cast
 
 import pydantic_core
 
@@ -50,7 +50,7 @@ from runner.records.run import (
     VisitEntry,
     VisitKey,
 )
-from runner.store.interface import Doorbell, Event, Reply
+from runner.store.interface import Doorbell, Event, Reply, ReplyWord
 
 dump = codec.dump_json
 
@@ -522,7 +522,8 @@ def pack_copy(value: Any) -> Any:
 
 def replied(text: str, doorbells: Sequence[Doorbell]) -> Reply:
     """Split a reply's word from its detail: a delay in ms, a revoked external task, a node."""
-    reply_word, _, detail = text.partition(" ")
+    first, _, detail = text.partition(" ")
+    reply_word = cast("ReplyWord", first)
     if reply_word == "revoked":
         return Reply(reply_word, doorbells, reference=detail)
     if reply_word in {"lost", "after"}:

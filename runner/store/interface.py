@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 from runner.approvals.absences import Absence
 from runner.approvals.ballots import Standing, Use
@@ -23,7 +23,7 @@ from runner.limits.fairness import Share
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Saved, Session, SessionUpdate
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONMapping, JSONObject, LazyValue
 from runner.records.interrupts import Interrupt, Receipt
 from runner.records.listings import InterruptQuery, Page, RunQuery, RunSummary
 from runner.records.payloads import Hidden, Payload
@@ -119,7 +119,97 @@ class Start:
     root: str = ""
     on_end: str = ""
     trace: str = ""
-    requester: Mapping[str, JSON] | None = None
+    requester: JSONMapping | None = None
+
+
+ReplyWord = Literal[
+    "accepted",
+    "admitted",
+    "advanced",
+    "after",
+    "already",
+    "answered",
+    "archivable",
+    "archived",
+    "asked",
+    "busy",
+    "cancelled",
+    "changed",
+    "claimed",
+    "closed",
+    "crowded",
+    "dead",
+    "delegated",
+    "done",
+    "drained",
+    "due",
+    "end_reported",
+    "ended",
+    "escalated",
+    "exists",
+    "expanded",
+    "expired",
+    "failing",
+    "forked",
+    "frozen",
+    "full",
+    "goes_on",
+    "handed",
+    "held",
+    "inside",
+    "kept",
+    "later",
+    "left",
+    "limited",
+    "locked",
+    "lost",
+    "malformed",
+    "migrated",
+    "more",
+    "moved",
+    "no_items",
+    "noted",
+    "nothing_open",
+    "over",
+    "passed",
+    "put_off",
+    "queued",
+    "ready",
+    "refused",
+    "relaxed",
+    "released",
+    "reminded",
+    "removed",
+    "reopened",
+    "repeated",
+    "reported",
+    "retrying",
+    "revoked",
+    "rung",
+    "same",
+    "saved",
+    "sent",
+    "settled",
+    "sized",
+    "skipped",
+    "spent",
+    "stale",
+    "started",
+    "stopped",
+    "stopping",
+    "swept",
+    "taken",
+    "thawed",
+    "unknown",
+    "unknown_graph",
+    "unread",
+    "unwanted",
+    "used",
+    "waiting",
+    "withdrawn",
+    "woken",
+]
+"""The outcome of a request: mypy refuses a comparison with any other word."""
 
 
 @immutable
@@ -129,10 +219,11 @@ class Reply:
     `doorbells` are still to be rung, a claim is delayed by `delay_ms`, and the external task named
     `reference` may be cancelled. `claim` is the next node, which a settle has claimed under its own nonce.
     `fired` lists the schedules, jobs and webhooks, by kind and name, that a sweep found due.
-    `receipts` belong to answers, a vote or an operation. `detail` says why a start is refused.
+    `receipts` belong to answers, a vote or an operation. `detail` says why a start is refused. `count` is the
+    number of things that were done.
     """
 
-    word: str
+    word: ReplyWord
     doorbells: Sequence[Doorbell] = ()
     run_id: str = ""
     delay_ms: int = 0
@@ -141,6 +232,7 @@ class Reply:
     fired: Sequence[tuple[str, str]] = ()
     receipts: Sequence[Receipt] = ()
     detail: str = ""
+    count: int = 0
 
 
 @immutable
@@ -169,7 +261,7 @@ class Claim:
     report: JSON = None
     rung_by: str = ""
     doorbells: Sequence[Doorbell] = ()
-    votes: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    votes: Mapping[str, Sequence[JSONMapping]] = field(default_factory=dict)
 
 
 Rung = TypeVar("Rung", bound=Reply | Claim)
@@ -260,6 +352,10 @@ class RunSnapshot:
     reopened: str = ""
     size: int = 0
 
+    def node(self, name: str) -> NodeRecord:
+        """Return the record of a node; a new one if it was not reached."""
+        return self.nodes.get(name, NodeRecord())
+
 
 class Request(Generic[R]):
     """One change to a store, as a value; `R` is the type of its reply. See `runner.store.requests`.
@@ -328,7 +424,7 @@ class Store(Bounded, Protocol):
 
     # Questions
 
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+    def votes(self, interrupt_id: str) -> list[JSONObject]:
         """Read a question's votes that count or were voided, in order."""
 
     def standings(self, ids: Sequence[str]) -> list[Standing]:
@@ -337,7 +433,7 @@ class Store(Bounded, Protocol):
     def answerers(self, run_id: str, node: str) -> frozenset[str]:
         """Return the keys of people who answered or voted on the questions of a node's latest visit."""
 
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+    def requester(self, run_id: str) -> JSONMapping | None:
         """Read the requester of a run's outermost run, as in `Start`; None if it isn't known."""
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
@@ -376,7 +472,7 @@ class Store(Bounded, Protocol):
     def fetch(self, run_id: str, nodes: Sequence[str]) -> list[Fetched]:
         """Read nodes with their latest output and entry, for conditions and maps."""
 
-    def documents(self, run_id: str) -> dict[str, JSON]:
+    def documents(self, run_id: str) -> JSONObject:
         """Read the checkpoints of a run's nodes, by node."""
 
     def children(self, run_id: str) -> list[str]:
@@ -424,5 +520,5 @@ class Dispatcher(Protocol):
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
         """Ring each doorbell. Raising is safe: the sweeper rings again."""
 
-    def call(self, task: str, kwargs: Mapping[str, JSON], task_id: str) -> bool:
+    def call(self, task: str, kwargs: JSONMapping, task_id: str) -> bool:
         """Send a Celery task, `name` or `name@queue`; return False to leave it to another process."""

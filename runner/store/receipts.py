@@ -6,15 +6,14 @@ say so. Repeating a request (same nonce or idempotency key) gets its first recei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from runner.approvals import ballots
 from runner.approvals.ballots import Ballot, Operation
 from runner.approvals.rules import plain_name
 from runner.errors import PayloadTooLarge
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.interrupts import (
     Decision,
     Interrupt,
@@ -148,9 +147,7 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
     return answer.receipt(ReceiptStatus.ACCEPTED, f"for {lender}" if lender else "")
 
 
-def repeated_vote(
-    ballot: Ballot, voter_record: Mapping[str, Any], nonce: str
-) -> Receipt | None:
+def repeated_vote(ballot: Ballot, voter_record: JSONMapping, nonce: str) -> Receipt | None:
     """Return the receipt that a repeated vote got earlier, from its voter's record; None for a new vote."""
     same_key = (
         ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get("key")
@@ -167,7 +164,7 @@ def repeated_vote(
 
 
 def repeated_operation(
-    operation: Operation, voter_record: Mapping[str, Any], nonce: str
+    operation: Operation, voter_record: JSONMapping, nonce: str
 ) -> Receipt | None:
     """Return the receipt that a repeated operation got earlier; None for a new one."""
     status, *marks = voter_record.get("operation", [""])

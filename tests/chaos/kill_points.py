@@ -162,4 +162,4 @@ around(AuditLog, "change", "audit", lambda _, __, fields, *___: of_seal(fields))
 around(FileAnchor, "write", "anchor", lambda *_: ANY, always)
 around(RedisStore, "archived", "archived", lambda _, runs: next(iter(runs)), always)
 # The name of a sweep is that of nothing: arm it when the next thing that is due is the right one.
-around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.word != "0")
+around(RedisStore, "sweep", "sweep", lambda *_: ANY, lambda reply: reply.count > 0)

@@ -86,7 +86,7 @@ def drain(worker, batch):
     sizes = []
     with Others(worker, sizes) as others:
         began = time.monotonic()
-        while (count := int(worker.store.sweep(batch).word)) > 0:
+        while (count := worker.store.sweep(batch).count) > 0:
             sizes.append(count)
         rate, turns = sum(sizes) / (time.monotonic() - began), others.turns - {0, len(sizes)}
     figures = f"{rate:.0f} timers a second; {others.done} other runs, the slowest {others.slowest:.3f} s"
@@ -113,7 +113,7 @@ def test_ten_thousand_reminders_and_expiries_keep_nobody_waiting(worker, store, 
     assert turns > runs // 100
     assert not store.open_interrupts()
     assert {len(worker.claim(node[0].run_id, "a").answers) for node in nodes[:50]} == {EACH}
-    assert store.sweep().word == "0"
+    assert store.sweep().count == 0
 
 
 @pytest.mark.sample

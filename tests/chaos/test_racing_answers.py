@@ -140,7 +140,7 @@ class Race:
 
         people = [lambda who=f"person{number}": person(who) for number in range(PEOPLE)]
         together(*people, lambda: self.time(stop), lambda: self.time(stop))
-        while (reply := self.store.sweep()).word != "0":  # on a slow machine much is still due
+        while (reply := self.store.sweep()).count != 0:  # on a slow machine much is still due
             self.note(reply)
         return list(self.unexplained())
 

@@ -108,7 +108,7 @@ class BusyStore(SweepingStore):
 
     def sweep(self, limit: int = 100) -> Reply:
         super().sweep(limit)
-        return Reply("1")
+        return Reply("swept", count=1)
 
 
 def fleet_of_sweepers(url, store=SweepingStore) -> tuple[SweepingStore, list[Sweeper]]:

@@ -118,7 +118,7 @@ def test_no_transition_touches_a_key_outside_of_its_partition(tight):
     worker.settle(worker.claim(run_id, "a", attempt=2).token)
 
     assert worker.statuses(run_id) == "completed: a completed"
-    assert tight.sweep().word == "0"
+    assert tight.sweep().count == 0
 
 
 def in_each(worker, graph):
@@ -374,7 +374,7 @@ def test_a_partition_that_is_away_leaves_the_others(redis_url, clock):
 
     assert store.renew([token, Token("01away", "a", 1, 1)]) == ["ok", ""]
     clock.advance(31)
-    assert store.sweep().word == "1"
+    assert store.sweep().count == 1
     for read in (store.runs, store.open_interrupts, lambda: store.do(StartRun(away))):
         with pytest.raises(StoreError):
             read()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
@@ -286,7 +286,7 @@ def add_usage(counts: dict[str, int], usage: dict[str, int]) -> dict[str, int]:
 
 def to_document(state: AgentState) -> JSONObject:
     """Return the state as JSON data for storage."""
-    document: dict[str, Any] = codec.load_json(codec.encode(state))
+    document: JSONObject = codec.load_json(codec.encode(state))
     for question in document["questions"].values():
         usual_dropped(question)
     return document

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Literal
 
 from runner.agent.machine.protocol import (
     ApprovalUsed,
@@ -294,7 +294,7 @@ def _is_repeated(transition: Transition, call: ToolCall, changes: JSONObject) ->
     return bool(changes.get("retry") or changes.get("retry_cancelled"))
 
 
-def _next_attempt(call: ToolCall) -> dict[str, Any]:
+def _next_attempt(call: ToolCall) -> JSONObject:
     fresh = replace(new_call(call.use), attempt=call.attempt + 1)
     names = ("attempt", "stage", "replayed", "selection", "snapshot", "subagent", "structured")
     return {name: getattr(fresh, name) for name in names}

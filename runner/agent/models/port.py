@@ -18,7 +18,7 @@ from urllib.parse import quote
 from runner.errors import LONGEST_WAIT, RetryAfter, UnstorableError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.size_limits import MAX_STATE
 
 INVALID = "invalid"
@@ -39,8 +39,8 @@ class Model(Protocol):
 
     def stream(
         self,
-        messages: list[dict[str, Any]],
-        tool_specs: list[dict[str, Any]] | None = None,
+        messages: list[JSONObject],
+        tool_specs: list[JSONObject] | None = None,
         system_prompt: str | None = None,
         **options: Any,
     ) -> AsyncIterable[Any]:
@@ -67,7 +67,7 @@ class ProviderMessages:
     def __init__(self) -> None:
         self._messages: list[JSON] = []
         self._start, self._count = 0, 0
-        self._prepared: list[dict[str, Any]] = []
+        self._prepared: list[JSONObject] = []
         self.tool_use_ids: set[str] = set()
         self.cuts: list[int] = []
 
@@ -88,7 +88,7 @@ class ProviderMessages:
                 self.cuts.append(index)
         self._messages = [*messages]
 
-    def prepare(self, start: int) -> list[dict[str, Any]]:
+    def prepare(self, start: int) -> list[JSONObject]:
         """Return a new list of the messages from `start` on; calls share the messages themselves.
 
         Two user messages in a row become one: after an invocation ended at a limit, the results of
@@ -105,16 +105,16 @@ class ProviderMessages:
         return [*self._prepared]
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
+def _message(message: JSONObject) -> JSONObject:
     content = message["content"]
     if message["role"] == "assistant":
         content = _assistant_content(content)
     return {"role": message["role"], "content": content}
 
 
-def _assistant_content(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _assistant_content(content: list[JSONObject]) -> list[JSONObject]:
     calls = any("toolUse" in block for block in content)
-    blocks: list[dict[str, Any]] = []
+    blocks: list[JSONObject] = []
     for block in content:
         if "text" in block and not block["text"].strip():
             if not calls:
@@ -126,7 +126,7 @@ def _assistant_content(content: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return blocks or [{"text": BLANK}]
 
 
-def _shown_use(use: dict[str, Any]) -> dict[str, Any]:
+def _shown_use(use: JSONObject) -> JSONObject:
     name = str(use.get("name", ""))
     shown = {key: value for key, value in use.items() if key != INVALID}
     return shown if TOOL_NAME.fullmatch(name) else {**shown, "name": INVALID_NAME}
@@ -203,14 +203,14 @@ class Assembly:
     """The reply received so far. Blocks keep their order, signatures their exact bytes."""
 
     def __init__(self) -> None:
-        self.content: list[dict[str, Any]] = []
+        self.content: list[JSONObject] = []
         self.stop_reason: str | None = None
         self.usage: dict[str, int] = {}
         self.redact_user: str | None = None
         self._redact_reply: str | None = None
         self._block = _Block()
 
-    def add(self, chunk: Mapping[str, Any]) -> None:
+    def add(self, chunk: JSONMapping) -> None:
         """Add one chunk; unknown keys are ignored."""
         if start := chunk.get("contentBlockStart"):
             self._block.start(start.get("start") or {})
@@ -235,7 +235,7 @@ class Assembly:
             self.content.append(block)
         self._block = _Block()
 
-    def finished(self) -> tuple[dict[str, Any], str]:
+    def finished(self) -> tuple[JSONObject, str]:
         """Return the message and the stop reason; an unclosed block counts if it isn't a call."""
         if not self._block.is_tool:
             self._close()
@@ -253,7 +253,7 @@ class _Block:
     """One content block under construction."""
 
     def __init__(self) -> None:
-        self.tool: dict[str, Any] | None = None
+        self.tool: JSONObject | None = None
         self.input: list[str] = []
         self.text: list[str] = []
         self.reasoning: list[str] = []
@@ -265,13 +265,13 @@ class _Block:
     def is_tool(self) -> bool:
         return self.tool is not None
 
-    def start(self, start: Mapping[str, Any]) -> None:
+    def start(self, start: JSONMapping) -> None:
         if use := start.get("toolUse"):
             self.tool = {"toolUseId": use.get("toolUseId"), "name": use.get("name")}
             if use.get("reasoningSignature") is not None:
                 self.tool["reasoningSignature"] = use["reasoningSignature"]
 
-    def add(self, delta: Mapping[str, Any]) -> None:
+    def add(self, delta: JSONMapping) -> None:
         if "text" in delta:
             self.text.append(delta["text"])
         if "toolUse" in delta:
@@ -281,7 +281,7 @@ class _Block:
         if "citation" in delta:
             self.citations.append(delta["citation"])
 
-    def _add_tool(self, delta: Mapping[str, Any]) -> None:
+    def _add_tool(self, delta: JSONMapping) -> None:
         self.tool = self.tool or {"toolUseId": None, "name": None}
         for key in ("toolUseId", "name"):
             if delta.get(key):
@@ -289,13 +289,13 @@ class _Block:
         piece = delta.get("input", "")
         self.input.append(piece if isinstance(piece, str) else json.dumps(piece))
 
-    def _add_reasoning(self, delta: Mapping[str, Any]) -> None:
+    def _add_reasoning(self, delta: JSONMapping) -> None:
         self.reasoning.append(delta.get("text", ""))
         if "signature" in delta:
             self.signature = (self.signature or "") + delta["signature"]
         self.redacted += delta.get("redactedContent", b"")
 
-    def content(self) -> dict[str, Any] | None:
+    def content(self) -> JSONObject | None:
         text, reasoning = "".join(self.text), "".join(self.reasoning)
         if self.tool is not None:
             has_name = self.tool.get("name") is not None
@@ -316,7 +316,7 @@ class _Block:
         )
 
 
-def _parsed(text: str) -> dict[str, JSON]:
+def _parsed(text: str) -> JSONObject:
     # A model's broken JSON doesn't stop the agent: the call is answered with an error.
     try:
         return {"input": json.loads(text) if text.strip() else {}}
@@ -324,7 +324,7 @@ def _parsed(text: str) -> dict[str, JSON]:
         return {"input": {}, INVALID: f"the arguments are not valid JSON: {error}"}
 
 
-def storable_calls(message: dict[str, Any]) -> dict[str, Any]:
+def storable_calls(message: JSONObject) -> JSONObject:
     """Remove arguments that can't be stored from a reply's calls, and add the reason to the calls.
 
     These calls get an error, from which the model learns, and the agent continues.
@@ -357,7 +357,7 @@ def _text(value: Any) -> Any:
     return value.encode(errors="replace").decode() if isinstance(value, str) else value
 
 
-def own_ids(message: dict[str, Any], ids_in_use: set[str], index: int) -> dict[str, Any]:
+def own_ids(message: JSONObject, ids_in_use: set[str], index: int) -> JSONObject:
     """Make every tool use id unique in its conversation, and add it to `ids_in_use`.
 
     Some providers restart their numbering with each reply; a repeated id would tie two calls to one

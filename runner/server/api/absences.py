@@ -14,7 +14,7 @@ from runner.server.api.questions import Signed
 from runner.server.deciding import be_away
 from runner.server.services import Served
 
-router = record_router(prefix="/v1/absences", tags=["questions"])
+router = record_router("/v1/absences", "questions")
 
 
 class NewAbsence(Signed):

@@ -31,10 +31,10 @@ from runner.server.parameters import OptionalQueryText
 from runner.server.services import Served
 from runner.webhooks.webhook import Delivery, Webhook, WebhookView
 
-schedules = record_router(prefix="/v1/schedules", tags=["schedules"])
-limits = record_router(prefix="/v1/limits", tags=["limits"])
-freezes = record_router(prefix="/v1", tags=["audit"])
-webhooks = record_router(prefix="/v1/webhooks", tags=["webhooks"])
+schedules = record_router("/v1/schedules", "schedules")
+limits = record_router("/v1/limits", "limits")
+freezes = record_router("/v1", "audit")
+webhooks = record_router("/v1/webhooks", "webhooks")
 
 # Schedules start runs at given times
 

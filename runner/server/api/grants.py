@@ -24,7 +24,7 @@ from runner.server.parameters import OptionalQueryText
 from runner.server.problems import Problem
 from runner.server.services import Served, Services
 
-router = record_router(prefix="/v1", tags=["grants"])
+router = record_router("/v1", "grants")
 
 
 class NewGrant(RequestBody):

@@ -13,7 +13,7 @@ from runner.server.answers import record_router
 from runner.server.api.documents import ONE_PAGE
 from runner.server.services import Served
 
-router = record_router(prefix="/v1/graphs", tags=["graphs"])
+router = record_router("/v1/graphs", "graphs")
 
 
 @immutable

@@ -27,7 +27,7 @@ from runner.server.services import Served, Services
 
 log = logging.getLogger(__name__)
 
-router = record_router(prefix="/v1", tags=["runs"])
+router = record_router("/v1", "runs")
 
 
 MOST_RUNS = 1_000

@@ -41,7 +41,7 @@ from runner.server.problems import Problem, pointer
 from runner.server.services import Served, Services
 from runner.settings import CENTURY
 
-router = record_router(prefix="/v1/questions", tags=["questions"])
+router = record_router("/v1/questions", "questions")
 
 Word = Literal["approve", "edit", "reject", "respond"]
 

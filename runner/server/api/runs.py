@@ -24,7 +24,7 @@ from runner.operations.views import (
     read_run,
 )
 from runner.records import codec
-from runner.records.codec import plain
+from runner.records.codec import JSONObject, plain
 from runner.records.listings import Page, RunSummary
 from runner.records.messages import MOST_BEHALF, key_of
 from runner.records.run import Status, existing
@@ -44,7 +44,7 @@ from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
 from runner.store.interface import Event
 
-router = record_router(prefix="/v1/runs", tags=["runs"])
+router = record_router("/v1/runs", "runs")
 
 
 MOST_WAIT = 60
@@ -56,14 +56,14 @@ class NewRun(RequestBody):
 
     graph: str = Field(min_length=1)
     task: Any = None
-    invocation_state: dict[str, Any] | None = None
+    invocation_state: JSONObject | None = None
     tags: dict[str, str] = Field(default_factory=dict)
     on_behalf_of: list[str] = Field(
         default_factory=list,
         max_length=MOST_BEHALF,
         description="Principals for whom a service starts it.",
     )
-    proof: dict[str, Any] | None = Field(
+    proof: JSONObject | None = Field(
         default=None, description="The caller's own signature of the message that starts it."
     )
 

@@ -27,11 +27,11 @@ from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served
 
-operations = record_router(tags=["operations"])
-audit = record_router(prefix="/v1/audit", tags=["audit"])
-workers = record_router(prefix="/v1", tags=["workers"])
-dead = record_router(prefix="/v1/dead", tags=["dead letters"])
-sessions = record_router(prefix="/v1/sessions", tags=["sessions"])
+operations = record_router("", "operations")
+audit = record_router("/v1/audit", "audit")
+workers = record_router("/v1", "workers")
+dead = record_router("/v1/dead", "dead letters")
+sessions = record_router("/v1/sessions", "sessions")
 
 
 @immutable

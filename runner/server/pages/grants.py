@@ -21,7 +21,7 @@ from runner.server.access import Decides, Lists, Person
 from runner.server.answers import seen_by
 from runner.server.api.grants import Grants, proposed, seen_grants
 from runner.server.deciding import grant
-from runner.server.forms import fields_sent
+from runner.server.forms import FormTexts, fields_sent
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText
@@ -66,7 +66,7 @@ def _add(
     person: Person,
     services: Services,
     question_id: str,
-    form: Mapping[str, str],
+    form: FormTexts,
 ) -> Response:
     question = services.client.interrupt(question_id)
     if form.get("digest") != question.digest:

@@ -23,10 +23,11 @@ from runner.errors import CorruptDocument, UsageError
 from runner.immutable import immutable
 from runner.operations.questions import Change, QuestionView
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.server.access import Person, Signs
 from runner.server.auth import Local
 from runner.server.browser import TOKEN, FormTokens, origin_of
+from runner.server.forms import FormTexts
 from runner.server.pages.rendering import page
 from runner.server.parameters import FormText
 from runner.server.problems import Problem
@@ -51,7 +52,7 @@ class SignatureStep:
     """
 
     path: str
-    fields: Mapping[str, str]
+    fields: FormTexts
     subject: str
     requests: Sequence[Mapping[str, object]]
     changes: Sequence[Change] = ()
@@ -80,8 +81,8 @@ def passkeys(request: Request, services: Services, person: Person) -> list[Verif
 
 def signature_step(
     keys: Sequence[VerificationKey],
-    body: Mapping[str, JSON],
-    form: Mapping[str, str],
+    body: JSONMapping,
+    form: FormTexts,
     path: str,
     subject: str,
 ) -> SignatureStep:
@@ -92,7 +93,7 @@ def signature_step(
     return SignatureStep(path, fields, subject, requests)
 
 
-def proof_of(form: Mapping[str, str]) -> dict[str, JSON] | None:
+def proof_of(form: FormTexts) -> JSONObject | None:
     """Return the signature of a passkey; None if the form has none.
 
     Raises:
@@ -138,7 +139,7 @@ def add(
         public = public_half(made, token.encode(), origin_of(request))
     except ProofRefused as error:
         raise Problem(422, f"No passkey was made: {error}") from error
-    entry: dict[str, JSON] = {"kid": kid, "principal": person.principal.key, **public}
+    entry: JSONObject = {"kid": kid, "principal": person.principal.key, **public}
     return _page(request, person, services, entry)
 
 
@@ -153,7 +154,7 @@ def _refusal(request: Request, services: Services) -> str:
 
 
 def _page(
-    request: Request, person: Person, services: Services, entry: dict[str, JSON] | None = None
+    request: Request, person: Person, services: Services, entry: JSONObject | None = None
 ) -> HTMLResponse:
     principal, origin = person.principal, origin_of(request)
     own_keys = [key for key in _keys(services).values() if key.principal == principal.key]

@@ -36,6 +36,7 @@ from runner.operations.questions import (
     vote_for,
 )
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import (
     Decision,
     Interrupt,
@@ -51,6 +52,7 @@ from runner.server.deciding import act as operation
 from runner.server.deciding import decide, why_barred
 from runner.server.forms import (
     AS_JSON,
+    FormTexts,
     Typed,
     answer_fields,
     answer_of,
@@ -121,11 +123,11 @@ class Shown:
     """Contents of a page besides the question: the values sent with the form, and the outcome."""
 
     receipt: Receipt | None = None
-    sent: Mapping[str, str] = field(default_factory=dict)
+    sent: FormTexts = field(default_factory=dict)
     comment: str = ""
     edited: str = ""
     variant: str = ""
-    problems: Mapping[str, str] = field(default_factory=dict)
+    problems: FormTexts = field(default_factory=dict)
     problem: str = ""
     confirm: Confirmation | None = None
     signature: SignatureStep | None = None
@@ -307,9 +309,7 @@ def _claim_of_another(question: QuestionView, person: Person) -> str:
     return question.claim if is_claimed and question.claim != person.principal.key else ""
 
 
-def _sent_decision(
-    question: QuestionView, form: Mapping[str, str]
-) -> tuple[str, Any, str, Mapping[str, str]]:
+def _sent_decision(question: QuestionView, form: FormTexts) -> tuple[str, Any, str, FormTexts]:
     """Read the decision and the response of a form, the pressed button's decision, and problems by field.
 
     Changed fields are never ignored: they decide, whichever button was pressed, unless its decision was
@@ -328,7 +328,7 @@ def _sent_decision(
     return (of_fields, typed, kind, problems) if is_changed else (kind, response, "", {})
 
 
-def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[str, str], bool]:
+def _typed(question: Question, form: FormTexts) -> tuple[Any, FormTexts, bool]:
     """Read the fields of a form: their value, its problems, and whether anything was changed."""
     sent = answer_fields(form)
     if question.action is None:
@@ -350,8 +350,8 @@ def _typed(question: Question, form: Mapping[str, str]) -> tuple[Any, Mapping[st
 
 def _signature_step(
     keys: Sequence[VerificationKey],
-    body: Mapping[str, Any],
-    form: Mapping[str, str],
+    body: JSONMapping,
+    form: FormTexts,
     question: Question,
     response: Any,
 ) -> SignatureStep:
@@ -383,7 +383,7 @@ def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
 
 
 def _second_step(
-    question: Question, kind: str, response: Any, pressed: str, form: Mapping[str, str]
+    question: Question, kind: str, response: Any, pressed: str, form: FormTexts
 ) -> Confirmation | None:
     """Return the confirmation that is still needed: for a change, and for any approval at high risk."""
     high = question.risk == "high" and kind != "reject"
@@ -452,7 +452,7 @@ def _page(
     )
 
 
-def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> dict[str, Any]:
+def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> JSONObject:
     """Return the fields of the form, for the response or for the arguments of the call."""
     schema = with_first_values(question.response_schema, question.reason if reads else None)
     before: dict[str, str] = {}
@@ -478,7 +478,7 @@ def _obstacles(
     person: Person,
     question: QuestionView,
     rule: Rule | None,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return the obstacles to a person's decision on an open question: a rule, a passkey or an old login."""
     own_keys = passkeys(request, services, person) if takes_own_key(question) else None
     reason, login = "", None
@@ -500,7 +500,7 @@ def _of_run(
     snapshot: RunSnapshot,
     *,
     reads: bool,
-) -> dict[str, Any]:
+) -> JSONObject:
     """Return a page's facts about the question's run; its values only for people who may read them."""
     wiring = Wiring(snapshot, shape_of(services, snapshot.record)) if reads else None
     return {

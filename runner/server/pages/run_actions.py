@@ -16,7 +16,7 @@ from runner.operations import interventions
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
-from runner.records.run import NodeRecord, Records, Status, existing
+from runner.records.run import Records, Status, existing
 from runner.server.access import Operates
 from runner.server.answers import seen_by
 from runner.server.api import runs
@@ -175,7 +175,7 @@ def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
 
 def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterator[str]:
     """Name the nodes that will have a status; nodes that were not reached have no record."""
-    return (name for name in names if records.nodes.get(name, NodeRecord()).status is status)
+    return (name for name in names if records.node(name).status is status)
 
 
 def _json(text: str, what: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from runner.definition.registry import inner
 from runner.immutable import immutable
 from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
-from runner.records.run import PATH, NodeRecord, RunRecord, Status
+from runner.records.run import PATH, RunRecord, Status
 from runner.server.services import Services
 from runner.store.interface import RunSnapshot
 
@@ -44,7 +44,7 @@ class Wiring:
         """Map each outgoing edge's target to whether the edge was taken, once that is decided."""
         if self.snapshot is None or self.topology is None:
             return {}
-        record = self.snapshot.nodes.get(node, NodeRecord())
+        record = self.snapshot.node(node)
         edges = record.edges or self.snapshot.entries.get((node, record.visit), {}).get(
             "edges", ""
         )

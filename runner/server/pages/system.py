@@ -27,6 +27,7 @@ from runner.server.answers import seen_by
 from runner.server.deciding import start_for
 from runner.server.forms import (
     WHOLE,
+    FormTexts,
     answer_fields,
     answer_of,
     fields_of,
@@ -79,7 +80,7 @@ def _start(
     services: Services,
     person: Person,
     name: str,
-    form: Mapping[str, str],
+    form: FormTexts,
 ) -> Response:
     key, answer_texts = form.get("key") or None, answer_fields(form)
     if path := form.get("add"):
@@ -98,9 +99,7 @@ def _start(
     return back(request, f"/runs/{run.id}")
 
 
-def _task(
-    schema: Mapping[str, Any], answer_texts: Mapping[str, str]
-) -> tuple[Any, Mapping[str, str]]:
+def _task(schema: Mapping[str, Any], answer_texts: FormTexts) -> tuple[Any, FormTexts]:
     if schema is not ANYTHING:
         return answer_of(schema, answer_texts)
     try:
@@ -120,8 +119,8 @@ def _graph(
     services: Services,
     person: Person,
     name: str,
-    answer_texts: Mapping[str, str] | None = None,
-    problems: Mapping[str, str] | None = None,
+    answer_texts: FormTexts | None = None,
+    problems: FormTexts | None = None,
     signature: SignatureStep | None = None,
 ) -> HTMLResponse:
     fingerprint = services.graphs().get(name)

@@ -22,7 +22,7 @@ import secrets
 import time
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,7 @@ from typing import IO
 
 from runner.errors import ArchiveError
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.listings import (
     Page,
     RunQuery,
@@ -108,7 +108,7 @@ class FolderArchive:
                 with _new_file(index) as raw:
                     raw.write("".join(entry for _, entry in entries).encode())
 
-    def read(self, run_id: str) -> Mapping[str, JSON] | None:
+    def read(self, run_id: str) -> JSONMapping | None:
         near = id_span(run_id)
         # The clock may have been wrong when the id was made, so the whole index is searched if the run isn't
         # found near that time.
@@ -225,7 +225,7 @@ class FolderArchive:
             )
             return []
 
-    def _load(self, entry: IndexEntry, run_id: str) -> Mapping[str, JSON]:
+    def _load(self, entry: IndexEntry, run_id: str) -> JSONMapping:
         path = self._folder / entry.file
         with self._translated("read"):
             try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping
 from runner.records.json_form import milliseconds
 from runner.records.listings import Page, RunQuery, RunSummary
 from runner.records.run import Status
@@ -36,7 +36,7 @@ class Archive(Protocol):
     def write(self, runs: Sequence[ArchivedRun]) -> None:
         """Write all of these runs so that they survive a crash of this machine, or raise."""
 
-    def read(self, run_id: str) -> Mapping[str, JSON] | None:
+    def read(self, run_id: str) -> JSONMapping | None:
         """Return the export of a run, also of one inside another; None if it isn't archived."""
 
     def runs(self, query: RunQuery, limit: int, cursor: str = "") -> Page[RunSummary]:
@@ -55,12 +55,12 @@ class Archive(Protocol):
         """Release connections."""
 
 
-def archived_run(export: Mapping[str, JSON]) -> ArchivedRun:
+def archived_run(export: JSONMapping) -> ArchivedRun:
     """Prepare an export for writing."""
     return ArchivedRun(json.dumps(export, separators=(",", ":")), tuple(_summaries(export)))
 
 
-def run_inside(export: Mapping[str, JSON], run_id: str) -> Mapping[str, JSON] | None:
+def run_inside(export: JSONMapping, run_id: str) -> JSONMapping | None:
     """Find the export of a run in the export of the same run, or of a run around it."""
     if export["run_id"] == run_id:
         return export
@@ -68,7 +68,7 @@ def run_inside(export: Mapping[str, JSON], run_id: str) -> Mapping[str, JSON] | 
     return next((child for child in inside if child is not None), None)
 
 
-def _summaries(export: Mapping[str, JSON]) -> Iterator[RunSummary]:
+def _summaries(export: JSONMapping) -> Iterator[RunSummary]:
     yield RunSummary(
         run_id=export["run_id"],
         graph_id=export["graph"],

@@ -238,7 +238,7 @@ class MemoryStore:
                     kind, run_id, key = timer
                     doorbells += apply(self._database, run_id, scheduler.due, kind, key)[1]
             self._changed.notify_all()
-            return Reply(str(len(due[:limit])), doorbells)
+            return Reply("swept", doorbells, count=len(due[:limit]))
 
     # Reading
 

@@ -13,6 +13,7 @@ from runner.records import codec
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import ledger
+from runner.store.redis.connection import pairs
 from runner.store.redis.transaction.sets import WriteSet
 from runner.store.requests import ChangeAbsence
 
@@ -39,7 +40,7 @@ def change(write_set: WriteSet, request: ChangeAbsence) -> Reply:
 def read(fields: Sequence[bytes]) -> dict[str, Absence]:
     """Read all absences by the absent person; skip damaged ones."""
     absences_by_person = {}
-    for name, text in zip(fields[::2], fields[1::2], strict=True):
+    for name, text in pairs(fields):
         try:
             absence = codec.decode(Absence, text)
         except CorruptDocument as error:

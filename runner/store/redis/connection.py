@@ -14,7 +14,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -386,6 +386,10 @@ class RedisConnection:
         fields = mapping_of(self.call("HGETALL", key))
         return {name.decode(): value.decode() for name, value in fields.items()}
 
+    def pipeline(self) -> Any:
+        """Return a pipeline, which sends commands together and not as a transaction."""
+        return self.client.pipeline(transaction=False)
+
     @contextmanager
     def translated(self) -> Iterator[None]:
         """Turn the client's errors into StoreError, except that the server has forgotten a script."""
@@ -434,9 +438,14 @@ class RedisConnection:
         opened.close()
 
 
+def pairs(reply: Sequence[Any]) -> Iterable[tuple[Any, Any]]:
+    """Return the pairs of a reply in which each name or member is followed by its value."""
+    return zip(reply[::2], reply[1::2], strict=True)
+
+
 def mapping_of(reply: Sequence[Any]) -> dict[Any, Any]:
-    """Return the mapping of a reply in which each name or member is followed by its value."""
-    return dict(zip(reply[::2], reply[1::2], strict=True))
+    """Return a mapping of the pairs of a reply."""
+    return dict(pairs(reply))
 
 
 def connected(place: str | RedisConnection, home: str = HOME) -> RedisConnection:

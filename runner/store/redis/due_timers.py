@@ -217,4 +217,4 @@ def let_expire(transaction: Transaction, limit: int) -> Reply:
     graphs = {run_end.forget(write_set, entry) for entry in expired}
     for graph_id in graphs - {""}:
         questions.forget_closed(write_set, graph_id)
-    return Reply(str(len(children) + (limit if len(expired) == limit else 0)))
+    return Reply("swept", count=len(children) + (limit if len(expired) == limit else 0))

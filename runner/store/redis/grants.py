@@ -15,10 +15,11 @@ from runner.approvals.grants import KEPT_MS, GrantRecord
 from runner.audit import entries as audit_entries
 from runner.errors import CorruptDocument
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.store.encoding import dump
 from runner.store.interface import Reply
 from runner.store.redis import ledger
+from runner.store.redis.connection import pairs
 from runner.store.redis.transaction.sets import WriteSet
 from runner.store.requests import ChangeGrant, UseGrant
 
@@ -72,7 +73,7 @@ def use(write_set: WriteSet, request: UseGrant) -> Reply:
         write_set.put(key, f"sum:{name}", str(total))
     write_set.put(key, f"key:{request.key}", "1")
     write_set.command("PEXPIREAT", key, record.grant.until + KEPT_MS)
-    about: dict[str, JSON] = {
+    about: JSONObject = {
         "run": request.about_run,
         "node": request.node,
         "key": request.key,
@@ -88,7 +89,7 @@ def read(
 ) -> dict[str, GrantRecord]:
     """Read all grants by id, skipping damaged ones; `uses` reads the hash of one grant's uses."""
     records = {}
-    for name, text in zip(fields[::2], fields[1::2], strict=True):
+    for name, text in pairs(fields):
         try:
             record = codec.decode(GrantRecord, text)
         except CorruptDocument as error:
@@ -104,7 +105,7 @@ def read(
     return records
 
 
-def _document(record: GrantRecord) -> dict[str, JSON]:
+def _document(record: GrantRecord) -> JSONObject:
     document = asdict(record)
     for name in ("used", "summed", "used_for"):
         del document[name]
@@ -115,7 +116,7 @@ def _note(
     write_set: WriteSet,
     type_: str,
     record: GrantRecord,
-    about: Mapping[str, JSON],
+    about: JSONMapping,
     by: str = "",
 ) -> None:
     if write_set.settings.audit != "off":

@@ -171,7 +171,7 @@ class LargeValues:
     def _read_stored(self, references: Sequence[bytes]) -> dict[bytes, LargeValue]:
         if not references:
             return {}
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.translated(), self._redis.pipeline() as pipe:
             for reference in references:
                 root, name = referred(reference)
                 pipe.hget(self._keys.run(root, ":b"), name)

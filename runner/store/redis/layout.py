@@ -81,7 +81,7 @@ class Layout:
         A new run is in a partition that workers serve, even if more are set here.
         """
         keys, first = self._keys[0], self._connections[0]
-        with first.translated(), first.client.pipeline(transaction=False) as pipe:
+        with first.translated(), first.pipeline() as pipe:
             pipe.hget(keys.spread, graph_id)
             pipe.lindex(keys.partitions, -1)
             pipe.exists(keys.idempotency(graph_id, idempotency_key or ""))

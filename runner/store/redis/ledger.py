@@ -13,7 +13,7 @@ from runner.approvals import digests
 from runner.audit import entries as audit_entries
 from runner.audit.entries import Mode
 from runner.audit.head import BEGINNING, PAGE, Head, read_tree, tree_fields
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping
 from runner.records.run import RunRecord
 from runner.store.encoding import dump
 from runner.store.redis.connection import Argument, RedisConnection
@@ -21,7 +21,7 @@ from runner.store.redis.keys import Keys, run_key
 from runner.store.redis.transaction.sets import WriteSet
 
 
-def append(write_set: WriteSet, entry: Mapping[str, JSON]) -> None:
+def append(write_set: WriteSet, entry: JSONMapping) -> None:
     """Append an entry in a transaction."""
     document = {**entry, "partition": write_set.settings.partition}
     text = dump(document)
@@ -146,7 +146,7 @@ class AuditLog:
         *,
         actor: str = "",
         reason: str = "",
-        outcome: Mapping[str, JSON] | None = None,
+        outcome: JSONMapping | None = None,
     ) -> None:
         """Append an entry outside of any run's step; a repeat after a lost reply appends another.
 

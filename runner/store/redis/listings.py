@@ -25,7 +25,7 @@ from runner.records.listings import (
     position_in,
 )
 from runner.store import encoding
-from runner.store.redis.connection import RedisConnection
+from runner.store.redis.connection import RedisConnection, pairs
 from runner.store.redis.keys import Keys
 
 log = logging.getLogger(__name__)
@@ -128,10 +128,7 @@ class Listings:
                 return Page(())
             if root and root == query.run:
                 _, *words = self._call("asked", root)
-                own = [
-                    (int(at), name.decode())
-                    for name, at in zip(words[::2], words[1::2], strict=True)
-                ]
+                own = [(int(at), name.decode()) for name, at in pairs(words)]
             sets = self._keys.questions(query, root, graphs)
             if not query.urgent:
                 part = Part(
@@ -211,7 +208,7 @@ class Listings:
 
     def _sums(self, sets: Sequence[Sequence[str]], low: str, high: str) -> list[int]:
         """Count the entries of each set of indexes."""
-        with self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline() as pipe:
             for indexes in sets:
                 for index in indexes:
                     pipe.zcount(index, low, high)
@@ -289,7 +286,7 @@ class Listings:
         return [*sorted(set(near), reverse=span.newest), *first]
 
     def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
-        with self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline() as pipe:
             for run_id in ids:
                 pipe.hmget(self._keys.run(run_id), *encoding.SUMMARY)
             rows: list[list[Any]] = pipe.execute()
@@ -299,14 +296,14 @@ class Listings:
         ]
 
     def _tags(self, ids: Sequence[str]) -> list[dict[str, str]]:
-        with self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline() as pipe:
             for run_id in ids:
                 pipe.hget(self._keys.run(run_id), "tags")
             return [encoding.load(tags or b"{}") for tags in pipe.execute()]
 
     def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """Read the graph and the root of each run."""
-        with self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.pipeline() as pipe:
             for run_id in ids:
                 pipe.hmget(self._keys.run(run_id), "of", "root")
             rows: list[list[bytes | None]] = pipe.execute()

@@ -546,7 +546,7 @@ class PartitionedStore:
                 self._away.add(partition)
                 continue
             self._away.discard(partition)
-            count += int(reply.word)
+            count += reply.count
             doorbells += reply.doorbells
             for kind, name in reply.fired:
                 if kind == SLOT:
@@ -555,7 +555,7 @@ class PartitionedStore:
                     fired.append((kind, name))
         if len(failed) == len(self._partitions):
             raise failed[0]
-        return Reply(str(count), doorbells, fired=fired)
+        return Reply("swept", doorbells, fired=fired, count=count)
 
     # Reading
 

@@ -8,7 +8,7 @@ from runner.immutable import immutable
 from runner.limits.concurrency import QueuedKey, RunOfKey, of_graph
 from runner.records.listings import Page, checked_limit, cut, position_in
 from runner.store.apply_transition import OPEN, QUEUED
-from runner.store.redis.connection import RedisConnection, mapping_of
+from runner.store.redis.connection import RedisConnection, mapping_of, pairs
 from runner.store.redis.keys import STATUSES, Keys, queued_index
 
 MOST_RUNS = 10
@@ -107,7 +107,7 @@ def _read(entries: Sequence[_Entry]) -> dict[_Entry, QueuedKey]:
     def runs_in(members: Sequence[bytes]) -> list[RunOfKey]:
         return [
             RunOfKey(run.decode(errors="backslashreplace"), int(float(since)), statuses[run])
-            for run, since in zip(members[::2], members[1::2], strict=True)
+            for run, since in pairs(members)
         ]
 
     return {

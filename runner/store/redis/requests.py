@@ -544,9 +544,9 @@ class Requests:
             asker = budgets.open_raise(
                 fields, request.counter, request.visit, request.instead_of
             )
-            return Reply(asker)
+            return Reply("asked", detail=asker)
 
-        return self._transactions.run(request.verb, plan).word
+        return self._transactions.run(request.verb, plan).detail
 
     def _close_raise(self, request: CloseRaise) -> list[str]:
         waiting: list[str] = []

@@ -22,7 +22,7 @@ from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import HOME, RedisConnection, mapping_of
+from runner.store.redis.connection import HOME, RedisConnection, mapping_of, pairs
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of, queued_index
 from runner.store.redis.queued_nodes import graphs_by_queue, queued_nodes
@@ -592,7 +592,7 @@ def rate_times(
         for reply in redis.call_all(
             *(("ZREVRANGEBYSCORE", f"{keys.prefix}rates:{name}", *later) for name in names)
         )
-        for key, time in zip(reply[::2], reply[1::2], strict=True)
+        for key, time in pairs(reply)
     ]
     return sorted(times, key=lambda each: -each[1])
 

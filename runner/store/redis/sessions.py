@@ -21,7 +21,7 @@ from runner.records.listings import (
     unreadable_cursor,
 )
 from runner.store.encoding import dump, load
-from runner.store.redis.connection import RedisConnection, mapping_of
+from runner.store.redis.connection import RedisConnection, mapping_of, pairs
 from runner.store.redis.keys import Keys
 
 SCANNED = 5_000
@@ -149,13 +149,13 @@ def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
 
 def _sizes(server: RedisConnection, keys: Keys, names: Sequence[str]) -> list[tuple[int, int]]:
     """Count the messages and state values of sessions in one partition."""
-    with server.translated(), server.client.pipeline(transaction=False) as pipe:
+    with server.translated(), server.pipeline() as pipe:
         for name in names:
             messages, state = keys.session(name)
             pipe.llen(messages)
             pipe.hlen(state)
         replies = pipe.execute()
-    return list(zip(replies[::2], replies[1::2], strict=True))
+    return list(pairs(replies))
 
 
 def _summary(name: str, messages: int) -> SessionSummary:

@@ -26,7 +26,7 @@ from runner.limits.setting import LimitSetting
 from runner.records import budgets, codec
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import (
     SEPARATOR,
     Interrupt,
@@ -289,11 +289,11 @@ class RedisStore:
                     write_set.drop("graphs", graph)
                     write_set.command("DEL", shape_key(fingerprint.decode()))
             write_set.patterns.update({(index, ""): "^$" for index in indexes})
-            return Reply(str(runs))
+            return Reply("done", count=runs)
 
         wants = [("graphs", graph) for graph in family]
         counts: list[Command] = [("ZCARD", index) for index in indexes]
-        return int(self._transactions.run("remove_graph", plan, wants, counts).word)
+        return self._transactions.run("remove_graph", plan, wants, counts).count
 
     def topology(self, graph_id: str, fingerprint: str) -> Topology | None:
         fields = mapping_of(self._redis.call("HGETALL", self._keys.shape(fingerprint)))
@@ -360,7 +360,7 @@ class RedisStore:
         first = float(due) - self.lease_ms * (2 ** (record.rings + 1) - 1)
         return float(max(0, int(seconds) + int(micros) / 1_000_000 - first / 1000))
 
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+    def votes(self, interrupt_id: str) -> list[JSONObject]:
         run_id = interrupt_id.partition(SEPARATOR)[0]
         numbers = range(1, min(self.standings([interrupt_id])[0].votes, MOST_VOTES) + 1)
         names = [votes_field(interrupt_id, str(number)) for number in numbers]
@@ -380,7 +380,7 @@ class RedisStore:
             (question, votes) for question, votes in pairs if question is not None
         )
 
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+    def requester(self, run_id: str) -> JSONMapping | None:
         root = self._redis.call("HGET", self._keys.run(run_id), "root")
         key = self._keys.run(root.decode() if root else run_id)
         stored = self._redis.call("HGET", key, "requester")
@@ -488,13 +488,13 @@ class RedisStore:
         left = EXPIRIES * limit if ended == b"1" else 0
         while left > 0:
             expire = functools.partial(due_timers.let_expire, limit=limit)
-            handled = int(self._transactions.run("sweep", expire, makes_room=True).word)
+            handled = self._transactions.run("sweep", expire, makes_room=True).count
             left = left - handled if handled else 0
         if time.monotonic() >= self._trim_at:
             trim_notices(self._redis, self._keys.notices)
             if not all(packed_runs.pack(self._call) for _ in range(EXPIRIES)):
                 self._trim_at = time.monotonic() + TRIM_EVERY
-        return Reply(str(len(due)), doorbells, fired=fired)
+        return Reply("swept", doorbells, fired=fired, count=len(due))
 
     # Reading
 
@@ -610,7 +610,7 @@ class RedisStore:
             for (_, record), output, entry in zip(rows, outputs, entries, strict=True)
         ]
 
-    def documents(self, run_id: str) -> dict[str, JSON]:
+    def documents(self, run_id: str) -> JSONObject:
         fields = mapping_of(self._redis.call("HGETALL", self._keys.run(run_id)))
         return {
             name[2:].decode(): encoding.load(value)
@@ -693,7 +693,7 @@ class RedisStore:
 
     def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
         """Read fields of runs, also of packed runs."""
-        with self._redis.translated(), self._redis.client.pipeline(transaction=False) as pipe:
+        with self._redis.translated(), self._redis.pipeline() as pipe:
             for run_id, names in rows:
                 pipe.hmget(self._keys.run(run_id), [*names, "of"])
             replies: list[list[bytes | None]] = pipe.execute()

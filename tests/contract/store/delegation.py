@@ -585,7 +585,7 @@ class DelegationContract:
         self._hand(worker, run_id)
         assert worker.statuses(run_id) == "executing: a waiting"
         worker.clock.advance(100_000)
-        assert worker.store.sweep().word == "0"
+        assert worker.store.sweep().count == 0
 
         large = {"result": "x" * 100_000}
         reply = worker.store.do(ReportResult(run_id, "a", 1, WORK, large))
@@ -651,7 +651,7 @@ class DelegationContract:
         run_id = worker.start("a")
         self._hand(worker, run_id, timeout_ms=50_000)
         worker.clock.advance(49)
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
         assert worker.sweep(after=1) == ["a.1.1"]
 
         claim = worker.claim(run_id, "a")

@@ -456,7 +456,7 @@ class RecoveryContract:
         assert worker.read(run_id).record.unreported == 1
         assert store.do(ReportEnd(run_id, 2)).word == "end_reported"
         worker.clock.advance(3600)
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
         """While an answer is judged, its question is withdrawn by a failure and asked again for more."""

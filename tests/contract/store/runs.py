@@ -884,7 +884,7 @@ class RunContract:
         )
         assert cancelled == names[:500]
         assert first.record.status is Status.EXECUTING
-        assert [store.sweep().word for _ in range(3)] == ["1", "1", "0"]
+        assert [store.sweep().count for _ in range(3)] == [1, 1, 0]
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
@@ -905,7 +905,7 @@ class RunContract:
             reply = store.do(DrainRun(finished, reply.detail))
         final = worker.read(finished).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
-        while store.sweep().word != "0":
+        while store.sweep().count != 0:
             pass
         assert worker.read(left).record.status is Status.CANCELLED
 
@@ -921,7 +921,7 @@ class RunContract:
         store.do(CancelRun(run_id, "enough"))
 
         assert len(worker.open()) == 400
-        assert store.sweep().word == "1"
+        assert store.sweep().count == 1
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
         assert not worker.open()
 
@@ -940,7 +940,7 @@ class RunContract:
         worker.park(run_id, "z")
 
         store.do(CancelRun(run_id, "enough"))
-        assert [store.sweep().word for _ in range(2)] == ["1", "0"]
+        assert [store.sweep().count for _ in range(2)] == [1, 0]
         final = worker.read(run_id)
         others = {
             name
@@ -1045,7 +1045,7 @@ class RunContract:
             "end_reported",
         ]
         worker.clock.advance(3600)
-        assert (store.sweep().word, worker.sweep()) == ("0", [])
+        assert (store.sweep().count, worker.sweep()) == (0, [])
         assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (
             1,
             0,

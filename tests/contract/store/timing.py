@@ -119,7 +119,7 @@ class TimingContract:
         store.renew([token])
         worker.clock.advance(25)
 
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
         assert [question.status for question in worker.read(run_id).interrupts] == [
             InterruptStatus.ANSWERED
         ]
@@ -145,7 +145,7 @@ class TimingContract:
         worker.run(run_id, "a")
         worker.clock.advance(10)
 
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_a_sweep_does_no_more_than_its_limit(
         self, worker: ManualWorker, store: Store
@@ -158,10 +158,10 @@ class TimingContract:
 
         replies = [store.sweep(limit=2) for _ in range(3)]
 
-        assert [(reply.word, rung(reply)) for reply in replies] == [
-            ("2", ["a.1.2", "b.1.2"]),
-            ("1", ["c.1.2"]),
-            ("0", []),
+        assert [(reply.count, rung(reply)) for reply in replies] == [
+            (2, ["a.1.2", "b.1.2"]),
+            (1, ["c.1.2"]),
+            (0, []),
         ]
 
     def test_an_expiry_can_fail_the_node(self, worker: ManualWorker, store: Store) -> None:
@@ -181,7 +181,7 @@ class TimingContract:
         assert "'ok?' was not answered within 60 s" in error["message"]
         assert snapshot.interrupts[0].status is InterruptStatus.EXPIRED
         assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_under_continue_an_expiry_fails_its_branch_only(
         self, worker: ManualWorker, store: Store
@@ -250,7 +250,7 @@ class TimingContract:
         worker.settle(worker.token(run_id, "a"), edges="10")
 
         assert worker.statuses(run_id) == "executing: a completed, b ready, late skipped"
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_a_route_may_lead_back(self, worker: ManualWorker, store: Store) -> None:
         """An edge for expired questions may repeat a loop: the next visit asks once more."""
@@ -311,7 +311,7 @@ class TimingContract:
         )
 
         assert worker.sweep(after=60) == ["a.1.1"]
-        assert worker.store.sweep().word == "0"
+        assert worker.store.sweep().count == 0
 
     def test_reminders_are_told_until_an_answer(
         self, worker: ManualWorker, store: Store
@@ -320,7 +320,7 @@ class TimingContract:
         run_id, interrupt = worker.asking("a", remind_every=10)
         for _ in range(3):
             worker.clock.advance(10)
-            assert store.sweep().word == "1"
+            assert store.sweep().count == 1
         (reminded,) = worker.open()
         assert reminded.reminded == 3
         events = [event for event in store.events(run_id) if event.kind == "interrupt.reminded"]
@@ -330,7 +330,7 @@ class TimingContract:
         worker.answer(interrupt)
         assert worker.claim(run_id, "a").answers[0].reminded == 3
         worker.clock.advance(10)
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_reminders_come_when_they_should(self, worker: ManualWorker, store: Store) -> None:
         """Times count from the question; after an outage one reminder stands for all that were missed."""
@@ -339,11 +339,11 @@ class TimingContract:
         began, seen = worker.clock.now, []
         for seconds in (5, 10, 12, 10, 10):
             worker.clock.advance(seconds)
-            if store.sweep().word != "0":
+            if store.sweep().count != 0:
                 seen.append((worker.clock.now - began) // 1000)
 
         assert seen == [5, 27, 47]
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
 
     def test_reminders_end(self, worker: ManualWorker, store: Store) -> None:
         """One question reminds a hundred times, no more: a run keeps some thousands of events."""
@@ -375,4 +375,4 @@ class TimingContract:
         worker.sweep(after=8)
 
         assert "interrupt.reminded a" not in worker.kinds(run_id)
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0

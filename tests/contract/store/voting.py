@@ -627,7 +627,7 @@ class VotingContract:
         worker.settle(worker.token(run_id, "a"))
         worker.clock.advance(61)
 
-        assert store.sweep().word == "0"
+        assert store.sweep().count == 0
         assert people.act("ben", "comment", comment="too late") not in {"accepted", "forbidden"}
         assert store.standings([people.question.id])[0].comments == 0
         assert "interrupt.commented a" not in worker.kinds(run_id)

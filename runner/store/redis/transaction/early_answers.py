@@ -7,6 +7,7 @@ answers; !<number> the door that an answer came through, and its message.
 from __future__ import annotations
 
 from runner.records.interrupts import SEPARATOR
+from runner.store.interface import ReplyWord
 from runner.store.redis.connection import Argument
 from runner.store.redis.keys import run_key
 from runner.store.redis.transaction.sets import WriteSet
@@ -22,7 +23,7 @@ AT_ONCE = 100
 
 def keep(
     write_set: WriteSet, interrupt_id: str, door: str, message: bytes, lifetime_ms: int
-) -> str:
+) -> ReplyWord:
     """Keep an answer: "kept", "asked" if the question was asked by now, "crowded" if no more fit."""
     run_id, _, name = interrupt_id.partition(SEPARATOR)
     if write_set.read(run_key(run_id), f"i:{name}") is not None:

@@ -15,7 +15,7 @@ from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Saved, SessionUpdate
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.metrics import ANSWER
 from runner.records.migration import Migration
@@ -369,7 +369,7 @@ class RunInTransaction:
             self._need_entries()
         return number
 
-    def audit(self, entry: dict[str, JSON]) -> None:
+    def audit(self, entry: JSONObject) -> None:
         self._need_entries()
         number = int(self.write_set.read(self.key, "audit") or 0)
         self.write_set.put(self.key, "audit", number + 1)
@@ -563,7 +563,7 @@ class RunInTransaction:
         questions.close(self.write_set, self.record, answer.interrupt_id, decision_text)
         self.write_set.add_size(self.record.root, len(text))
 
-    def requester(self) -> Mapping[str, Any]:
+    def requester(self) -> JSONMapping:
         document = self.write_set.read_unvalidated(
             run_key(self.record.root), "requester", CONSTANT
         )
@@ -577,22 +577,20 @@ class RunInTransaction:
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
         self._replace(questions.votes_field(interrupt_id), codec.encode(standing))
 
-    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+    def voter(self, interrupt_id: str, principal: str) -> JSONMapping:
         return encoding.document(
             self.write_set.read(self.key, questions.votes_field(interrupt_id, principal))
         )
 
-    def put_voter(
-        self, interrupt_id: str, principal: str, participation: Mapping[str, JSON]
-    ) -> None:
+    def put_voter(self, interrupt_id: str, principal: str, participation: JSONMapping) -> None:
         self._replace(questions.votes_field(interrupt_id, principal), dump(dict(participation)))
 
-    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+    def vote(self, interrupt_id: str, number: int) -> JSONMapping:
         return encoding.document(
             self.write_set.read(self.key, questions.votes_field(interrupt_id, str(number)))
         )
 
-    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+    def put_vote(self, interrupt_id: str, number: int, vote: JSONMapping | None) -> None:
         name = questions.votes_field(interrupt_id, str(number))
         if vote is None:
             self.write_set.add_size(
@@ -616,7 +614,7 @@ class RunInTransaction:
             self.record.root, questions.assign(self.write_set, self.key, interrupt_id, person)
         )
 
-    def note_use(self, question: Interrupt, use_document: Mapping[str, JSON]) -> None:
+    def note_use(self, question: Interrupt, use_document: JSONMapping) -> None:
         _, decision_field = encoding.question_fields(question.id)
         head, brace, text = (self.write_set.read(self.key, decision_field) or b"").partition(
             b"{"
@@ -631,9 +629,7 @@ class RunInTransaction:
         )
         self.write_set.add_size(self.record.root, TIME_BYTES)
 
-    def note_withdrawal(
-        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
-    ) -> None:
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: JSONMapping) -> None:
         text, (_, decision_field) = dump(withdrawal), encoding.question_fields(interrupt_id)
         self.write_set.put(
             self.key,
