@@ -107,10 +107,10 @@ class CeleryTask:
     def _run_here(self, visit: Visit) -> Outcome:
         """Run the task in this process, as Celery does in tests of its own."""
         args, kwargs = self._arguments(visit)
-        ended = self._task.apply(args, kwargs)
-        if ended.failed():
-            return Failed.of(ended.result)
-        result = packed_result(ended.result, f"task {self.name}")
+        eager = self._task.apply(args, kwargs)
+        if eager.failed():
+            return Failed.of(eager.result)
+        result = packed_result(eager.result, f"task {self.name}")
         return Succeeded(result, codec.plain(codec.unpack(result)))
 
     def _arguments(self, visit: Visit) -> tuple[list[Any], dict[str, Any]]:

@@ -408,7 +408,7 @@ def _read_call(params: JSONObject) -> tuple[str, JSONObject]:
     if not isinstance(name, str) or not isinstance(args, dict):
         raise UsageError("a call has a `name`, which is a text, and `arguments`, an object.")
     for names in (params, args):
-        if len({each.casefold() for each in names}) < len(names):
+        if len({name.casefold() for name in names}) < len(names):
             raise UsageError(
                 "two names in it differ only in case, which some servers don't see."
             )

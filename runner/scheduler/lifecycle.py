@@ -105,8 +105,10 @@ def _undo(changes: Changes, status: Status) -> None:
     changes.put(UNDO, replace(todo, via=todo.via[1:]))
     changes.run = replace(changes.run, stopping=changes.run.stopping or status)
     node = UNDO + todo.via[0][0]
-    last = changes.node(node)
-    record = NodeRecord(visit=last.next_visit, attempt=1, fence=last.fence, via=todo.via[:1])
+    earlier = changes.node(node)
+    record = NodeRecord(
+        visit=earlier.next_visit, attempt=1, fence=earlier.fence, via=todo.via[:1]
+    )
     dispatch(changes, node, record)
 
 
