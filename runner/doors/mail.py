@@ -246,7 +246,9 @@ class MailDoor:
             fields=marked(fields, problems),
             problems=problems,
             receipt=receipt,
-            decided=self._services.client.interrupt(link.question),
+            decided=read_question(
+                self._services.store, self._services.client.interrupt(link.question)
+            ),
             is_counted=is_good,
         )
 

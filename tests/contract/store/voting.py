@@ -647,7 +647,7 @@ class VotingContract:
             worker.sweep(after=60)
         worker.clock.advance(1_000)
 
-        assert store.sweep().word == ("0" if end == "cancelled" else "1")
+        assert store.sweep().count == (0 if end == "cancelled" else 1)
 
     @pytest.mark.routed
     def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
