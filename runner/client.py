@@ -58,6 +58,9 @@ STILL_EXECUTES = (
 WAIT = 5.0
 """Seconds of one blocking read of a run's events; a longer wait is several reads."""
 
+POLL = 0.5
+"""Seconds between two looks at a decision that can be taken back."""
+
 
 class SweeperDispatcher:
     """A Dispatcher for programs without a broker: the store or a worker's next sweep rings."""
@@ -112,10 +115,17 @@ class Run:
         return result
 
     def _settled(self, wait: float) -> GraphResult | None:
-        """Return the result if nothing executes, after at most `wait` seconds."""
+        """Return the result if nothing executes and no decision is pending, after at most `wait` seconds."""
         store = self._engine.store
         snapshot = store.rested(self.id, max(wait, 0))
-        return None if snapshot is None else graph_result(store, snapshot)
+        if snapshot is None:
+            return None
+        result = graph_result(store, snapshot)
+        asked = [each.id for each in result.interrupts if (each.rule or {}).get("undo")]
+        if asked and any(standing.pending for standing in store.standings(asked)):
+            time.sleep(min(max(wait, 0), POLL))
+            return None
+        return result
 
     def interrupts(self) -> list[Interrupt]:
         """List the run's open questions, including questions of nested graphs."""

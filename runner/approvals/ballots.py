@@ -112,7 +112,7 @@ class PendingDecision:
     """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
 
     Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
-    `spent` and `edited_at` come from the standing before that vote.
+    `spent` and `edited_at` come from the standing before that vote, and `part` is its voter's part then.
     """
 
     by: str
@@ -123,6 +123,7 @@ class PendingDecision:
     tally: Tally
     spent: Mapping[str, int]
     edited_at: int
+    part: JSONMapping
 
 
 @codec.strict
@@ -156,10 +157,12 @@ class Standing:
         return {to: by for to, by in self.lent.items() if now <= self.ends.get(by, now)}
 
 
-def is_decided(operation: Ballot | Operation, standing: Standing, now: int) -> Receipt | None:
+def is_decided(
+    operation: Ballot | Operation, question: Interrupt, standing: Standing, now: int
+) -> Receipt | None:
     """Refuse votes and operations after a pending decision, but comments, and its voter who takes it back."""
     pending = standing.pending
-    if pending is None:
+    if pending is None or not question.is_open:
         return None
     if isinstance(operation, Operation):
         is_own = operation.voter.principal.key == pending.by and now < pending.until

@@ -385,9 +385,11 @@ def _check_numbers(rule: Rule) -> None:
         raise UsageError(
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
         )
-    if not 0 <= rule.undo <= MAX_UNDO:
+    is_number = isinstance(rule.undo, (int, float)) and not isinstance(rule.undo, bool)
+    if not (is_number and 0 <= rule.undo <= MAX_UNDO and rule.undo < rule.use_within):
         raise UsageError(
-            f"undo of a rule must be from 0 to {MAX_UNDO} seconds, not {rule.undo!r:.40}."
+            f"undo of a rule must be from 0 to {MAX_UNDO} seconds and below use_within, not "
+            f"{rule.undo!r:.40}."
         )
     if rule.auth.level not in range(4):
         raise UsageError(

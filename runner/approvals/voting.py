@@ -60,7 +60,7 @@ class CastVote(Request[Reply]):
         voter_record = run.voter(name, key)
         earlier = (
             repeated_vote(ballot, voter_record, nonce)
-            or ballots.is_decided(ballot, standing, now)
+            or ballots.is_decided(ballot, question, standing, now)
             or too_late(ballot, question, now)
             or ballots.untimely(ballot, question, standing, now)
             or ballots.spent(ballot, voter_record, now)
@@ -107,7 +107,7 @@ class CastVote(Request[Reply]):
                 until = min(until, question.ends_at)
             answer = ballots.answer(question, ballot, count)
             before = (standing.tally, standing.spent, standing.edited_at)
-            pending = PendingDecision(key, now, until, answer, nonce, *before)
+            pending = PendingDecision(key, now, until, answer, nonce, *before, voter_record)
         run.put_standing(
             name,
             replace(
@@ -282,7 +282,7 @@ class ApplyOperation(Request[Reply]):
         standing, voter_record = run.standing(name), run.voter(name, key)
         earlier = (
             repeated_operation(operation, voter_record, nonce)
-            or ballots.is_decided(operation, standing, now)
+            or ballots.is_decided(operation, question, standing, now)
             or too_late(operation, question, now)
             or ballots.untimely(operation, question, standing, now)
             or ballots.spent(operation, voter_record, now)
@@ -428,6 +428,8 @@ def _withdraw(case: Case) -> Done | Receipt:
     spent.pop(case.standing.lent.get(case.key, ""), None)
     standing = replace(case.standing, tally=tally, spent=spent)
     if pending is not None:
+        # An earlier vote, from before an edit, counts again.
+        voter_record |= {name: pending.part[name] for name in PLACE if name in pending.part}
         standing = replace(
             case.standing,
             tally=pending.tally,
@@ -443,6 +445,9 @@ def _withdraw(case: Case) -> Done | Receipt:
         status=ReceiptStatus.WITHDRAWN_VOTE,
     )
 
+
+PLACE = ("n", "round", "stage", "decision", "effect", "weight")
+"""What a voter's part says of the vote that counts."""
 
 EVENTS = {
     "withdraw_vote": EventKind.INTERRUPT_VOTED,

@@ -69,6 +69,9 @@ from runner.store.interface import Claim, RunSnapshot
 
 log = logging.getLogger(__name__)
 
+STOPS = {"GreenletExit", "OutcomeException"}
+"""Errors that don't fail the node: its slot was ended, or a test by pytest's `fail` or `skip`."""
+
 # The graph's own events as hidden nodes, so that they wait, resume and survive like any other node.
 #
 # `@before` precedes the entry points; `@after` becomes ready when the run would end, however it
@@ -398,8 +401,8 @@ def _body(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
         exits = isinstance(error, (SystemExit, KeyboardInterrupt))
         if exits and threading.current_thread() is threading.main_thread():
             raise  # from a signal: this process ends, and another one runs the node again
-        if type(error).__name__ == "GreenletExit":
-            raise  # the slot was ended, as by a signal
+        if STOPS & {base.__name__ for base in type(error).__mro__}:
+            raise
         outcome = Failed.of(error)
     if visit.outage is not None and isinstance(outcome, Failed):
         raise visit.outage  # not the node's fault: it runs again when the store is back

@@ -485,7 +485,9 @@ def withdrawals(node: str, visit: int, interrupts: Sequence[str]) -> list[Action
     actions: list[Action] = []
     for interrupt in interrupts:
         actions.append(CloseQuestion(interrupt, "withdrawn"))
-        actions.append(DropTimer(TimerKind.ESCALATE, interrupt))
+        actions += [
+            DropTimer(kind, interrupt) for kind in (TimerKind.ESCALATE, TimerKind.DECIDE)
+        ]
         actions.append(AddEvent(EventKind.INTERRUPT_WITHDRAWN, node, visit, interrupt))
     return actions + drop_timers(interrupts)
 

@@ -83,10 +83,17 @@ def close(changes: Changes, reply: str) -> TransitionResult:
     for name in sorted(changes.maps):
         advance_map(changes, name)
     status = status_of(changes.run)
-    if changes.topology.has_undos and status in {Status.FAILED, Status.CANCELLED}:
+    has_after = AFTER_GRAPH in changes.topology.nodes
+    # An error of the end event undoes nothing: it would turn a completed run into an undone one.
+    is_closing = has_after and changes.node(AFTER_GRAPH).status is not Status.PENDING
+    if (
+        changes.topology.has_undos
+        and status in {Status.FAILED, Status.CANCELLED}
+        and not is_closing
+    ):
         _undo(changes, status)
         status = status_of(changes.run)
-    if status in FINAL and AFTER_GRAPH in changes.topology.nodes:
+    if status in FINAL and has_after:
         record = changes.node(AFTER_GRAPH)
         if record.status is Status.PENDING:
             dispatch(changes, AFTER_GRAPH, replace(record, visit=record.next_visit, attempt=1))

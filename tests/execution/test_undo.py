@@ -8,6 +8,7 @@ from runner import GraphBuilder, RetryPolicy, Status
 from runner.approvals import Rule
 from runner.client import Run
 from runner.errors import ConflictError, DefinitionError
+from runner.hooks import AfterGraphEvent
 from runner.operations.views import read_run
 from runner.store.memory.store import MemoryStore
 from runner.testing import CrashPoint
@@ -22,6 +23,16 @@ def boom(ctx):
 
 def ask(ctx):
     return ctx.interrupt("ok?")
+
+
+class HookProviderOf:
+    """Calls one function when a run has ended."""
+
+    def __init__(self, callback):
+        self.callback = callback
+
+    def register_hooks(self, registry, **_):
+        registry.add_callback(AfterGraphEvent, self.callback)
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -78,6 +89,24 @@ def test_a_run_that_completes_undoes_nothing():
 
     assert (result.status, diary.lines) == (Status.COMPLETED, ["a", "b"])
     assert list(result.results) == ["a", "b", "z"]
+
+
+@pytest.mark.parametrize("last", [ident, boom])
+def test_the_end_event_comes_after_the_undos_and_undoes_nothing(last, store):
+    """A hook that fails fails the run, but a completed run's nodes stay done."""
+    diary = Diary()
+
+    def fails(event):
+        diary.lines.append("after")
+        raise ConnectionError("no chat")
+
+    builder = saga(diary, last=last)
+    builder.set_hook_providers([HookProviderOf(fails)])
+    result = Bench(builder.build(), store).start().finish()
+
+    undone = ["-b1", "-a1"] if last is boom else []
+    assert diary.lines == ["a", "b", *undone, "after"]
+    assert result.status is Status.FAILED
 
 
 def test_the_other_undos_run_when_one_fails():

@@ -116,6 +116,21 @@ class UndoingContract:
         assert judged(people) == "approve"
         assert len(store.votes(people.question.id)) == 2
 
+    def test_an_earlier_vote_of_the_same_person_counts_again(
+        self, worker: ManualWorker
+    ) -> None:
+        """The edit that voided it was taken back: they have voted, as before it."""
+        people = voting(worker, replace(ALONE, veto=2))
+
+        assert people.words(("ana", "reject"), ("ana", "edit", edited("5"))) == [
+            "counted",
+            "accepted",
+        ]
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+        assert people.words(("ana",), ("ben",)) == ["duplicate", "accepted"]
+        worker.sweep(after=10)
+        assert judged(people) == people.now.decision == "approve"
+
     @pytest.mark.parametrize(
         "rule",
         [
@@ -176,11 +191,16 @@ class UndoingContract:
 
         people.vote("ana")
         store.do(CancelRun(people.question.run_id, ""))
-        assert worker.sweep(after=10) == []
+        assert people.vote("ben").status == "superseded"
+        assert store.sweep().count == 0
+        worker.clock.advance(10)
+        assert store.sweep().count == 0
         assert people.now.status is InterruptStatus.WITHDRAWN
 
-    @pytest.mark.parametrize("undo", [-1, 3_601])
+    @pytest.mark.parametrize("undo", [-1, 3_601, True, "5"])
     def test_its_seconds_are_bounded(self, undo: float) -> None:
-        """An hour is the most."""
+        """An hour is the most, and the decision must still be usable afterwards."""
         with pytest.raises(UsageError, match="undo of a rule must be from 0 to 3600 seconds"):
             replace(TWO, undo=undo)
+        with pytest.raises(UsageError, match="below use_within"):
+            replace(TWO, undo=10, use_within=10)
