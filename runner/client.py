@@ -121,8 +121,10 @@ class Run:
         if snapshot is None:
             return None
         result = graph_result(store, snapshot)
-        asked = [each.id for each in result.interrupts if (each.rule or {}).get("undo")]
-        if asked and any(standing.pending for standing in store.standings(asked)):
+        ids = [
+            question.id for question in result.interrupts if (question.rule or {}).get("undo")
+        ]
+        if ids and any(standing.pending for standing in store.standings(ids)):
             time.sleep(min(max(wait, 0), POLL))
             return None
         return result

@@ -112,7 +112,7 @@ class PendingDecision:
     """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
 
     Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
-    `spent` and `edited_at` come from the standing before that vote, and `part` is its voter's part then.
+    `spent` and `edited_at` come from the standing before that vote, and `voter` is its voter's part then.
     """
 
     by: str
@@ -123,7 +123,7 @@ class PendingDecision:
     tally: Tally
     spent: Mapping[str, int]
     edited_at: int
-    part: JSONMapping
+    voter: JSONMapping
 
 
 @codec.strict

@@ -429,7 +429,9 @@ def _withdraw(case: Case) -> Done | Receipt:
     standing = replace(case.standing, tally=tally, spent=spent)
     if pending is not None:
         # An earlier vote, from before an edit, counts again.
-        voter_record |= {name: pending.part[name] for name in PLACE if name in pending.part}
+        voter_record |= {
+            name: pending.voter[name] for name in VOTE_FIELDS if name in pending.voter
+        }
         standing = replace(
             case.standing,
             tally=pending.tally,
@@ -446,8 +448,8 @@ def _withdraw(case: Case) -> Done | Receipt:
     )
 
 
-PLACE = ("n", "round", "stage", "decision", "effect", "weight")
-"""What a voter's part says of the vote that counts."""
+VOTE_FIELDS = ("n", "round", "stage", "decision", "effect", "weight")
+"""Fields of a voter's part that describe the vote that counts."""
 
 EVENTS = {
     "withdraw_vote": EventKind.INTERRUPT_VOTED,
