@@ -36,7 +36,7 @@ test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, w
 	$(BIN)/pytest -q $(if $(FULL),-n 3 --hypothesis-profile full,-n 2 --hypothesis-profile quick) --dist loadfile --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 6 --dist loadfile --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
+	$(BIN)/pytest -q -n 5 --dist loadfile --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties

@@ -140,7 +140,7 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
 
 
 def _prepare_embedded(sender: Any, **_: object) -> None:
-    """Prepare the worker of `celery.contrib.testing`, which sends no `celeryd_init`."""
+    """Prepare Celery's own worker for tests, which sends no `celeryd_init`."""
     if not isinstance(sender, worker.Worker):
         _prepare(sender, sender.app.conf, {})
 

@@ -38,6 +38,7 @@ with start_worker(app, pool=sys.argv[1], perform_ping_check=False):
 
 @pytest.mark.parametrize("pool", ["threads", "solo", "prefork"])
 def test_it_runs_nodes(pool, redis_url, tmp_path):
+    """`start_worker` serves the queues of the app's graphs, on each of its pools."""
     (tmp_path / "program.py").write_text(PROGRAM)
     environment = {**os.environ, "RUNNER_REDIS_URL": redis_url, "RUNNER_GRAPHS": ""}
     command = [sys.executable, "program.py", pool]

@@ -537,6 +537,9 @@ def test_killed_gates_make_no_call_twice_and_none_without_approval(tmp_path, red
 @pytest.mark.slow
 def test_a_gate_that_forgets_what_it_began_is_found_out(tmp_path, redis_url):
     """The control of the test above: without the record of the beginning, calls are made twice."""
-    tally = soak(tmp_path, redis_url, 100, lanes=2, main="tests.doors.forgetful_gate")
 
-    assert tally.wrong()["doubled"]
+    def is_found(number):
+        options = {"lanes": 2, "main": "tests.doors.forgetful_gate"}
+        return soak(tmp_path / str(number), redis_url, 100, **options).wrong()["doubled"]
+
+    assert any(map(is_found, range(5)))  # kills come at random
