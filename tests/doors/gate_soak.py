@@ -101,7 +101,7 @@ class Lane:
         self.tally, self.folder, self.url, self.main = tally, folder, url, main
         self.chance = random.Random(number)  # noqa: S311 - no secret
         self.todo = [f"p{number}-{each}" for each in range(calls)]
-        folder.mkdir()
+        folder.mkdir(parents=True)
         (folder / "policy.yaml").write_text(POLICY)
 
     def run(self, until):
