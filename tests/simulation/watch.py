@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.approvals.voting import CastVote
+from runner.approvals.voting import ApplyOperation, CastVote
 from runner.definition.model import UNDO, map_of
 from runner.limits.concurrency import Concurrency
 from runner.limits.setting import LimitSetting
@@ -88,6 +88,7 @@ class Watch:
         self.holders: dict[tuple[str, str, int], Any] = {}
         self.settled: dict[tuple[str, str, int], str] = {}
         self.accepted: dict[str, str] = {}
+        self.taken_back: set[str] = set()
         self.keys: dict[str, str] = {}
         self.forks: set[str] = set()
         self.retried: set[str] = set()
@@ -173,6 +174,13 @@ class Watch:
             asked, key = request.ballot.interrupt_id, request.ballot.idempotency_key
             first = self.accepted.setdefault(asked, key)
             must(first == key, "I3", f"{asked} was decided by {first} and by {key}")
+        elif (
+            isinstance(request, ApplyOperation)
+            and reply.receipts[0].status is ReceiptStatus.WITHDRAWN_VOTE
+        ):
+            # A vote that decided can be taken back only while nothing has followed from it.
+            taken_back = self.accepted.pop(request.operation.interrupt_id, None)
+            self.taken_back |= {taken_back} - {None}
 
     def _answered(self, answers: Sequence[Decision], receipts: Sequence[Receipt]) -> None:
         taken = [receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts]
