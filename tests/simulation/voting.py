@@ -187,7 +187,7 @@ class Voters:
         if effect:
             decision = "approve" if effect == effect_of(question, None) else "edit"
         (stored,) = self._world.store.standings([question.id])
-        settled = stored.pending.answer if stored.pending and question.is_open else question
+        settled = stored.pending.answer if stored.pending else question
         decided = question.status is InterruptStatus.ANSWERED or settled is not question
         stands = (settled.decision, settled.effect) if decided else ("", "")
         must(
