@@ -220,7 +220,7 @@ def test_in_process_an_eager_app_runs_its_task(is_eager):
     app = Celery(broker="redis://127.0.0.1:1", set_as_current=False)
     app.conf.task_always_eager = is_eager
 
-    @app.task
+    @app.task(shared=False)
     def divide(pair):
         return {Decimal(pair[0]) / pair[1]: frozenset({7})}
 
