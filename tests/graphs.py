@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from runner import Graph, GraphBuilder
+from runner import Graph, GraphBuilder, hooks
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
 from runner.execution.results import GraphResult, graph_result
@@ -12,6 +12,19 @@ from runner.operations.answers import apply_decisions
 from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
+
+AGENT_EVENTS = (
+    hooks.BeforeInvocationEvent,
+    hooks.MessageAddedEvent,
+    hooks.BeforeModelCallEvent,
+    hooks.AfterModelCallEvent,
+    hooks.BeforeToolsEvent,
+    hooks.BeforeToolCallEvent,
+    hooks.AfterToolCallEvent,
+    hooks.AfterToolsEvent,
+    hooks.AfterInvocationEvent,
+)
+"""The events of an agent."""
 
 
 def ident(ctx):

@@ -106,8 +106,17 @@ class CastVote(Request[Reply]):
             if question.expires_in is not None:
                 until = min(until, question.ends_at)
             answer = ballots.answer(question, ballot, count)
-            before = (standing.tally, standing.spent, standing.edited_at)
-            pending = PendingDecision(key, now, until, answer, nonce, *before, voter_record)
+            pending = PendingDecision(
+                key,
+                now,
+                until,
+                answer,
+                nonce,
+                standing.tally,
+                standing.spent,
+                standing.edited_at,
+                voter_record,
+            )
         run.put_standing(
             name,
             replace(
@@ -136,7 +145,7 @@ class CastVote(Request[Reply]):
 def _decide(
     transaction: UnitOfWork[RunT], run: RunT, question: Interrupt, pending: PendingDecision
 ) -> Reply | None:
-    """Continue the node by the decision, or set the timer that does it when nobody can take it back."""
+    """Continue the node, or set the timer that continues it once the decision is final."""
     run_id, name = run.record.run_id, question.id
     if question.escalates_at:
         transaction.drop_timer(TimerKind.ESCALATE, run_id, name)

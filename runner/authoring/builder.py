@@ -167,8 +167,8 @@ class GraphBuilder:
             approval=_gate(name, approval),
         )
         if undo is not None:
-            own = {"retry": retry, "timeout": timeout, "queue": queue, "priority": priority}
-            self.add_undo(name, undo, **own)
+            options = {"retry": retry, "timeout": timeout, "queue": queue, "priority": priority}
+            self.add_undo(name, undo, **options)
         return self._nodes[name]
 
     def add_undo(self, node: str | NodeSpec, executor: object, **options: Any) -> NodeSpec:

@@ -95,10 +95,10 @@ class CompatAgent(runner.Agent):
             DefinitionError: an option has no counterpart here.
         """
         options |= dict(zip(SAME[:4], arguments, strict=False))
-        given = {option: value for option, value in options.items() if value}
-        same = {option: given.pop(option) for option in SAME if option in given}
-        name, state, manager, window, executor = (given.pop(each, None) for each in OTHERS)
-        if unknown := given.keys() - UNUSED:
+        chosen = {option: value for option, value in options.items() if value}
+        same = {option: chosen.pop(option) for option in SAME if option in chosen}
+        name, state, manager, window, executor = (chosen.pop(option, None) for option in OTHERS)
+        if unknown := chosen.keys() - UNUSED:
             raise DefinitionError(
                 f"options {sorted(unknown)} of Strands' Agent have no counterpart here: "
                 "docs/how-to/from-strands.md says what to use."
@@ -114,7 +114,7 @@ class CompatAgent(runner.Agent):
             conversation_window=getattr(window, "window_size", None),
             **same,
         )
-        self.agent_id = given.get("agent_id", "default")
+        self.agent_id = chosen.get("agent_id", "default")
         self._session_manager, self._direct_calls = manager, CompatCalls(self, manager)
         fire(AgentInitializedEvent(agent=self), self.hooks)
 
@@ -167,7 +167,7 @@ def agent_result(result: runner.AgentResult) -> strands.agent.AgentResult:
         result.message,  # type: ignore[arg-type]
         metrics,
         result.state,
-        [question(each) for each in result.interrupts] or None,
+        [question(interrupt) for interrupt in result.interrupts] or None,
         result.structured_output,
     )
 
@@ -281,10 +281,13 @@ class CompatGraph(runner.Graph):
                 if final is None:
                     raise ValueError(f"Node '{name}' did not produce a result event")
                 answers = [
-                    {"interruptId": each.id, "response": ctx.interrupt(each.name, each.reason)}
-                    for each in getattr(final, "interrupts", None) or ()
+                    {
+                        "interruptId": asked.id,
+                        "response": ctx.interrupt(asked.name, asked.reason),
+                    }
+                    for asked in getattr(final, "interrupts", None) or ()
                 ]
-                blocks = [{"interruptResponse": each} for each in answers]
+                blocks = [{"interruptResponse": answer} for answer in answers]
             self._foreign_results[name] = final
             signal = getattr(executor, "cancel_signal", None)
             is_cancelled = getattr(final, "stop_reason", "") == "cancelled"
@@ -356,7 +359,7 @@ class CompatGraph(runner.Graph):
         converted = self.convert(result, task)
         if self._manager:
             self._manager.sync_multi_agent(self)
-        error = next((each.result for each in result.results.values() if each.error), None)
+        error = next((node.result for node in result.results.values() if node.error), None)
         if error is None or isinstance(self, runner.Swarm):
             return converted
         if isinstance(error, StoppedWithoutError):
@@ -397,7 +400,7 @@ class CompatGraph(runner.Graph):
             "entry_points": list(self.entry_points),
         }
         self.state = theirs.GraphState(task, **by_status, **fields, **shape)
-        fields["interrupts"] = [question(each) for each in result.interrupts]
+        fields["interrupts"] = [question(interrupt) for interrupt in result.interrupts]
         if isinstance(self, runner.Swarm):
             return SwarmResult(**fields, node_history=order)
         counts: dict[str, Any] = {name: len(nodes) for name, nodes in by_status.items()}
@@ -415,7 +418,7 @@ class CompatGraph(runner.Graph):
             value = agent_result(value)
         elif isinstance(value, GraphResult):
             value = self.nodes[name].executor.convert(value)
-        questions = [question(each) for each in node.interrupts]
+        questions = [question(interrupt) for interrupt in node.interrupts]
         return theirs.NodeResult(
             value, node.execution_time, STATUS[node.status], usage, latency, 1, questions
         )
@@ -472,7 +475,7 @@ class CompatSwarm(CompatGraph, runner.Swarm):
 def bound_names() -> dict[Any, Any]:
     """Return this library's classes and functions by Strands' ones."""
     ours = {
-        each: getattr(hooks, each) for each in strands.hooks.__all__ if hasattr(hooks, each)
+        name: getattr(hooks, name) for name in strands.hooks.__all__ if hasattr(hooks, name)
     }
     ours |= {
         "BeforeMultiAgentInvocationEvent": hooks.BeforeGraphEvent,

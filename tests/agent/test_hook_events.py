@@ -14,18 +14,7 @@ from runner.agent import Agent, AgentResult, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Node, done, failed, use
-
-AGENT_EVENTS = [
-    hooks.BeforeInvocationEvent,
-    hooks.MessageAddedEvent,
-    hooks.BeforeModelCallEvent,
-    hooks.AfterModelCallEvent,
-    hooks.BeforeToolsEvent,
-    hooks.BeforeToolCallEvent,
-    hooks.AfterToolCallEvent,
-    hooks.AfterToolsEvent,
-    hooks.AfterInvocationEvent,
-]
+from tests.graphs import AGENT_EVENTS
 
 
 class Trace:

@@ -7,19 +7,12 @@ from functools import partial
 from runner import Agent, GraphBuilder, graph, hooks, tool
 from runner.testing import ScriptedModel
 from tests.celery.graphs import store
+from tests.graphs import AGENT_EVENTS
 
 EVENTS = {
     event_type.__name__: event_type
     for event_type in (
-        hooks.BeforeInvocationEvent,
-        hooks.MessageAddedEvent,
-        hooks.BeforeModelCallEvent,
-        hooks.AfterModelCallEvent,
-        hooks.BeforeToolsEvent,
-        hooks.BeforeToolCallEvent,
-        hooks.AfterToolCallEvent,
-        hooks.AfterToolsEvent,
-        hooks.AfterInvocationEvent,
+        *AGENT_EVENTS,
         hooks.BeforeGraphEvent,
         hooks.BeforeNodeCallEvent,
         hooks.AfterNodeCallEvent,

@@ -165,7 +165,7 @@ DIFFERS = {
         "test_tool_with_optional_params",
         "test_traditional_function_call",
     ),
-    "`@tool` takes the function as a positional argument, and a name that is empty or 0 is no name.": (
+    "`@tool` takes the function as a positional argument, and an empty name or 0 is ignored.": (
         "test__init__invalid_name",
         "test_tool_func_not_decorated",
     ),
