@@ -545,12 +545,15 @@ class Client:
     ) -> Receipt:
         """Decide on one question: "approve", "edit", "reject", or "respond", which replaces a call.
 
-        `response` is the answer of "respond", the whole new arguments of "edit", or with "approve"
-        the arguments that another person has edited. Only votes for the same arguments add up.
-        `proof` is the signature of `approvals.vote_body`, which a rule may require; without it
+        `response` is the answer of "respond", the whole new arguments of "edit", or with "approve" the
+        arguments that another person has edited. Only votes for the same arguments add up. `proof`
+        is the signature of `approvals.vote_body`, which a rule may require; without it
         RUNNER_SIGNING_KEY signs, if that is set. `shown_at` (ms since 1970) is when you showed the
-        question to the person, for the audit. A question without a rule takes "approve" as true,
-        "reject" as false, and "respond".
+        question to the person, for the audit. The receipt's status is "accepted" if the vote
+        decided, "counted" if others must follow, "duplicate" if it was cast before, or says why it
+        doesn't count: "forbidden", "rejected" (with the detail), "expired", "superseded" or
+        "unknown". A question without a rule takes "approve" as true, "reject" as false, and
+        "respond".
 
         Raises:
             UsageError: `by` isn't a principal. UnstorableError: the response can't be stored.

@@ -567,7 +567,7 @@ class NodeContext:
             return codec.unpack(entry["result"])
         raise RunnerError(
             f"once({key!r}) was started before and left no result: it may or may not have happened. "
-            "Look at the service, then start the run again or answer for it by hand."
+            "Look at the service: if it has, do the next steps by hand; otherwise start a new run."
         )
 
     def _record(self, key: str, entry: dict[str, Any] | None) -> None:

@@ -74,7 +74,7 @@ class Gate:
     def end(self, number):
         """Return the answer to a request; raise queue.Empty if the gate has died."""
         with self._changed:
-            assert self._changed.wait_for(lambda: number in self._answers or self._gone, 60)
+            assert self._changed.wait_for(lambda: number in self._answers or self._gone, 180)
             if number not in self._answers:
                 raise queue.Empty
             return self._answers.pop(number)
