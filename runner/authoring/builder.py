@@ -118,8 +118,8 @@ class GraphBuilder:
         task; `task` is a function of a NodeContext, or a typed function, that returns another task.
         With `approval` people are asked before the node runs, and see its task and inputs, which
         they can't edit; a rejection fails the node. `approval` is a Rule, or a function of
-        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule or None. `undo` is as in `add_undo`, with the node's
-        retry, timeout, queue and priority.
+        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule or None. `undo` is
+        as in `add_undo`, with the node's retry, timeout, queue and priority.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
