@@ -12,13 +12,13 @@ import click
 
 from runner.celery.config import settings_of
 from runner.cli.context import CommandContext
-from runner.cli.program import report, runner
+from runner.cli.program import Program, report, runner
 
 LEFT_OUT = ("dev", "init", "keeper", "worker")
 """Commands that make no sense for an existing app, or that Celery already has."""
 
 
-class RunnerGroup(click.Group):
+class RunnerGroup(Program):
     """The commands of `runner`. Celery's program calls this group, which must exit with their codes."""
 
     def invoke(self, ctx: click.Context) -> Any:

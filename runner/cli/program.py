@@ -38,7 +38,19 @@ DISTRIBUTION = "celery-graph-runner"
 
 
 class Program(click.Group):
-    """The outermost group, the only one that exits the process."""
+    """The outermost group, which exits the process if it is called as a program."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run one command and return its exit code, if it has one."""
+        try:
+            code = super().invoke(ctx)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            # The reader has closed the pipe, as in `runner runs list | head`. Python would complain when
+            # it flushes stdout at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return Exit.DONE
+        return code
 
     def main(  # type: ignore[override]  # it never returns
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
@@ -48,12 +60,6 @@ class Program(click.Group):
         context = extra.setdefault("obj", CommandContext())
         try:
             code = super().main(args, prog_name, standalone_mode=False, **extra)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            # The reader has closed the pipe, as in `runner runs list | head`. Python would complain when
-            # it flushes stdout at its end.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = Exit.DONE
         except SystemExit:
             raise
         except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code

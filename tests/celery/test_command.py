@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -65,3 +68,22 @@ def test_help_lists_what_makes_sense_below_an_app(call):
     assert done.exit_code == 0
     assert "interrupts" in done.stdout
     assert "  worker " not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "program", [["runner.cli"], ["celery", "-A", "tests.celery.other_teams_app:app", "runner"]]
+)
+def test_a_reader_that_leaves_is_no_error(program):
+    """As in `runner runs list | head`, by both programs."""
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-m", *program, "config", "show"],
+        stdout=writes,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, "RUNNER_REDIS_URL": "redis://127.0.0.1:1/0"},
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr) == (0, "")
