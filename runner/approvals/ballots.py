@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
+from typing import Any, Literal
 
 from runner.approvals import digests, rules
 from runner.approvals.rules import Count, DecisionKind, Principal, Tally, Voter, VoterFacts
@@ -53,15 +53,15 @@ class Ballot:
 class Use:
     """One use of a decision: the digest of the effect and its idempotency key.
 
-    `follows` is the key under which the asking node may have used the decision already, for a node
-    after it. A finished effect has a `result`, the digest of its outcome, and a `status`: completed
+    `role` is "asks" if the visit that asked uses its decision, and "follows" if a node after it uses it
+    once more. A finished effect has a `result`, the digest of its outcome, and a `status`: completed
     or failed. A call that nobody was asked about has the id of its `grant` instead of a question's.
     """
 
     interrupt_id: str
     effect: str
     key: str
-    follows: str = ""
+    role: Literal["", "asks", "follows"] = ""
     result: str = ""
     status: str = ""
     grant: str = ""
@@ -70,7 +70,10 @@ class Use:
         """Return whether the decision may be used so: for the first time, or once more in the same try."""
         return earlier_use is None or (
             earlier_use["effect"] == self.effect
-            and earlier_use["key"] in {self.key, self.follows}
+            and (
+                earlier_use["key"] == self.key
+                or (earlier_use.get("role"), self.role) == ("asks", "follows")
+            )
         )
 
     def with_outcome(self, status: str, value: JSON) -> Use:

@@ -465,12 +465,17 @@ class NodeContext:
             self._use(question, answer)
         return answer
 
-    def _use(self, question: Interrupt, approval: Approval, follows: str = "") -> None:
+    def _use(
+        self,
+        question: Interrupt,
+        approval: Approval,
+        role: Literal["asks", "follows"] = "asks",
+    ) -> None:
         """Record once for this visit that it now acts on a decision."""
         key = self._visit.idempotency_key
         is_recorded = (question.used or {}).get("key") == key
         if approval.decision not in {"reject", "expired"} and not is_recorded:
-            use = Use(question.id, approval.effect, key, follows)
+            use = Use(question.id, approval.effect, key, role)
             self._visit.use(use, self.saved())
 
     def approved(
@@ -494,8 +499,7 @@ class NodeContext:
         """
         self.check()
         question, approval = self._visit.approved(name, action, rule, node)
-        first_key = f"{self.run_id}.{question.node_id}.{question.visit}"
-        self._use(question, approval, first_key)
+        self._use(question, approval, "follows")
         # A client of the store can make a used approval new: then the effect is a repeat by its
         # key.
         self._approval_key = effect_name(self.run_id) + question.id.removeprefix(self.run_id)

@@ -786,7 +786,7 @@ class UseDecision(VisitRequest):
             data = {"key": use.key, "effect": use.effect}
             note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)
             # Last: until the time is known, the decision can't be read again.
-            run.note_use(question, {**data, "at": transaction.clock()})
+            run.note_use(question, {**data, "role": use.role, "at": transaction.clock()})
         return Reply("used")
 
 

@@ -8,7 +8,8 @@ from functools import partial
 
 import pytest
 
-from runner import GraphBuilder
+from runner import Client, GraphBuilder, Status
+from runner.approvals import Rule
 from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.store.redis.store import RedisStore
 from runner.store.requests import RemoveRun
@@ -53,6 +54,26 @@ def test_effects_keep_their_keys_when_a_run_is_started_again(emptied):
     assert paid(emptied, idempotency_key="order-1042") == paid(
         emptied, idempotency_key="order-1042"
     )
+
+
+@pytest.mark.parametrize("key", [{}, {"idempotency_key": "order-1042"}])
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_decision_is_used_by_the_node_after_the_one_that_asked(emptied, key, nested):
+    """However the run was started, and also in a graph inside it."""
+
+    def ask(ctx):
+        return ctx.interrupt("pay", rule=Rule(), action={"amount": 1}).approved
+
+    def pay(ctx):
+        return ctx.approved("pay", {"amount": 1}, rule=Rule()).decision
+
+    graph = wired({"ask": ask, "pay": pay}, "ask pay").build()
+    bench = Bench(wired({"inside": graph}).build() if nested else graph, store=emptied)
+    bench.start(**key).finish()
+    (question,) = bench.result().interrupts
+    client = Client(store=bench.store, dispatcher=bench)
+    assert client.vote(question.id, "approve", by="ana").status == "accepted"
+    assert bench.finish().status is Status.COMPLETED, bench.result()
 
 
 def test_other_starts_have_keys_of_their_own(emptied):

@@ -1030,6 +1030,32 @@ def test_a_renamed_node_keeps_its_idempotency_key(opened):
     assert keys == [("b", f"{run.run_id}.b.1"), *[("e", f"{run.run_id}.b.1")] * 4]
 
 
+@pytest.mark.parametrize("renames", [["d"], ["d", "e"]])
+def test_an_approval_of_a_renamed_node_is_used_by_the_next_one(opened, renames):
+    """The asking visit keeps its key, under which it used the decision; each name asks once again."""
+
+    def ask_by_rule(ctx):
+        return ctx.interrupt("pay", rule=Rule(), action={"amount": 1}).approved
+
+    def pay(ctx):
+        return ctx.approved("pay", {"amount": 1}, rule=Rule()).decision
+
+    def build(name):
+        return graph(f"a {name}", f"{name} c", nodes={"a": ident, name: ask_by_rule, "c": pay})
+
+    run = Deployed(opened, build("b"))
+    old = "b"
+    for name in renames:
+        run.deploy(build(name))
+        run.migrate({old: name})
+        old = name
+        run.finish()
+    (question,) = run.result().interrupts
+    client = Client(store=run.store, dispatcher=run, registry=run.registry)
+    assert client.vote(question.id, "approve", by="ana").status == "accepted"
+    assert run.finish().results["c"].output == "approve", run.result()
+
+
 def test_a_later_visit_of_a_renamed_node_has_a_key_of_its_own(opened):
     """Only the visit that began under the older name keeps that in its key."""
     keys = []

@@ -397,7 +397,7 @@ class VotingContract:
         name, run_id = people.question.id, people.question.run_id
         people.vote("ana")
         token = worker.claim(run_id, "a").token
-        use = Use(name, REFUND.digest(), "first")
+        use = Use(name, REFUND.digest(), "first", "asks")
 
         assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 2}))).word == "used"
         assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 3}))).word == "used"
@@ -407,7 +407,7 @@ class VotingContract:
             )
         assert (
             store.do(
-                UseDecision(token, replace(use, key="next", follows="first"), Saved({"v": 1}))
+                UseDecision(token, replace(use, key="next", role="follows"), Saved({"v": 1}))
             ).word
             == "used"
         )
