@@ -409,9 +409,9 @@ class RedisConnection:
         except (RedisError, OSError) as error:
             self._forget_servers()
             raise StoreError(
-                f"The store at {self.place} could not be reached ({error}). Nothing is lost: the request "
-                "may be repeated, and work continues by itself when the store is back. Check that Redis runs "
-                "and that RUNNER_REDIS_URL names it."
+                f"The store at {self.place} could not be reached ({error}). Nothing is lost, and work "
+                "continues by itself when the store is back. The request may have been done: repeat a start "
+                "with the same idempotency_key. Check that Redis runs and that RUNNER_REDIS_URL names it."
             ) from error
 
     def _refusal(self, error: redis.ResponseError) -> StoreError:
