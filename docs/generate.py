@@ -86,9 +86,20 @@ SUBJECTS: dict[str, tuple[str, dict[str, str]]] = {
         "[Serve the API and the pages](../how-to/server.md), [a door](../how-to/write-a-door.md).",
         {"runner.server": "*"},
     ),
+    "Returned values": (
+        "Methods of clients and runs return these; import them for annotations and comparisons.",
+        {
+            "runner.records.listings": "Page RunSummary",
+            "runner.records.interrupts": "ReceiptStatus",
+            "runner.records.checkpoints": "Session",
+            "runner.operations.migration": "MigrationResult",
+            "runner.approvals.granting": "GrantView",
+            "runner.approvals.absences": "Absence",
+        },
+    ),
     "Testing": (
         "[Test your graphs](../how-to/test-your-graphs.md) shows them and the fixtures in use.",
-        {"runner.testing": "*"},
+        {"runner.testing": "*", "runner.testing.in_process": "InProcessRun"},
     ),
 }
 """What the page of the API has under each heading: pages that show it in use, and names by module."""
@@ -98,14 +109,26 @@ SYNC_TWINS: dict[str, type] = {
 }
 ENGINE = re.compile(
     "abandon|callbacks_for|check_input|claimed|config|counts|covers|delay|due|execute|from_document|longest|"
-    "of_call|of_reply|queue|refusal|shape|share|show|to_document|topology|"
+    "of_call|of_reply|position|queue|refusal|shape|share|show|to_document|topology|"
     # Of Services: only the API and the pages.
     "dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
     "graphs_by_queue|history|queued_keys|queued_nodes|rate_times|remove_graph|scheduler|schedules|servers|sessions|unreadable_queues|use_key|"
     "waiting_keys|webhooks"
 )
 """Methods of public classes that only the library itself calls."""
-RESULTS = {"AgentResult", "Approval", "GraphResult", "Interrupt", "NodeResult", "Receipt"}
+RESULTS = {
+    *(
+        "AgentResult",
+        "Approval",
+        "GraphResult",
+        "Interrupt",
+        "NodeResult",
+        "Receipt",
+        "Page",
+        "RunSummary",
+    ),
+    *("Session", "MigrationResult", "GrantView", "Absence"),
+}
 """Classes that the library makes: their signatures are their fields, without defaults."""
 FIXTURES = "runner.testing.plugin"
 
