@@ -223,6 +223,8 @@ class Settings(BaseSettings):
     """The sender's address of mails with links to questions."""
     mail_unsubscribe: str = ""
     """The address to unsubscribe from them, mailto: or https:, for the header List-Unsubscribe."""
+    mail_digests: Names = []
+    """When mails list all questions that wait for a person, instead of one each: [ADDRESS=]CRON ZONE."""
     directory: str = ""
     """`module:object` that knows the groups and roles of people: see approvals."""
     plain_names_issuer: str = ""

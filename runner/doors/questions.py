@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from textwrap import indent
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from runner.approvals.directory import owner_of
 from runner.approvals.judgement import level_of
@@ -19,12 +21,13 @@ from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
 from runner.records.json_form import pretty
+from runner.records.listings import InterruptQuery, Page
 from runner.records.shown_text import shown
 from runner.settings import Settings
 
 with needs_extra("server", "the door"):
     from runner.server.access import Permission, Person
-    from runner.server.deciding import why_barred
+    from runner.server.deciding import own_page, why_barred
     from runner.server.problems import Problem
     from runner.server.services import Services
 
@@ -57,6 +60,44 @@ def check_settings(settings: Settings, names: Sequence[str], door: str, page: st
         raise UsageError(f"{door} needs {', '.join(missing)}; see {page}.")
 
 
+def person_of(services: Services, account: Principal, email: str) -> Person | None:
+    """Return the owner of an account elsewhere, or of an address; None if the directory doesn't know them."""
+    voter = owner_of(account, email, services.settings.directory)
+    return (
+        None if voter is None else Person(voter.principal, voter.roles, voter.groups, SERVICE)
+    )
+
+
+def waiting(services: Services, person: Person, limit: int) -> Page[QuestionView]:
+    """List the open questions that wait for a person, by urgency: `limit` for each graph of their roles."""
+    graphs = [""] if person.may("decide") else person.graphs
+    pages = [
+        own_page(
+            services,
+            person.within(graph),
+            "mine",
+            InterruptQuery(graph=graph or None, urgent=True),
+            limit,
+        )
+        for graph in graphs
+    ]
+    questions = sorted(chain(*pages), key=InterruptQuery(urgent=True).position)
+    return Page(questions, max((page.next for page in pages), key=bool, default=None))
+
+
+def waiting_text(questions: Page[QuestionView], zone: str = "UTC") -> str:
+    """Say how many questions wait for a person, and until when the first of them can be decided."""
+    many = f"{len(questions)}{' or more' if questions.next else ''} questions wait for you"
+    text = ("Nothing waits for you", "1 question waits for you", many)[min(len(questions), 2)]
+    expires_at = questions[0].expires_at if questions.items else 0
+    return f"{text}; the first is due at {local_time(expires_at, zone)}" if expires_at else text
+
+
+def local_time(milliseconds: int, zone: str) -> str:
+    """Return a time as people in a zone read it, with the zone's name."""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"
+
+
 def decider(
     services: Services, question: QuestionView, account: Principal, email: str, kind: str
 ) -> Person:
@@ -65,10 +106,9 @@ def decider(
     Raises:
         Problem: the directory doesn't know the owner, or they may not decide.
     """
-    voter = owner_of(account, email, services.settings.directory)
-    if voter is None:
+    person = person_of(services, account, email)
+    if person is None:
         raise Problem(403, f"The directory does not know whose {kind} this is.")
-    person = Person(voter.principal, voter.roles, voter.groups, SERVICE)
     person = permit(person, "decide", services.graph_of(question.id))
     if why := why_barred(services, person, question):
         raise Problem(403, f"You may not decide this: {why}.")

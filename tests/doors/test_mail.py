@@ -171,7 +171,7 @@ def following(*doors):
     """Have doors follow the notices in threads, as servers do; new services each, as in other processes."""
     stopping, threads = threading.Event(), []
     for door in doors:
-        notices = NoticeThread(door._services, "mail", door.handle)
+        notices = NoticeThread(door._services, "mail", door.handle, door.digests.send_due)
         notices.listen()
         threads.append(threading.Thread(target=notices.follow, args=[stopping]))
     for thread in threads:
