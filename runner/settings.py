@@ -211,6 +211,8 @@ class Settings(BaseSettings):
     """The id of the Slack workspace whose people may decide: T0123456789."""
     slack_channels: Names = []
     """Ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each."""
+    slack_direct: bool = False
+    """Tell people of questions in direct messages, instead of mentions in the channel's thread."""
     slack_token: str = ""
     """The token of the Slack app's bot, which writes the messages."""
     slack_signing_secret: str = ""

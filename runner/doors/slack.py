@@ -34,6 +34,9 @@ from runner.doors.questions import (
     deciders,
     message,
     page_of,
+    person_of,
+    waiting,
+    waiting_text,
 )
 from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
@@ -49,12 +52,14 @@ from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.json_form import pretty
+from runner.records.listings import Page
 from runner.records.shown_text import shown
 
 with needs_extra("server", "the Slack door"):
     from fastapi import APIRouter, Depends, Request, Response
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import JSONResponse
+    from starlette.background import BackgroundTask
 
     from runner.server.access import SIGNED, Person
     from runner.server.browser import MOST_UNKNOWN
@@ -89,6 +94,9 @@ MOST_SENT = 1_048_576
 
 MOST_MENTIONED = 20
 """Maximum people whom a message mentions: each is looked up."""
+
+MOST_LISTED = 50
+"""Maximum questions in the app's home."""
 
 MOST_PAUSE = 300.0
 """Maximum seconds before a retry after a failure."""
@@ -199,6 +207,8 @@ class SlackDoor:
                 "The request has no currently valid signature from Slack. Nothing was done.",
             )
         payload, team = read_payload(body), self._settings.slack_team
+        if payload.challenge:
+            return {"challenge": payload.challenge}
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
             raise Problem(403, "The click is from another Slack workspace. Nothing was done.")
         if payload.type == "view_submission" and payload.view is not None:
@@ -286,6 +296,9 @@ class SlackDoor:
         return question
 
     def _decider(self, user: Account, question: QuestionView) -> Person:
+        return decider(self._services, question, *self._identify(user), "account")
+
+    def _identify(self, user: Account) -> tuple[Principal, str]:
         account, team = (
             self._call("users_info", user=user.id)["user"],
             self._settings.slack_team,
@@ -295,8 +308,35 @@ class SlackDoor:
             raise Problem(403, "The account is not one of a person in this workspace.")
         is_confirmed = account.get("is_email_confirmed", False)
         email = account.get("profile", {}).get("email", "") if is_confirmed else ""
-        name = Principal(user.id, f"https://slack.com/{team}")
-        return decider(self._services, question, name, email, "account")
+        return Principal(user.id, f"https://slack.com/{team}"), email
+
+    def show_home(self, body: bytes) -> None:
+        """Show the sender of a request, in the app's home, the questions that wait for them."""
+        user = read_payload(body).user
+        try:
+            person = person_of(self._services, *self._identify(user))
+            questions = waiting(self._services, person, MOST_LISTED) if person else Page(())
+            entries = [
+                (f"{waiting_text(questions)}.", self._settings.page("/inbox?tab=mine")),
+                *(
+                    (f"{shown(each.title):.150}", page_of(self._settings.server_url, each.id))
+                    for each in questions.items[:MOST_LISTED]
+                ),
+            ]
+            blocks = [
+                {
+                    "type": "section",
+                    "text": plain(text),
+                    "accessory": button(OPEN, "Open", url=url),
+                }
+                for text, url in entries
+            ]
+            self._call(
+                "views_publish", user_id=user.id, view={"type": "home", "blocks": blocks}
+            )
+        except (Problem, RunnerError) as error:
+            why = problem_of(error).detail
+            log.info("slack.unheard: %s The app's home of %s is as before.", why, user.id)
 
     def _call(self, method: str, **arguments: Any) -> Any:
         """Call Slack's API for a click.
@@ -370,12 +410,14 @@ class SlackDoor:
     def _mention(
         self, interrupt: Interrupt, message: SlackMessage, reminder: str
     ) -> Sequence[str]:
-        """Mention those who may decide now and were not, with a reminder all; return who was mentioned."""
+        """Tell those who may decide now and were not told, with a reminder all; return all who were."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
         people = {}
+        text = f"{reminder}{escaped(f'{shown(question.title):.150}')} waits for a decision."
+        page = page_of(self._settings.server_url, question.id)
         for address in addresses[:MOST_MENTIONED]:
             if not reminder and address in message.mentioned:
                 continue
@@ -384,14 +426,16 @@ class SlackDoor:
                 account = self._writer.users_lookupByEmail(email=address)["user"]["id"]
                 name = Principal(account, f"https://slack.com/{self._settings.slack_team}")
                 decider(self._services, question, name, address, "account")
+                if self._settings.slack_direct:
+                    self._writer.chat_postMessage(channel=account, text=f"{text} {page}")
                 people[address] = f"<@{account}>"
-        if people or reminder:
-            title = escaped(f"{shown(question.title):.150}")
-            text = f"{' '.join(people.values())} {reminder}{title} waits for a decision."
+        is_direct = self._settings.slack_direct
+        if reminder or (people and not is_direct):
+            mentions = "" if is_direct else " ".join(people.values())
             self._writer.chat_postMessage(
                 channel=message.channel,
                 thread_ts=message.ts,
-                text=text.strip(),
+                text=f"{mentions} {text}".strip(),
                 reply_broadcast=bool(reminder),
             )
         return [*dict.fromkeys([*message.mentioned, *people])]
@@ -536,6 +580,11 @@ def router(services: Services) -> APIRouter:
         timestamp = headers.get("x-slack-request-timestamp", "")
         signature = headers.get("x-slack-signature", "")
         document = await run_in_threadpool(door.receive, body, timestamp, signature)
-        return JSONResponse(document) if document else Response()
+        if "challenge" in document:
+            return JSONResponse(document)
+        home = BackgroundTask(door.show_home, body)  # Slack waits three seconds for the reply
+        return (
+            JSONResponse(document, background=home) if document else Response(background=home)
+        )
 
     return routes
