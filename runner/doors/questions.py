@@ -117,13 +117,13 @@ def decider(
 
 def deciders(question: QuestionView) -> list[str]:
     """Return selectors for everyone who might decide a question, now or at a later stage."""
-    if question.rule is None:
-        return [f"user:{name}" for name in question.assignees] or ["anyone"]
-    rule = Rule.thawed(question.rule)
-    entries = [name for step in rule.steps for name in step.eligible]
-    entries += [
-        name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
-    ]
+    entries = [f"user:{name}" for name in question.assignees] or ["anyone"]
+    if question.rule is not None:
+        rule = Rule.thawed(question.rule)
+        entries = [name for step in rule.steps for name in step.eligible]
+        entries += [
+            name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
+        ]
     entries += [f"user:{key}" for key in question.delegated]
     entries += [f"user:{away.to}" for away in question.away]
     return list(

@@ -88,6 +88,9 @@ MORE = {
         remind_after=[2.0],
         expires_in=4.0,
     ),
+    "escalates": asking(rule=Rule(eligible=["ana"], escalate=[(2, ["ben"])]), action=ACTION),
+    "lent": asking(rule=Rule(eligible=["ana"], delegate="anyone"), action=ACTION),
+    "plain": asking(assignees=["ana"]),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
     "staged": asking(
         rule=Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])]), action=ACTION
@@ -620,6 +623,31 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     site.door.handle(question.id, lambda: True)
 
     assert before == [ANA]
+    assert mailbox.receivers == [ANA, BEN]
+
+
+@pytest.mark.parametrize("graph", ["escalates", "lent", "plain"])
+def test_who_may_decide_later_is_sent_a_message_then(site, mailbox, graph):
+    """By an escalation, and when a question is reassigned, with a rule and without."""
+    with following(site.door):
+        (question,) = site.start(graph).interrupts()
+        wait_until(lambda: mailbox.receivers, "the first message")
+        assert mailbox.receivers == [ANA]
+        if graph != "escalates":
+            site.client.reassign(question.id, to="ben", reason="ana has left", by="ola")
+            site.work()
+        wait_until(lambda: (site.client.engine.sweep(), mailbox.to(BEN))[1], "the second one")
+
+    assert mailbox.receivers == [ANA, BEN]
+    assert approve(site, token_of(mailbox.to(BEN)[0])).status_code in {200, 422}
+
+
+@pytest.mark.parametrize("graph", ["lent", "plain"])
+def test_who_stands_in_is_sent_a_message(site, mailbox, graph):
+    """Beside the person who is away, with a rule and without."""
+    site.client.begin_absence(by="ana", to="ben", until=round((time.time() + 60) * 1000))
+    asked(site, mailbox, graph)
+
     assert mailbox.receivers == [ANA, BEN]
 
 
