@@ -9,8 +9,6 @@ sends the messages. Only the people who got a message, and whose link has decide
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import json
 import logging
 import re
@@ -38,10 +36,12 @@ from runner.doors.questions import (
     check_settings,
     decider,
     deciders,
+    has_voted,
+    local_time,
+    mac_of,
     message,
     page_message,
     page_of,
-    time_text,
 )
 from runner.errors import (
     ConflictError,
@@ -67,6 +67,7 @@ with needs_extra("server", "the mail door"):
     from starlette.types import Message, Receive, Scope, Send
 
     from runner.server.access import OPEN, Person, caller
+    from runner.server.auth import same
     from runner.server.deciding import decide
     from runner.server.forms import (
         WHOLE,
@@ -159,7 +160,6 @@ class MailDoor:
             )
         self._server = MailServer(settings)
         self._services, self._mailed = services, services.documents(MailedQuestion)
-        self._key = hashlib.sha256(f"mail\n{settings.server_secret}".encode()).digest()
         self._tries: Counter[str] = Counter()
         self.digests = DigestSender(services, self._server, self._link)
 
@@ -168,14 +168,11 @@ class MailDoor:
     def seal(self, link: Link) -> str:
         """Return a link as a text that only this installation can have written."""
         text = base64.urlsafe_b64encode(json.dumps(astuple(link)).encode()).decode().rstrip("=")
-        return f"{text}.{self._mac(text)}"
-
-    def _mac(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+        return f"{text}.{mac_of(self._settings, 'mail', text)}"
 
     def _unseal(self, token: str) -> Link:
         text, _, mac = token.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+        if not same(mac, mac_of(self._settings, "mail", text)):
             raise Problem(403, "The link is not from this server. Open the whole link.")
         return Link(*json.loads(base64.urlsafe_b64decode(f"{text}==")))
 
@@ -205,7 +202,7 @@ class MailDoor:
     def _decider(self, address: str, question: QuestionView) -> Person:
         account = Principal(address, MAILTO)
         person = decider(self._services, question, account, address, "address")
-        if any(vote.by == person.principal.key for vote in question.votes if not vote.is_void):
+        if has_voted(person, question):
             raise Problem(409, "You have voted already. Open the question from your inbox.")
         return person
 
@@ -278,7 +275,7 @@ class MailDoor:
         def give_back(mailed: MailedQuestion) -> MailedQuestion:
             return replace(mailed, used=[person for person in mailed.used if person != who])
 
-        self._change(link.question, use)
+        self._mailed.upsert(MailedQuestion(link.question), use)
         is_refused = False
         try:
             receipt = decide(self._services, person, decision)
@@ -333,7 +330,8 @@ class MailDoor:
             if not hold():
                 return False
             if self.digests.take(address, question) or self._is_over(address, question, mark):
-                self._change(question_id, partial(_with_sent, mark=mark, who=person))
+                note = partial(_with_sent, mark=mark, who=person)
+                self._mailed.upsert(MailedQuestion(question_id), note)
             else:
                 is_done = False
         if has_expired and is_done:
@@ -341,21 +339,7 @@ class MailDoor:
         return is_done
 
     def _read(self, question_id: str) -> MailedQuestion:
-        try:
-            return self._mailed.get(question_id)
-        except NotFoundError:
-            return MailedQuestion(question_id)
-
-    def _change(
-        self, question_id: str, change: Callable[[MailedQuestion], MailedQuestion]
-    ) -> None:
-        try:
-            self._mailed.change(question_id, change)
-        except NotFoundError:
-            try:
-                self._mailed.add(change(MailedQuestion(question_id)))
-            except ConflictError:  # another process has just added it
-                self._mailed.change(question_id, change)
+        return self._mailed.find(question_id) or MailedQuestion(question_id)
 
     def _is_over(self, address: str, question: QuestionView, mark: str) -> bool:
         """Send a message; return False to try again later."""
@@ -407,10 +391,9 @@ class MailDoor:
         latest = round((time.time() + LINK_AGE) * 1000)
         expires_at = min(question.expires_at or latest, latest)
         token = self.seal(Link(question.id, question.digest, address, expires_at))
-        end = time_text(expires_at)[:16].replace("T", " ")
         note = (
             "Keep the link to yourself: anyone who has it can decide in your name, once, until "
-            f"{end} UTC. After a login: {opens}"
+            f"{local_time(expires_at, 'UTC')}. After a login: {opens}"
         )
         return "Decide", self._settings.page(f"{PATH}?t={token}"), note
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from email.message import EmailMessage
 from html import escape
@@ -18,7 +17,7 @@ from typing import ClassVar
 from runner.approvals.rules import Principal
 from runner.doors.mail_server import MailServer
 from runner.doors.questions import local_time, person_of, waiting, waiting_text
-from runner.errors import ConflictError, RunnerError, UsageError, needs_extra
+from runner.errors import RunnerError, UsageError, needs_extra
 from runner.immutable import immutable
 from runner.operations.questions import QuestionView
 from runner.records.listings import EVER, Page
@@ -91,9 +90,9 @@ class DigestSender:
         if timetable is None or question.risk == "high" or early <= now:
             return False
         due = min(next_time(timetable, now), early)
-        with suppress(ConflictError):  # the person has one
-            self._digests.add(MailDigest(address, due))
-        self._digests.change(address, lambda digest: replace(digest, due=min(digest.due, due)))
+        self._digests.upsert(
+            MailDigest(address, due), lambda digest: replace(digest, due=min(digest.due, due))
+        )
         return True
 
     def send_due(self, hold: Callable[[], bool]) -> None:
@@ -127,7 +126,7 @@ class DigestSender:
                 return
             if problem:
                 log.error("mail.refused: %s. The questions are in the inbox.", problem)
-        if timetable is None or person is None:
+        if timetable is None or not early:
             self._digests.remove(address)
             return
         due = min(next_time(timetable, now), *(at for at in early if at > now + APART), EVER)

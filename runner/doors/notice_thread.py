@@ -54,7 +54,7 @@ class NoticeThread:
         services: Services,
         door: str,
         handle: Callable[[str, Callable[[], bool], int], bool],
-        between: Callable[[Callable[[], bool]], object] = bool,
+        between: Callable[[Callable[[], bool]], object] = lambda _: None,
         *,
         retry: float | None = None,
         lock_ms: int = LOCK_MS,

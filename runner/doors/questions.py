@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
 from itertools import chain
 from textwrap import indent
 from typing import Any
@@ -20,7 +23,7 @@ from runner.operations.decided import VERBS
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
-from runner.records.json_form import pretty
+from runner.records.json_form import pretty, stamp
 from runner.records.listings import InterruptQuery, Page
 from runner.records.shown_text import shown
 from runner.settings import Settings
@@ -70,19 +73,15 @@ def person_of(services: Services, account: Principal, email: str) -> Person | No
 
 def waiting(services: Services, person: Person, limit: int) -> Page[QuestionView]:
     """List the open questions that wait for a person, by urgency: `limit` for each graph of their roles."""
-    graphs = [""] if person.may("decide") else person.graphs
+    query, graphs = InterruptQuery(urgent=True), [""] if person.may("decide") else person.graphs
     pages = [
         own_page(
-            services,
-            person.within(graph),
-            "mine",
-            InterruptQuery(graph=graph or None, urgent=True),
-            limit,
+            services, person.within(graph), "mine", replace(query, graph=graph or None), limit
         )
         for graph in graphs
     ]
-    questions = sorted(chain(*pages), key=InterruptQuery(urgent=True).position)
-    return Page(questions, max((page.next for page in pages), key=bool, default=None))
+    next_page = max((page.next or "" for page in pages), default="")
+    return Page(sorted(chain(*pages), key=query.position), next_page or None)
 
 
 def waiting_text(questions: Page[QuestionView], zone: str = "UTC") -> str:
@@ -96,6 +95,12 @@ def waiting_text(questions: Page[QuestionView], zone: str = "UTC") -> str:
 def local_time(milliseconds: int, zone: str) -> str:
     """Return a time as people in a zone read it, with the zone's name."""
     return f"{datetime.fromtimestamp(milliseconds / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"
+
+
+def mac_of(settings: Settings, door: str, text: str) -> str:
+    """Return the code that shows that this installation has written a text for a door."""
+    key = hashlib.sha256(f"{door}\n{settings.server_secret}".encode()).digest()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
 
 def decider(
@@ -122,7 +127,10 @@ def deciders(question: QuestionView) -> list[str]:
         rule = Rule.thawed(question.rule)
         entries = [name for step in rule.steps for name in step.eligible]
         entries += [
-            name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
+            name
+            for each in (rule, *rule.stages)
+            for _, names in each.escalate
+            for name in names
         ]
     entries += [f"user:{key}" for key in question.delegated]
     entries += [f"user:{away.to}" for away in question.away]
@@ -132,6 +140,12 @@ def deciders(question: QuestionView) -> list[str]:
             for name in entries
         )
     )
+
+
+def has_voted(person: Person, question: QuestionView) -> bool:
+    """Return whether a person has a vote on a question that no edit made void."""
+    key = person.principal.key
+    return any(vote.by == key and not vote.is_void for vote in question.votes)
 
 
 def open_questions(
@@ -145,10 +159,7 @@ def open_questions(
             continue
         question = read_question(services.store, interrupt)
         may_decide = person.may("decide") and not why_barred(services, person, question)
-        if may_decide:
-            by_person = [vote for vote in question.votes if vote.by == person.principal.key]
-            may_decide = all(vote.is_void for vote in by_person)
-        yield question, may_decide
+        yield question, may_decide and not has_voted(person, question)
 
 
 def page_of(address: str, question_id: str) -> str:
@@ -186,10 +197,10 @@ def message(question: QuestionView) -> str:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if undo := question.undo:
         what, who = VERBS[undo.decision].capitalize(), plain_name(undo.by)
-        until = time_text(undo.ends_at)
+        until = stamp(undo.ends_at)
         lines.append(f"{what} by {who}, who can take it back on its page until {until}.")
     if question.expires_at:
-        lines.append(f"Expires at {time_text(question.expires_at)}.")
+        lines.append(f"Expires at {stamp(question.expires_at)}.")
     return shown("\n\n".join(lines))
 
 
@@ -233,8 +244,3 @@ def failure(view: RunView) -> str:
     """Describe the end of a run that did not complete, with its failed nodes."""
     faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
     return "; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults])
-
-
-def time_text(milliseconds: int) -> str:
-    """Return a time in ISO 8601."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()

@@ -12,7 +12,6 @@ person by account, never by a name in Slack's payload.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import http.client
 import json
 import logging
@@ -32,6 +31,7 @@ from runner.doors.questions import (
     check_settings,
     decider,
     deciders,
+    mac_of,
     message,
     page_of,
     person_of,
@@ -41,7 +41,6 @@ from runner.doors.questions import (
 from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
     ConflictError,
-    NotFoundError,
     RunnerError,
     StoreError,
     UsageError,
@@ -62,6 +61,7 @@ with needs_extra("server", "the Slack door"):
     from starlette.background import BackgroundTask
 
     from runner.server.access import SIGNED, Person
+    from runner.server.auth import same
     from runner.server.browser import MOST_UNKNOWN
     from runner.server.deciding import decide
     from runner.server.problems import Problem, problem_of
@@ -171,7 +171,6 @@ class SlackDoor:
             WebClient(settings.slack_token, settings.slack_url, timeout=most, retry_handlers=[])
             for most in (TIMEOUT, WRITES_WITHIN)
         )
-        self._key = hashlib.sha256(f"slack\n{settings.server_secret}".encode()).digest()
         pairs = [name.rpartition("=") for name in settings.slack_channels]
         self._channels = {graph.strip(): channel.strip() for graph, _, channel in pairs}
         self.notices = NoticeThread(services, "slack", self.handle, retry=0, lock_ms=LOCK_MS)
@@ -184,12 +183,11 @@ class SlackDoor:
         return f"{self._mac(text)}.{text}"
 
     def _mac(self, text: str) -> str:
-        signed = f"{self._settings.slack_team}\n{text}"
-        return hmac.new(self._key, signed.encode(), hashlib.sha256).hexdigest()
+        return mac_of(self._settings, "slack", f"{self._settings.slack_team}\n{text}")
 
     def _unseal(self, value: str) -> Intent:
         mac, _, text = value.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+        if not same(mac, self._mac(text)):
             raise Problem(403, "The button is not from this server. Nothing was done.")
         return Intent(*json.loads(text))
 
@@ -233,7 +231,7 @@ class SlackDoor:
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
-            if self._read(question.id) is None:
+            if self._messages.find(question.id) is None:
                 # The process that wrote the message died before storing it, or will store it soon.
                 self._note(question.id, container.channel_id, container.message_ts)
             if intent.action == "approve":
@@ -316,12 +314,10 @@ class SlackDoor:
         try:
             person = person_of(self._services, *self._identify(user))
             questions = waiting(self._services, person, MOST_LISTED) if person else Page(())
-            entries = [
-                (f"{waiting_text(questions)}.", self._settings.page("/inbox?tab=mine")),
-                *(
-                    (f"{shown(each.title):.150}", page_of(self._settings.server_url, each.id))
-                    for each in questions.items[:MOST_LISTED]
-                ),
+            inbox = f"{waiting_text(questions)}.", self._settings.page("/inbox?tab=mine")
+            pages = [
+                (f"{shown(each.title):.150}", page_of(self._settings.server_url, each.id))
+                for each in questions
             ]
             blocks = [
                 {
@@ -329,7 +325,7 @@ class SlackDoor:
                     "text": plain(text),
                     "accessory": button(OPEN, "Open", url=url),
                 }
-                for text, url in entries
+                for text, url in [inbox, *pages[:MOST_LISTED]]
             ]
             self._call(
                 "views_publish", user_id=user.id, view={"type": "home", "blocks": blocks}
@@ -363,7 +359,7 @@ class SlackDoor:
             one of PASSING: the store or Slack failed.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
-        stored = self._read(question_id)
+        stored = self._messages.find(question_id)
         if interrupt is None or not (interrupt.is_open or stored):
             return
         blocks, text = self.blocks(interrupt)
@@ -381,7 +377,7 @@ class SlackDoor:
                 unfurl_media=False,
             )
             self._note(question_id, reply["channel"], reply["ts"], checksum)
-            if (stored := self._read(question_id)) is None:
+            if (stored := self._messages.find(question_id)) is None:
                 return
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
@@ -444,12 +440,6 @@ class SlackDoor:
         """Store which message shows a question; without a checksum the next notice rewrites it."""
         with suppress(ConflictError):  # another process has stored it
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
-
-    def _read(self, question_id: str) -> SlackMessage | None:
-        try:
-            return self._messages.get(question_id)
-        except NotFoundError:
-            return None
 
     def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
         """Return the blocks that show a question, and the text of its notification."""
@@ -580,11 +570,9 @@ def router(services: Services) -> APIRouter:
         timestamp = headers.get("x-slack-request-timestamp", "")
         signature = headers.get("x-slack-signature", "")
         document = await run_in_threadpool(door.receive, body, timestamp, signature)
-        if "challenge" in document:
-            return JSONResponse(document)
-        home = BackgroundTask(door.show_home, body)  # Slack waits three seconds for the reply
-        return (
-            JSONResponse(document, background=home) if document else Response(background=home)
-        )
+        response = JSONResponse(document) if document else Response()
+        if "challenge" not in document:  # Slack waits three seconds for the response
+            response.background = BackgroundTask(door.show_home, body)
+        return response
 
     return routes

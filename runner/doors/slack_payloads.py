@@ -6,7 +6,7 @@ import json
 from typing import Any
 from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from runner.errors import needs_extra
 
@@ -78,5 +78,5 @@ def read_payload(body: bytes) -> Payload:
             return Payload.model_validate({**fields, "user": user, "team": team})
         (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
         return Payload.model_validate_json(text)
-    except (ValueError, KeyError, TypeError, AttributeError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(400, "The body isn't a Slack interaction. Nothing was done.") from error

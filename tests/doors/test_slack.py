@@ -649,10 +649,10 @@ def test_a_decision_elsewhere_takes_the_buttons_away(site, workspace):
         wait_until(lambda: workspace.messages, "a message")
         site.client.vote(question.id, "approve", by="ana")
         wait_until(lambda: "1 of 2" in text_of(*workspace.messages.values()), "the first vote")
-        stored = site.door._read(question.id)
+        stored = site.door._messages.find(question.id)
         site.client.vote(question.id, "approve", by="ben")
         wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
-        wait_until(lambda: site.door._read(question.id) is None, "nothing stored")
+        wait_until(lambda: site.door._messages.find(question.id) is None, "nothing stored")
 
     assert stored is not None
     assert "approved by ana, ben, 2 of 2" in text_of(*workspace.messages.values())
