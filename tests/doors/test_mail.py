@@ -626,6 +626,7 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     assert mailbox.receivers == [ANA, BEN]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("graph", ["escalates", "lent", "plain"])
 def test_who_may_decide_later_is_sent_a_message_then(site, mailbox, graph):
     """By an escalation, and when a question is reassigned, with a rule and without."""
@@ -917,10 +918,11 @@ def controls(site, question, token):
     """Return by kind a request that would be an attack, where what makes it one is right."""
 
     def of_elsewhere():
+        link = site.door._unseal(token)
         site.settings.server_secret = "o" * 32
         there = MailDoor(site.app.state.services)
         site.app, site.http = serving(site)
-        return {"token": there.seal(site.door._unseal(token))}
+        return {"token": there.seal(link)}
 
     def rewritten():
         return {"token": site.door.seal(site.door._unseal(token))}

@@ -271,6 +271,7 @@ def test_who_may_decide_later_is_mentioned_then(site, workspace):
     assert texts == [f"<@Uana> {waits}", f"<@Uben> {waits}"]
 
 
+@pytest.mark.full
 def test_a_new_decider_is_mentioned(site, workspace):
     """When a question is reassigned; the message stays one."""
     site.settings.directory = f"{__name__}:mentioned"
@@ -305,6 +306,7 @@ def test_people_are_told_in_direct_messages(site, workspace):
     assert len(workspace.direct) == 4
 
 
+@pytest.mark.full
 def test_who_has_no_direct_message_is_told_later(site, workspace):
     """One that Slack refuses holds nobody up, and is tried again at the next notice."""
     site.settings.directory = f"{__name__}:mentioned"
