@@ -211,6 +211,8 @@ class Settings(BaseSettings):
     """The id of the Slack workspace whose people may decide: T0123456789."""
     slack_channels: Names = []
     """Ids of the Slack channels that get questions: one for all graphs, or GRAPH=CHANNEL each."""
+    slack_direct: bool = False
+    """Tell people of questions in direct messages, instead of mentions in the channel's thread."""
     slack_token: str = ""
     """The token of the Slack app's bot, which writes the messages."""
     slack_signing_secret: str = ""
@@ -223,6 +225,8 @@ class Settings(BaseSettings):
     """The sender's address of mails with links to questions."""
     mail_unsubscribe: str = ""
     """The address to unsubscribe from them, mailto: or https:, for the header List-Unsubscribe."""
+    mail_digests: Names = []
+    """When mails list all questions that wait for a person, instead of one each: [ADDRESS=]CRON ZONE."""
     directory: str = ""
     """`module:object` that knows the groups and roles of people: see approvals."""
     plain_names_issuer: str = ""

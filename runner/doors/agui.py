@@ -26,7 +26,6 @@ from runner.doors.questions import (
     page_message,
     page_of,
     permit,
-    time_text,
 )
 from runner.doors.run_progress import RunProgress
 from runner.doors.transcript import Transcript
@@ -35,6 +34,7 @@ from runner.immutable import immutable
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView, read_run, with_items
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
+from runner.records.json_form import stamp
 from runner.records.listings import RunSummary
 from runner.records.run import FINAL, Status
 from runner.records.shown_text import shown
@@ -412,7 +412,7 @@ class AgentStream:
             message=text,
             tool_call_id=call,
             response_schema=form,
-            expires_at=time_text(question.expires_at) if question.expires_at else None,
+            expires_at=stamp(question.expires_at),
             metadata={"runner": runner},
             subagent_run_id=question.run_id if question.run_id != self._run.id else None,
         )

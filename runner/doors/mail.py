@@ -9,8 +9,6 @@ sends the messages. Only the people who got a message, and whose link has decide
 from __future__ import annotations
 
 import base64
-import hashlib
-import hmac
 import json
 import logging
 import re
@@ -20,7 +18,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, replace
 from email.message import EmailMessage
-from email.utils import formataddr, formatdate
 from functools import partial
 from html import escape
 from textwrap import indent
@@ -30,7 +27,8 @@ from runner.approvals.directory import addresses_of
 from runner.approvals.rules import Principal, plain_name
 from runner.doors import flat_forms
 from runner.doors.flat_forms import decision_of
-from runner.doors.mail_server import MailServer
+from runner.doors.mail_digest import MAILTO, DigestSender
+from runner.doors.mail_server import MailServer, hash_of
 from runner.doors.notice_thread import NoticeThread
 from runner.doors.questions import (
     GOOD,
@@ -38,10 +36,12 @@ from runner.doors.questions import (
     check_settings,
     decider,
     deciders,
+    has_voted,
+    local_time,
+    mac_of,
     message,
     page_message,
     page_of,
-    time_text,
 )
 from runner.errors import (
     ConflictError,
@@ -67,6 +67,7 @@ with needs_extra("server", "the mail door"):
     from starlette.types import Message, Receive, Scope, Send
 
     from runner.server.access import OPEN, Person, caller
+    from runner.server.auth import same
     from runner.server.deciding import decide
     from runner.server.forms import (
         WHOLE,
@@ -85,7 +86,7 @@ log = logging.getLogger(__name__)
 
 NEEDED = ("mail_server", "mail_from", "server_secret", "server_url", "directory")
 
-PATH, MAILTO = "/doors/mail", "mailto"
+PATH = "/doors/mail"
 
 BELOW = f"{PATH}/{{rest:path}}"
 """Paths with an extra slash: a redirect would leave the link in the server's log."""
@@ -99,14 +100,8 @@ MOST_TRIES = 10
 MOST_PEOPLE = 100
 """Maximum number of people who get a message about one question."""
 
-MOST_SUBJECT = 150
-"""Characters of a message's subject."""
-
 ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
 """An address for a header: nothing in it begins another address, a comment or a line."""
-
-REPLIES = "Decide with the link: replies are not read"
-"""The name of the address for replies, which mail programs show to people who reply."""
 
 EXPIRED = "expired:"
 """The mark of messages that say that a question has expired; a reminder's mark is its number."""
@@ -165,22 +160,19 @@ class MailDoor:
             )
         self._server = MailServer(settings)
         self._services, self._mailed = services, services.documents(MailedQuestion)
-        self._key = hashlib.sha256(f"mail\n{settings.server_secret}".encode()).digest()
         self._tries: Counter[str] = Counter()
+        self.digests = DigestSender(services, self._server, self._link)
 
     # Links
 
     def seal(self, link: Link) -> str:
         """Return a link as a text that only this installation can have written."""
         text = base64.urlsafe_b64encode(json.dumps(astuple(link)).encode()).decode().rstrip("=")
-        return f"{text}.{self._mac(text)}"
-
-    def _mac(self, text: str) -> str:
-        return hmac.new(self._key, text.encode(), hashlib.sha256).hexdigest()
+        return f"{text}.{mac_of(self._settings, 'mail', text)}"
 
     def _unseal(self, token: str) -> Link:
         text, _, mac = token.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+        if not same(mac, mac_of(self._settings, "mail", text)):
             raise Problem(403, "The link is not from this server. Open the whole link.")
         return Link(*json.loads(base64.urlsafe_b64decode(f"{text}==")))
 
@@ -203,14 +195,14 @@ class MailDoor:
                 "The question has changed since the link was sent. Open it from your inbox."
             )
             raise Problem(409, detail)
-        if _hash(link.address) in self._read(link.question).used:
+        if hash_of(link.address) in self._read(link.question).used:
             raise Problem(409, "The link was used already. Open the question from your inbox.")
         return link, question, self._decider(link.address, question)
 
     def _decider(self, address: str, question: QuestionView) -> Person:
         account = Principal(address, MAILTO)
         person = decider(self._services, question, account, address, "address")
-        if any(vote.by == person.principal.key for vote in question.votes if not vote.is_void):
+        if has_voted(person, question):
             raise Problem(409, "You have voted already. Open the question from your inbox.")
         return person
 
@@ -273,7 +265,7 @@ class MailDoor:
         decision = decision_of(question, content)
         if isinstance(decision, Receipt):
             return {"": decision.detail}
-        who = _hash(link.address)
+        who = hash_of(link.address)
 
         def use(mailed: MailedQuestion) -> MailedQuestion:
             if who in mailed.used:
@@ -283,7 +275,7 @@ class MailDoor:
         def give_back(mailed: MailedQuestion) -> MailedQuestion:
             return replace(mailed, used=[person for person in mailed.used if person != who])
 
-        self._change(link.question, use)
+        self._mailed.upsert(MailedQuestion(link.question), use)
         is_refused = False
         try:
             receipt = decide(self._services, person, decision)
@@ -324,7 +316,7 @@ class MailDoor:
             )
         is_done, mark = True, EXPIRED if has_expired else f"{reminder}:" if reminder else ""
         for address in addresses[:MOST_PEOPLE]:
-            person = _hash(address)
+            person = hash_of(address)
             if mark + person in stored.sent or (mark and person not in stored.sent):
                 continue
             if not _is_address(address):
@@ -337,8 +329,9 @@ class MailDoor:
                 continue
             if not hold():
                 return False
-            if self._is_over(address, question, mark):
-                self._change(question_id, partial(_with_sent, mark=mark, who=person))
+            if self.digests.take(address, question) or self._is_over(address, question, mark):
+                note = partial(_with_sent, mark=mark, who=person)
+                self._mailed.upsert(MailedQuestion(question_id), note)
             else:
                 is_done = False
         if has_expired and is_done:
@@ -346,25 +339,11 @@ class MailDoor:
         return is_done
 
     def _read(self, question_id: str) -> MailedQuestion:
-        try:
-            return self._mailed.get(question_id)
-        except NotFoundError:
-            return MailedQuestion(question_id)
-
-    def _change(
-        self, question_id: str, change: Callable[[MailedQuestion], MailedQuestion]
-    ) -> None:
-        try:
-            self._mailed.change(question_id, change)
-        except NotFoundError:
-            try:
-                self._mailed.add(change(MailedQuestion(question_id)))
-            except ConflictError:  # another process has just added it
-                self._mailed.change(question_id, change)
+        return self._mailed.find(question_id) or MailedQuestion(question_id)
 
     def _is_over(self, address: str, question: QuestionView, mark: str) -> bool:
         """Send a message; return False to try again later."""
-        name = f"{question.id} {mark}{_hash(address)}"
+        name = f"{question.id} {mark}{hash_of(address)}"
         problem, is_refused = self._server.send(self._message(address, question, mark), address)
         self._tries[name] += 1
         if problem and not is_refused and self._tries[name] < MOST_TRIES:
@@ -380,46 +359,19 @@ class MailDoor:
     def _message(self, address: str, question: QuestionView, mark: str = "") -> EmailMessage:
         """Write the message about a question to a person: the whole question, and a link."""
         text, subject = message(question), " ".join(shown(question.title).split())
-        opens = page_of(self._settings.server_url, question.id)
         if mark == EXPIRED:
-            verb, link, note = (
-                "See it",
-                opens,
-                "Its time is over, so it can't be decided any more.",
-            )
-        elif flat_forms.form(question) is None:
-            verb, link, note = "Open it", opens, "It is decided on its page, after a login."
+            verb, link = "See it", page_of(self._settings.server_url, question.id)
+            note = "Its time is over, so it can't be decided any more."
         else:
-            latest = round((time.time() + LINK_AGE) * 1000)
-            expires_at = min(question.expires_at or latest, latest)
-            token = self.seal(Link(question.id, question.digest, address, expires_at))
-            verb, link = "Decide", self._settings.page(f"{PATH}?t={token}")
-            end = time_text(expires_at)[:16].replace("T", " ")
-            note = (
-                "Keep the link to yourself: anyone who has it can decide in your name, once, until "
-                f"{end} UTC. After a login: {opens}"
-            )
+            verb, link, note = self._link(address, question)
         call = (question.action or {}).get("args") or question.reason
         facts = call if isinstance(call, Mapping) else {}
         if len(text) > MOST_SHOWN:
             text, facts = page_message(question), {}
         if mark:
             subject = f"{'Expired' if mark == EXPIRED else 'Reminder'}: {subject}"
-        mail = EmailMessage()
-        # Setting an encoded word decodes it, so line ends in it would begin headers or the body.
-        mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
-        mail["From"], mail["To"] = self._settings.mail_from, address
-        mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
-        if self._settings.mail_unsubscribe:
-            mail["List-Unsubscribe"] = f"<{self._settings.mail_unsubscribe}>"
-        domain = self._settings.mail_from.rpartition("@")[2]
-        mail["Reply-To"] = formataddr((REPLIES, self._settings.mail_from))
-        # The id is the same at each attempt, so that mail programs show duplicates once.
-        mail["Message-ID"] = f"<{_hash(f'{question.id} {address}{mark}')}@{domain}>"
-        if mark:
-            mail["In-Reply-To"] = f"<{_hash(f'{question.id} {address}')}@{domain}>"
         # The text is quoted, so that no line looks like the link or this program's words.
-        mail.set_content(f"{indent(text, '> ', lambda _: True)}\n\n{verb}: {link}\n\n{note}\n")
+        plain = f"{indent(text, '> ', lambda _: True)}\n\n{verb}: {link}\n\n{note}\n"
         rows = "".join(
             f'<tr><th align="left">{escape(shown(name))}</th><td>{escape(shown(pretty(value)))}</td></tr>'
             for name, value in facts.items()
@@ -429,17 +381,26 @@ class MailDoor:
             f'cellspacing="0">{rows}</table><pre style="white-space:pre-wrap">{escape(text)}</pre>'
             f'</blockquote><p><a href="{escape(link)}">{verb}</a></p><p>{escape(note)}</p>'
         )
-        mail.add_alternative(html, subtype="html")
-        return mail
+        return self._server.compose(address, subject, plain, html, question.id, mark)
+
+    def _link(self, address: str, question: QuestionView) -> tuple[str, str, str]:
+        """Return a word for a link by which a person decides a question, the link, and a note about it."""
+        opens = page_of(self._settings.server_url, question.id)
+        if flat_forms.form(question) is None:
+            return "Open it", opens, "It is decided on its page, after a login."
+        latest = round((time.time() + LINK_AGE) * 1000)
+        expires_at = min(question.expires_at or latest, latest)
+        token = self.seal(Link(question.id, question.digest, address, expires_at))
+        note = (
+            "Keep the link to yourself: anyone who has it can decide in your name, once, until "
+            f"{local_time(expires_at, 'UTC')}. After a login: {opens}"
+        )
+        return "Decide", self._settings.page(f"{PATH}?t={token}"), note
 
 
 def _is_address(text: str) -> bool:
     is_plain = text.isascii() and "=?" not in text
     return is_plain and len(text) < 255 and bool(ADDRESS.fullmatch(text))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _with_sent(mailed: MailedQuestion, mark: str, who: str) -> MailedQuestion:
@@ -483,7 +444,7 @@ Token = Annotated[str, Depends(_token)]
 def router(services: Services) -> APIRouter:
     """Return the routes of the door; while the application runs, a thread sends its messages."""
     door = MailDoor(services)
-    thread = NoticeThread(services, "mail", door.handle)
+    thread = NoticeThread(services, "mail", door.handle, door.digests.send_due)
     routes = APIRouter(include_in_schema=False, lifespan=thread.lifespan, route_class=LinkRoute)
 
     @routes.get(BELOW, dependencies=[Depends(OPEN)])

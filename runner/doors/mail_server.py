@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import smtplib
 import socket
 import ssl
 import threading
 from contextlib import suppress
 from email.message import EmailMessage
+from email.utils import formataddr, formatdate
 from functools import cache
 from urllib.parse import unquote, urlsplit
 
@@ -17,6 +19,12 @@ from runner.settings import Settings
 
 TIMEOUT, LONGEST = 15.0, 30.0
 """Maximum seconds for a server's reply, and for a message: together less than the door's lock."""
+
+MOST_SUBJECT = 150
+"""Characters of a message's subject."""
+
+REPLIES = "Decide with the link: replies are not read"
+"""The name of the address for replies, which mail programs show to people who reply."""
 
 
 class MailServer:
@@ -28,7 +36,7 @@ class MailServer:
         Raises:
             UsageError: the address can't be used.
         """
-        self._sender = settings.mail_from
+        self._sender, self._unsubscribe = settings.mail_from, settings.mail_unsubscribe
         self._url = urlsplit(settings.mail_server)
         try:
             is_usable = self._url.scheme in {"smtp", "smtps"} and self._url.port != 0
@@ -36,6 +44,27 @@ class MailServer:
             is_usable = False
         if not (is_usable and self._url.hostname):
             raise UsageError("RUNNER_MAIL_SERVER must be like smtp://mail.example.com:587.")
+
+    def compose(
+        self, address: str, subject: str, plain: str, html: str, topic: str, mark: str = ""
+    ) -> EmailMessage:
+        """Write a message about a topic; one with a mark follows the first one about its topic."""
+        mail = EmailMessage()
+        # Setting an encoded word decodes it, so line ends in it would begin headers or the body.
+        mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
+        mail["From"], mail["To"] = self._sender, address
+        mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
+        if self._unsubscribe:
+            mail["List-Unsubscribe"] = f"<{self._unsubscribe}>"
+        mail["Reply-To"] = formataddr((REPLIES, self._sender))
+        domain = self._sender.rpartition("@")[2]
+        # The id is the same at each attempt, so that mail programs show duplicates once.
+        mail["Message-ID"] = f"<{hash_of(f'{topic} {address}{mark}')}@{domain}>"
+        if mark:
+            mail["In-Reply-To"] = f"<{hash_of(f'{topic} {address}')}@{domain}>"
+        mail.set_content(plain)
+        mail.add_alternative(html, subtype="html")
+        return mail
 
     def send(self, mail: EmailMessage, address: str) -> tuple[str, bool]:
         """Send a message; return the reason for a refusal, or "", and whether it is permanent.
@@ -87,6 +116,11 @@ class MailServer:
         except OSError as error:
             return f"{type(error).__name__}: {error}", False
         return "", False
+
+
+def hash_of(text: str) -> str:
+    """Return a short hash of an address or a message's name, which tells nothing of it."""
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 @cache

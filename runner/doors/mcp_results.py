@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from runner.definition.model import Definition
-from runner.doors.questions import failure, time_text
+from runner.doors.questions import failure
 from runner.errors import needs_extra
 from runner.execution.functions import result_schema
 from runner.operations.views import RunView
-from runner.records.json_form import pretty
+from runner.records.json_form import pretty, stamp
 from runner.records.run import Status
 
 with needs_extra("mcp", "the MCP server"):
@@ -32,8 +32,8 @@ def task_head(view: RunView) -> dict[str, Any]:
     changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
     return {
         "taskId": view.run_id,
-        "createdAt": time_text(view.created_at),
-        "lastUpdatedAt": time_text(changed),
+        "createdAt": stamp(view.created_at),
+        "lastUpdatedAt": stamp(changed),
         "ttlMs": None,
         "pollIntervalMs": POLL,
     }

@@ -45,8 +45,8 @@ class NoticeThread:
 
     `handle` gets a question's id, a function that keeps the lock or returns False if another process
     has it, and the number of the reminder that is due, or 0. It returns whether the notice is done;
-    if not, it gets the notice again. `door` names the group and the lock, with a colon, which no
-    webhook's id has.
+    if not, it gets the notice again. `between` is called between notices, with the function that keeps
+    the lock. `door` names the group and the lock, with a colon, which no webhook's id has.
     """
 
     def __init__(
@@ -54,12 +54,14 @@ class NoticeThread:
         services: Services,
         door: str,
         handle: Callable[[str, Callable[[], bool], int], bool],
+        between: Callable[[Callable[[], bool]], object] = lambda _: None,
         *,
         retry: float | None = None,
         lock_ms: int = LOCK_MS,
     ) -> None:
         """Keep the settings, without connecting."""
-        self._services, self._door, self._handle = services, door, handle
+        self._services, self._door = services, door
+        self._handle, self._between = handle, between
         self.group = f"door:{door}"
         self._holder, self._lock_ms = secrets.token_hex(8), lock_ms
         self._retry = RETRY if retry is None else retry
@@ -116,6 +118,7 @@ class NoticeThread:
                         is_ours = notice.kind.startswith("interrupt.")
                         if not is_ours or self._is_done(notice):
                             reader.done([notice])
+                self._between(self.hold)
         finally:
             for reader in readers:
                 reader.close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import datetime
+from itertools import chain
 from textwrap import indent
 from typing import Any
 from urllib.parse import quote
+from zoneinfo import ZoneInfo
 
 from runner.approvals.directory import owner_of
 from runner.approvals.judgement import level_of
@@ -18,13 +23,14 @@ from runner.operations.decided import VERBS
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView
 from runner.records.interrupts import ReceiptStatus
-from runner.records.json_form import pretty
+from runner.records.json_form import pretty, stamp
+from runner.records.listings import InterruptQuery, Page
 from runner.records.shown_text import shown
 from runner.settings import Settings
 
 with needs_extra("server", "the door"):
     from runner.server.access import Permission, Person
-    from runner.server.deciding import why_barred
+    from runner.server.deciding import own_page, why_barred
     from runner.server.problems import Problem
     from runner.server.services import Services
 
@@ -57,6 +63,46 @@ def check_settings(settings: Settings, names: Sequence[str], door: str, page: st
         raise UsageError(f"{door} needs {', '.join(missing)}; see {page}.")
 
 
+def person_of(services: Services, account: Principal, email: str) -> Person | None:
+    """Return the owner of an account elsewhere, or of an address; None if the directory doesn't know them."""
+    voter = owner_of(account, email, services.settings.directory)
+    return (
+        None if voter is None else Person(voter.principal, voter.roles, voter.groups, SERVICE)
+    )
+
+
+def waiting(services: Services, person: Person, limit: int) -> Page[QuestionView]:
+    """List the open questions that wait for a person, by urgency: `limit` for each graph of their roles."""
+    query, graphs = InterruptQuery(urgent=True), [""] if person.may("decide") else person.graphs
+    pages = [
+        own_page(
+            services, person.within(graph), "mine", replace(query, graph=graph or None), limit
+        )
+        for graph in graphs
+    ]
+    next_page = max((page.next or "" for page in pages), default="")
+    return Page(sorted(chain(*pages), key=query.position), next_page or None)
+
+
+def waiting_text(questions: Page[QuestionView], zone: str = "UTC") -> str:
+    """Say how many questions wait for a person, and until when the first of them can be decided."""
+    many = f"{len(questions)}{' or more' if questions.next else ''} questions wait for you"
+    text = ("Nothing waits for you", "1 question waits for you", many)[min(len(questions), 2)]
+    expires_at = questions[0].expires_at if questions.items else 0
+    return f"{text}; the first is due at {local_time(expires_at, zone)}" if expires_at else text
+
+
+def local_time(milliseconds: int, zone: str) -> str:
+    """Return a time as people in a zone read it, with the zone's name."""
+    return f"{datetime.fromtimestamp(milliseconds / 1000, ZoneInfo(zone)):%Y-%m-%d %H:%M %Z}"
+
+
+def mac_of(settings: Settings, door: str, text: str) -> str:
+    """Return the code that shows that this installation has written a text for a door."""
+    key = hashlib.sha256(f"{door}\n{settings.server_secret}".encode()).digest()
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+
+
 def decider(
     services: Services, question: QuestionView, account: Principal, email: str, kind: str
 ) -> Person:
@@ -65,10 +111,9 @@ def decider(
     Raises:
         Problem: the directory doesn't know the owner, or they may not decide.
     """
-    voter = owner_of(account, email, services.settings.directory)
-    if voter is None:
+    person = person_of(services, account, email)
+    if person is None:
         raise Problem(403, f"The directory does not know whose {kind} this is.")
-    person = Person(voter.principal, voter.roles, voter.groups, SERVICE)
     person = permit(person, "decide", services.graph_of(question.id))
     if why := why_barred(services, person, question):
         raise Problem(403, f"You may not decide this: {why}.")
@@ -77,13 +122,16 @@ def decider(
 
 def deciders(question: QuestionView) -> list[str]:
     """Return selectors for everyone who might decide a question, now or at a later stage."""
-    if question.rule is None:
-        return [f"user:{name}" for name in question.assignees] or ["anyone"]
-    rule = Rule.thawed(question.rule)
-    entries = [name for step in rule.steps for name in step.eligible]
-    entries += [
-        name for each in (rule, *rule.stages) for _, names in each.escalate for name in names
-    ]
+    entries = [f"user:{name}" for name in question.assignees] or ["anyone"]
+    if question.rule is not None:
+        rule = Rule.thawed(question.rule)
+        entries = [name for step in rule.steps for name in step.eligible]
+        entries += [
+            name
+            for each in (rule, *rule.stages)
+            for _, names in each.escalate
+            for name in names
+        ]
     entries += [f"user:{key}" for key in question.delegated]
     entries += [f"user:{away.to}" for away in question.away]
     return list(
@@ -92,6 +140,12 @@ def deciders(question: QuestionView) -> list[str]:
             for name in entries
         )
     )
+
+
+def has_voted(person: Person, question: QuestionView) -> bool:
+    """Return whether a person has a vote on a question that no edit made void."""
+    key = person.principal.key
+    return any(vote.by == key and not vote.is_void for vote in question.votes)
 
 
 def open_questions(
@@ -105,10 +159,7 @@ def open_questions(
             continue
         question = read_question(services.store, interrupt)
         may_decide = person.may("decide") and not why_barred(services, person, question)
-        if may_decide:
-            by_person = [vote for vote in question.votes if vote.by == person.principal.key]
-            may_decide = all(vote.is_void for vote in by_person)
-        yield question, may_decide
+        yield question, may_decide and not has_voted(person, question)
 
 
 def page_of(address: str, question_id: str) -> str:
@@ -146,10 +197,10 @@ def message(question: QuestionView) -> str:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if undo := question.undo:
         what, who = VERBS[undo.decision].capitalize(), plain_name(undo.by)
-        until = time_text(undo.ends_at)
+        until = stamp(undo.ends_at)
         lines.append(f"{what} by {who}, who can take it back on its page until {until}.")
     if question.expires_at:
-        lines.append(f"Expires at {time_text(question.expires_at)}.")
+        lines.append(f"Expires at {stamp(question.expires_at)}.")
     return shown("\n\n".join(lines))
 
 
@@ -193,8 +244,3 @@ def failure(view: RunView) -> str:
     """Describe the end of a run that did not complete, with its failed nodes."""
     faults = [f"{node.id}: {node.error.summary}" for node in view.nodes if node.error]
     return "; ".join([f"Run {view.run_id} {view.status}", view.reason, *faults])
-
-
-def time_text(milliseconds: int) -> str:
-    """Return a time in ISO 8601."""
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat()

@@ -12,7 +12,6 @@ person by account, never by a name in Slack's payload.
 from __future__ import annotations
 
 import hashlib
-import hmac
 import http.client
 import json
 import logging
@@ -32,13 +31,16 @@ from runner.doors.questions import (
     check_settings,
     decider,
     deciders,
+    mac_of,
     message,
     page_of,
+    person_of,
+    waiting,
+    waiting_text,
 )
 from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
     ConflictError,
-    NotFoundError,
     RunnerError,
     StoreError,
     UsageError,
@@ -49,14 +51,17 @@ from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.json_form import pretty
+from runner.records.listings import Page
 from runner.records.shown_text import shown
 
 with needs_extra("server", "the Slack door"):
     from fastapi import APIRouter, Depends, Request, Response
     from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import JSONResponse
+    from starlette.background import BackgroundTask
 
     from runner.server.access import SIGNED, Person
+    from runner.server.auth import same
     from runner.server.browser import MOST_UNKNOWN
     from runner.server.deciding import decide
     from runner.server.problems import Problem, problem_of
@@ -89,6 +94,9 @@ MOST_SENT = 1_048_576
 
 MOST_MENTIONED = 20
 """Maximum people whom a message mentions: each is looked up."""
+
+MOST_LISTED = 50
+"""Maximum questions in the app's home."""
 
 MOST_PAUSE = 300.0
 """Maximum seconds before a retry after a failure."""
@@ -163,7 +171,6 @@ class SlackDoor:
             WebClient(settings.slack_token, settings.slack_url, timeout=most, retry_handlers=[])
             for most in (TIMEOUT, WRITES_WITHIN)
         )
-        self._key = hashlib.sha256(f"slack\n{settings.server_secret}".encode()).digest()
         pairs = [name.rpartition("=") for name in settings.slack_channels]
         self._channels = {graph.strip(): channel.strip() for graph, _, channel in pairs}
         self.notices = NoticeThread(services, "slack", self.handle, retry=0, lock_ms=LOCK_MS)
@@ -176,12 +183,11 @@ class SlackDoor:
         return f"{self._mac(text)}.{text}"
 
     def _mac(self, text: str) -> str:
-        signed = f"{self._settings.slack_team}\n{text}"
-        return hmac.new(self._key, signed.encode(), hashlib.sha256).hexdigest()
+        return mac_of(self._settings, "slack", f"{self._settings.slack_team}\n{text}")
 
     def _unseal(self, value: str) -> Intent:
         mac, _, text = value.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):
+        if not same(mac, self._mac(text)):
             raise Problem(403, "The button is not from this server. Nothing was done.")
         return Intent(*json.loads(text))
 
@@ -199,6 +205,8 @@ class SlackDoor:
                 "The request has no currently valid signature from Slack. Nothing was done.",
             )
         payload, team = read_payload(body), self._settings.slack_team
+        if payload.challenge:
+            return {"challenge": payload.challenge}
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
             raise Problem(403, "The click is from another Slack workspace. Nothing was done.")
         if payload.type == "view_submission" and payload.view is not None:
@@ -223,7 +231,7 @@ class SlackDoor:
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
-            if self._read(question.id) is None:
+            if self._messages.find(question.id) is None:
                 # The process that wrote the message died before storing it, or will store it soon.
                 self._note(question.id, container.channel_id, container.message_ts)
             if intent.action == "approve":
@@ -286,6 +294,9 @@ class SlackDoor:
         return question
 
     def _decider(self, user: Account, question: QuestionView) -> Person:
+        return decider(self._services, question, *self._identify(user), "account")
+
+    def _identify(self, user: Account) -> tuple[Principal, str]:
         account, team = (
             self._call("users_info", user=user.id)["user"],
             self._settings.slack_team,
@@ -295,8 +306,33 @@ class SlackDoor:
             raise Problem(403, "The account is not one of a person in this workspace.")
         is_confirmed = account.get("is_email_confirmed", False)
         email = account.get("profile", {}).get("email", "") if is_confirmed else ""
-        name = Principal(user.id, f"https://slack.com/{team}")
-        return decider(self._services, question, name, email, "account")
+        return Principal(user.id, f"https://slack.com/{team}"), email
+
+    def show_home(self, body: bytes) -> None:
+        """Show the sender of a request, in the app's home, the questions that wait for them."""
+        user = read_payload(body).user
+        try:
+            person = person_of(self._services, *self._identify(user))
+            questions = waiting(self._services, person, MOST_LISTED) if person else Page(())
+            inbox = f"{waiting_text(questions)}.", self._settings.page("/inbox?tab=mine")
+            pages = [
+                (f"{shown(each.title):.150}", page_of(self._settings.server_url, each.id))
+                for each in questions
+            ]
+            blocks = [
+                {
+                    "type": "section",
+                    "text": plain(text),
+                    "accessory": button(OPEN, "Open", url=url),
+                }
+                for text, url in [inbox, *pages[:MOST_LISTED]]
+            ]
+            self._call(
+                "views_publish", user_id=user.id, view={"type": "home", "blocks": blocks}
+            )
+        except (Problem, RunnerError) as error:
+            why = problem_of(error).detail
+            log.info("slack.unheard: %s The app's home of %s is as before.", why, user.id)
 
     def _call(self, method: str, **arguments: Any) -> Any:
         """Call Slack's API for a click.
@@ -323,7 +359,7 @@ class SlackDoor:
             one of PASSING: the store or Slack failed.
         """
         interrupt = self._services.store.interrupts([question_id])[0]
-        stored = self._read(question_id)
+        stored = self._messages.find(question_id)
         if interrupt is None or not (interrupt.is_open or stored):
             return
         blocks, text = self.blocks(interrupt)
@@ -341,7 +377,7 @@ class SlackDoor:
                 unfurl_media=False,
             )
             self._note(question_id, reply["channel"], reply["ts"], checksum)
-            if (stored := self._read(question_id)) is None:
+            if (stored := self._messages.find(question_id)) is None:
                 return
         if stored.checksum != checksum:
             channel, ts = stored.channel, stored.ts
@@ -370,12 +406,14 @@ class SlackDoor:
     def _mention(
         self, interrupt: Interrupt, message: SlackMessage, reminder: str
     ) -> Sequence[str]:
-        """Mention those who may decide now and were not, with a reminder all; return who was mentioned."""
+        """Tell those who may decide now and were not told, with a reminder all; return all who were."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
         people = {}
+        text = f"{reminder}{escaped(f'{shown(question.title):.150}')} waits for a decision."
+        page = page_of(self._settings.server_url, question.id)
         for address in addresses[:MOST_MENTIONED]:
             if not reminder and address in message.mentioned:
                 continue
@@ -384,14 +422,16 @@ class SlackDoor:
                 account = self._writer.users_lookupByEmail(email=address)["user"]["id"]
                 name = Principal(account, f"https://slack.com/{self._settings.slack_team}")
                 decider(self._services, question, name, address, "account")
+                if self._settings.slack_direct:
+                    self._writer.chat_postMessage(channel=account, text=f"{text} {page}")
                 people[address] = f"<@{account}>"
-        if people or reminder:
-            title = escaped(f"{shown(question.title):.150}")
-            text = f"{' '.join(people.values())} {reminder}{title} waits for a decision."
+        is_direct = self._settings.slack_direct
+        if reminder or (people and not is_direct):
+            mentions = "" if is_direct else " ".join(people.values())
             self._writer.chat_postMessage(
                 channel=message.channel,
                 thread_ts=message.ts,
-                text=text.strip(),
+                text=f"{mentions} {text}".strip(),
                 reply_broadcast=bool(reminder),
             )
         return [*dict.fromkeys([*message.mentioned, *people])]
@@ -400,12 +440,6 @@ class SlackDoor:
         """Store which message shows a question; without a checksum the next notice rewrites it."""
         with suppress(ConflictError):  # another process has stored it
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
-
-    def _read(self, question_id: str) -> SlackMessage | None:
-        try:
-            return self._messages.get(question_id)
-        except NotFoundError:
-            return None
 
     def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
         """Return the blocks that show a question, and the text of its notification."""
@@ -536,6 +570,9 @@ def router(services: Services) -> APIRouter:
         timestamp = headers.get("x-slack-request-timestamp", "")
         signature = headers.get("x-slack-signature", "")
         document = await run_in_threadpool(door.receive, body, timestamp, signature)
-        return JSONResponse(document) if document else Response()
+        response = JSONResponse(document) if document else Response()
+        if "challenge" not in document:  # Slack waits three seconds for the response
+            response.background = BackgroundTask(door.show_home, body)
+        return response
 
     return routes

@@ -1,11 +1,12 @@
-"""The interactions that Slack sends: a click on a button, or a completed form."""
+"""The requests that Slack sends: a click on a button, a completed form, or an event."""
 
 from __future__ import annotations
 
+import json
 from typing import Any
 from urllib.parse import parse_qs
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from runner.errors import needs_extra
 
@@ -50,9 +51,10 @@ class Workspace(BaseModel):
 
 
 class Payload(BaseModel):
-    """The fields of an interaction that the door reads."""
+    """The fields of a request that the door reads; with a `challenge` Slack checks the door's address."""
 
     type: str
+    challenge: str = ""
     team: Workspace | None
     user: Account
     trigger_id: str = ""
@@ -65,10 +67,16 @@ def read_payload(body: bytes) -> Payload:
     """Read the body of a request from Slack.
 
     Raises:
-        Problem: the body isn't an interaction.
+        Problem: the body isn't an interaction or an event.
     """
     try:
+        if body.startswith(b"{"):
+            document = json.loads(body)
+            event = document.get("event", document)
+            fields = {name: event[name] for name in ("type", "challenge") if name in event}
+            user, team = {"id": event.get("user", "")}, {"id": document.get("team_id", "")}
+            return Payload.model_validate({**fields, "user": user, "team": team})
         (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
         return Payload.model_validate_json(text)
-    except (ValueError, KeyError, ValidationError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Problem(400, "The body isn't a Slack interaction. Nothing was done.") from error

@@ -100,9 +100,8 @@ class Scheduler:
         The start's key contains the time: if a process dies right after the start, its timer stays,
         and the process that takes it over gets the same run.
         """
-        try:
-            schedule = self.schedules.get(schedule_id)
-        except NotFoundError:
+        schedule = self.schedules.find(schedule_id)
+        if schedule is None:
             return ""
         at, after = due(schedule, self.schedules.now(), is_free=self._is_free(schedule))
         run_id = ""

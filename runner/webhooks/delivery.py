@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
-from runner.errors import NotFoundError, StoreError, UsageError
+from runner.errors import StoreError, UsageError
 from runner.records import codec
 from runner.records.listings import Page
 from runner.records.notices import Notice, completed
@@ -176,7 +176,7 @@ class WebhookSender:
         group = ""
         try:
             while not is_stopping():
-                webhook = self._find(webhook_id)
+                webhook = self._webhooks.find(webhook_id)
                 if (
                     webhook is None
                     or webhook.paused
@@ -194,18 +194,12 @@ class WebhookSender:
             _close(readers)
         if group:
             self._deliveries.release(webhook_id, holder)
-            after = self._find(webhook_id)
+            after = self._webhooks.find(webhook_id)
             if after is None or after.group != group or after.paused:
                 # A reader makes its group if it is missing.
                 self._groups.leave(group)
             if after is None:
                 self._deliveries.forget(webhook_id)
-
-    def _find(self, webhook_id: str) -> Webhook | None:
-        try:
-            return self._webhooks.get(webhook_id)
-        except NotFoundError:
-            return None
 
     def _collect(
         self, webhook: Webhook, readers: Sequence[NoticeReader], is_stopping: Callable[[], bool]

@@ -88,6 +88,9 @@ MORE = {
         remind_after=[2.0],
         expires_in=4.0,
     ),
+    "escalates": asking(rule=Rule(eligible=["ana"], escalate=[(2, ["ben"])]), action=ACTION),
+    "lent": asking(rule=Rule(eligible=["ana"], delegate="anyone"), action=ACTION),
+    "plain": asking(assignees=["ana"]),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
     "staged": asking(
         rule=Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])]), action=ACTION
@@ -171,7 +174,7 @@ def following(*doors):
     """Have doors follow the notices in threads, as servers do; new services each, as in other processes."""
     stopping, threads = threading.Event(), []
     for door in doors:
-        notices = NoticeThread(door._services, "mail", door.handle)
+        notices = NoticeThread(door._services, "mail", door.handle, door.digests.send_due)
         notices.listen()
         threads.append(threading.Thread(target=notices.follow, args=[stopping]))
     for thread in threads:
@@ -623,6 +626,32 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     assert mailbox.receivers == [ANA, BEN]
 
 
+@pytest.mark.full
+@pytest.mark.parametrize("graph", ["escalates", "lent", "plain"])
+def test_who_may_decide_later_is_sent_a_message_then(site, mailbox, graph):
+    """By an escalation, and when a question is reassigned, with a rule and without."""
+    with following(site.door):
+        (question,) = site.start(graph).interrupts()
+        wait_until(lambda: mailbox.receivers, "the first message")
+        assert mailbox.receivers == [ANA]
+        if graph != "escalates":
+            site.client.reassign(question.id, to="ben", reason="ana has left", by="ola")
+            site.work()
+        wait_until(lambda: (site.client.engine.sweep(), mailbox.to(BEN))[1], "the second one")
+
+    assert mailbox.receivers == [ANA, BEN]
+    assert approve(site, token_of(mailbox.to(BEN)[0])).status_code in {200, 422}
+
+
+@pytest.mark.parametrize("graph", ["lent", "plain"])
+def test_who_stands_in_is_sent_a_message(site, mailbox, graph):
+    """Beside the person who is away, with a rule and without."""
+    site.client.begin_absence(by="ana", to="ben", until=round((time.time() + 60) * 1000))
+    asked(site, mailbox, graph)
+
+    assert mailbox.receivers == [ANA, BEN]
+
+
 def test_a_reminder_and_an_expiry_are_messages_of_one_conversation(site, mailbox):
     """Each once, to the people who have the first message and have not voted, and to nobody else."""
     question, token = asked(site, mailbox, "pair")
@@ -889,10 +918,11 @@ def controls(site, question, token):
     """Return by kind a request that would be an attack, where what makes it one is right."""
 
     def of_elsewhere():
+        link = site.door._unseal(token)
         site.settings.server_secret = "o" * 32
         there = MailDoor(site.app.state.services)
         site.app, site.http = serving(site)
-        return {"token": there.seal(site.door._unseal(token))}
+        return {"token": there.seal(link)}
 
     def rewritten():
         return {"token": site.door.seal(site.door._unseal(token))}

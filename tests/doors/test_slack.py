@@ -28,6 +28,7 @@ from tests.doors.workspace import (
     Workspace,
     buttons_of,
     request,
+    signed,
     text_of,
 )
 from tests.integrations.extras import need
@@ -74,6 +75,7 @@ MORE = {
     "approve_only": asking(rule=Rule(decisions=["approve"]), action=ACTION),
     "reminded": asking(rule=Rule(eligible=["ana", "ben"]), action=ACTION, remind_after=[0.01]),
     "escalates": asking(rule=Rule(eligible=["ana"], escalate=[(2, ["ben"])]), action=ACTION),
+    "lent": asking(rule=Rule(eligible=["ana"], delegate="anyone"), action=ACTION),
     "service": asking(rule=Rule(eligible=["ana"], auth=Auth(level=1)), action=ACTION),
 }
 
@@ -267,6 +269,153 @@ def test_who_may_decide_later_is_mentioned_then(site, workspace):
     site.door.show(question.id)
     texts = [each["text"] for each in workspace.threads[message["ts"]]]
     assert texts == [f"<@Uana> {waits}", f"<@Uben> {waits}"]
+
+
+@pytest.mark.full
+def test_a_new_decider_is_mentioned(site, workspace):
+    """When a question is reassigned; the message stays one."""
+    site.settings.directory = f"{__name__}:mentioned"
+    question, message = asked(site, workspace, "lent")
+    site.client.reassign(question.id, to="ben", reason="ana has left", by="ola")
+    site.door.show(question.id)
+
+    texts = [each["text"].partition(" ")[0] for each in workspace.threads[message["ts"]]]
+    assert texts == ["<@Uana>", "<@Uben>"]
+    assert len(workspace.messages) == 1
+
+
+def test_people_are_told_in_direct_messages(site, workspace):
+    """With the address of the page, once each, and again with a reminder; the thread mentions nobody."""
+    site.settings.directory = f"{__name__}:mentioned"
+    site.settings.slack_direct = True
+    question, message = asked(site, workspace, "reminded")
+    site.door.show(question.id)
+    text = f"refund waits for a decision. https://runner.example/q/{question.id}"
+    assert workspace.direct == [("Uana", text), ("Uben", text)]
+    assert message["ts"] not in workspace.threads
+
+    site.door.show(question.id, 1)
+    assert workspace.direct[2:] == [
+        ("Uana", f"Reminder 1: {text}"),
+        ("Uben", f"Reminder 1: {text}"),
+    ]
+    (reminder,) = workspace.threads[message["ts"]]
+    assert reminder["text"] == "Reminder 1: refund waits for a decision."
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.show(question.id)
+    assert len(workspace.direct) == 4
+
+
+@pytest.mark.full
+def test_who_has_no_direct_message_is_told_later(site, workspace):
+    """One that Slack refuses holds nobody up, and is tried again at the next notice."""
+    site.settings.directory = f"{__name__}:mentioned"
+    site.settings.slack_direct = True
+    answer = workspace.reply
+
+    def reply(method, fields, authorization):
+        if fields.get("channel") == "Uana":
+            return 200, {"ok": False, "error": "messages_tab_disabled"}, {}
+        return answer(method, fields, authorization)
+
+    workspace.reply = reply
+    question, _ = asked(site, workspace, "rule")
+    assert [user for user, _ in workspace.direct] == ["Uben"]
+    workspace.reply = answer
+    site.door.show(question.id)
+    assert [user for user, _ in workspace.direct] == ["Uben", "Uana"]
+
+
+def event(body):
+    """Return the headers and the body of an event of Slack."""
+    content, timestamp, signature = signed(json.dumps(body).encode())
+    headers = {
+        "Content-Type": "application/json",
+        "X-Slack-Request-Timestamp": timestamp,
+        "X-Slack-Signature": signature,
+    }
+    return {"content": content, "headers": headers}
+
+
+def opened(user, **fields):
+    """Return the event of a person who opens the app's home."""
+    home = {"type": "app_home_opened", "user": user, "channel": "D1", "tab": "home"}
+    return event({"type": "event_callback", "team_id": TEAM, "event": home, **fields})
+
+
+def test_the_home_of_the_app_lists_what_waits(site, workspace):
+    """When a person opens it, and anew when they have decided; each question leads to its page."""
+    app = create_app(site.settings, auth=lambda request: None, doors=["slack"])
+    app.state.services.client = site.client
+    http = TestClient(app, base_url="https://runner.example")
+    question, message = asked(site, workspace, "rule")
+    others = [asked(site, workspace, graph)[0] for graph in ("anyone", "others")]
+    reply = http.post("/doors/slack", **opened("Uana"))
+    assert (reply.status_code, reply.content) == (200, b"")
+    summary, *entries = workspace.homes["Uana"]
+    assert summary["text"]["text"] == "2 questions wait for you."
+    assert summary["accessory"]["url"] == "https://runner.example/inbox?tab=mine"
+    pages = {each["accessory"]["url"]: each["text"]["text"] for each in entries}
+    assert pages == dict.fromkeys(
+        (f"https://runner.example/q/{each.id}" for each in (question, others[0])), "refund"
+    )
+
+    body, timestamp, signature = request(workspace.click(message, "approve", "Uana"))
+    headers = {
+        "Content-Type": "application/x-www-form-urlencoded",
+        "X-Slack-Request-Timestamp": timestamp,
+        "X-Slack-Signature": signature,
+    }
+    assert http.post("/doors/slack", content=body, headers=headers).status_code == 200
+    assert workspace.homes["Uana"][0]["text"]["text"] == "1 question waits for you."
+    assert [*workspace.homes] == ["Uana"]
+
+
+def test_a_home_shows_no_more_than_a_person_may_decide(site, workspace, caplog):
+    """By the roles of the directory; a stranger has nothing, an account of elsewhere no home."""
+    caplog.set_level("INFO")
+    asked(site, workspace, "rule")
+    asked(site, workspace, "anyone")
+    http = TestClient(
+        create_app(site.settings, auth=lambda request: None, doors=["slack"]),
+        base_url="https://runner.example",
+    )
+    for user in ("Ueve", "Upat", "Unew", "Uguest"):
+        assert http.post("/doors/slack", **opened(user)).status_code == 200
+    texts = {
+        user: [each["text"]["text"] for each in home] for user, home in workspace.homes.items()
+    }
+    assert texts == {user: ["Nothing waits for you."] for user in ("Ueve", "Upat", "Unew")}
+    assert "The app's home of Uguest is as before" in caplog.text
+    assert http.post("/doors/slack", **opened("Uana", team_id="T0000002")).status_code == 403
+    workspace.faults.append((500, "no", {}))
+    assert http.post("/doors/slack", **opened("Uana")).status_code == 200
+    assert "Uana" not in workspace.homes
+
+
+@pytest.mark.parametrize(
+    "body",
+    [[], {}, {"type": 1}, {"type": "event_callback", "event": []}, {"event": {"user": {}}}],
+)
+def test_an_odd_event_is_refused(site, body):
+    """A signed body that isn't an event of Slack changes nothing."""
+    http = TestClient(
+        create_app(site.settings, auth=lambda request: None, doors=["slack"]),
+        base_url="https://runner.example",
+    )
+    assert http.post("/doors/slack", **event(body)).status_code == 400
+
+
+def test_slack_checks_the_address_of_events(site):
+    """The door repeats the challenge of a signed request, and of no other."""
+    http = TestClient(
+        create_app(site.settings, auth=lambda request: None, doors=["slack"]),
+        base_url="https://runner.example",
+    )
+    check = event({"type": "url_verification", "challenge": "3eZbrw", "token": "old"})
+    assert http.post("/doors/slack", **check).json() == {"challenge": "3eZbrw"}
+    check["headers"]["X-Slack-Signature"] = "v0=00"
+    assert http.post("/doors/slack", **check).status_code == 401
 
 
 def test_an_approval_asks_again_and_shows_the_call_as_fields(site, workspace):
@@ -502,10 +651,10 @@ def test_a_decision_elsewhere_takes_the_buttons_away(site, workspace):
         wait_until(lambda: workspace.messages, "a message")
         site.client.vote(question.id, "approve", by="ana")
         wait_until(lambda: "1 of 2" in text_of(*workspace.messages.values()), "the first vote")
-        stored = site.door._read(question.id)
+        stored = site.door._messages.find(question.id)
         site.client.vote(question.id, "approve", by="ben")
         wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
-        wait_until(lambda: site.door._read(question.id) is None, "nothing stored")
+        wait_until(lambda: site.door._messages.find(question.id) is None, "nothing stored")
 
     assert stored is not None
     assert "approved by ana, ben, 2 of 2" in text_of(*workspace.messages.values())

@@ -38,6 +38,8 @@ class Workspace:
         self.messages: dict[str, dict[str, Any]] = {}
         self.threads: dict[str, list[dict[str, Any]]] = {}
         self.whispers: list[dict[str, Any]] = []
+        self.direct: list[tuple[str, str]] = []
+        self.homes: dict[str, list[dict[str, Any]]] = {}
         self.views: list[dict[str, Any]] = []
         self.calls: list[str] = []
         self.faults: deque[tuple[int, Any, dict[str, str]]] = deque()
@@ -101,9 +103,15 @@ class Workspace:
         return 200, {"ok": False, "error": error} if error else {"ok": True, **reply}, {}
 
     def _chat_postMessage(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: N802 - Slack's name
-        if fields["channel"] != CHANNEL:
+        if fields["channel"] != CHANNEL and fields["channel"] not in self.users:
             return "channel_not_found", {}
         self._number += 1
+        if fields["channel"] in self.users:
+            self.direct.append((fields["channel"], fields["text"]))
+            return "", {
+                "channel": f"D{fields['channel']}",
+                "ts": f"1700000000.{self._number:06}",
+            }
         ts = f"1700000000.{self._number:06}"
         if "thread_ts" in fields:
             self.threads.setdefault(fields["thread_ts"], []).append(fields)
@@ -144,6 +152,13 @@ class Workspace:
         self._number += 1
         self.views.append({**view, "id": f"V{self._number}"})
         return "", {"view": self.views[-1]}
+
+    def _views_publish(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        view = fields["view"]
+        if view["type"] != "home" or not fits(view["blocks"], 100):
+            return "invalid_arguments", {}
+        self.homes[fields["user_id"]] = view["blocks"]
+        return "", {"view": view}
 
     # What people see and do
 
@@ -196,13 +211,17 @@ def request(
     payload: dict[str, Any], secret: str = SECRET, age: float = 0
 ) -> tuple[bytes, str, str]:
     """Return the body, the time and the signature with which Slack sends a payload, some seconds ago."""
-    body = urlencode({"payload": json.dumps(payload)}).encode()
+    return signed(urlencode({"payload": json.dumps(payload)}).encode(), secret, age)
+
+
+def signed(body: bytes, secret: str = SECRET, age: float = 0) -> tuple[bytes, str, str]:
+    """Return a body with the time and the signature of a request of Slack, some seconds ago."""
     timestamp = str(int(time.time() - age))
-    signed = b"v0:%s:%s" % (timestamp.encode(), body)
+    content = b"v0:%s:%s" % (timestamp.encode(), body)
     return (
         body,
         timestamp,
-        "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest(),
+        "v0=" + hmac.new(secret.encode(), content, hashlib.sha256).hexdigest(),
     )
 
 
@@ -250,6 +269,8 @@ def fits(blocks: list[dict[str, Any]], most: int) -> bool:
         if not all(
             _is_button(each) for each in block.get("elements", ()) if block["type"] == "actions"
         ):
+            return False
+        if not _is_button(block.get("accessory", {"text": {"text": "none"}})):
             return False
         if block["type"] == "input" and not _is_element(block["element"]):
             return False

@@ -481,7 +481,7 @@ FAULTS = (
     ),
     Mutation(
         SLACK,
-        "if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):",
+        "if not same(mac, self._mac(text)):",
         "if not text:",
         "a button of another installation counts",
         test=f"{OF_SLACK}test_clicks_that_are_not_ours_have_no_effect",
@@ -531,7 +531,7 @@ FAULTS = (
     # -- the mail door --------------------------------------------------------------------------------
     Mutation(
         MAIL,
-        "if not hmac.compare_digest(mac.encode(), self._mac(text).encode()):",
+        'if not same(mac, mac_of(self._settings, "mail", text)):',
         "if not text:",
         "a link of another installation counts",
         test=f"{OF_MAIL}test_each_check_stops_nothing_else",
@@ -552,7 +552,7 @@ FAULTS = (
     ),
     Mutation(
         MAIL,
-        "if _hash(link.address) in self._read(link.question).used:",
+        "if hash_of(link.address) in self._read(link.question).used:",
         "if False:",
         "a link whose vote was taken back is open again",
         test=f"{OF_MAIL}test_a_link_decides_once",

@@ -74,8 +74,12 @@ class Documents(Generic[Kind]):
         Raises:
             NotFoundError: no document has that id.
         """
+        return self._there(document_id, self.find(document_id))
+
+    def find(self, document_id: str) -> Kind | None:
+        """Read a document; None if no document has that id."""
         text = self._redis.call("HGET", self._keys.prefix + self._key, document_id)
-        return self._there(document_id, self._read(text) if text is not None else None)
+        return None if text is None else self._read(text)
 
     def add(self, document: Kind) -> None:
         """Store a new document.
@@ -121,6 +125,20 @@ class Documents(Generic[Kind]):
             document_id, lambda current: change(self._there(document_id, current))
         )
         return self._there(document_id, after)
+
+    def upsert(self, initial: Kind, change: Callable[[Kind], Kind]) -> None:
+        """Replace a document by the result of `change`; if it doesn't exist yet, change its initial state.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        try:
+            self.change(initial.id, change)
+        except NotFoundError:
+            try:
+                self.add(change(initial))
+            except ConflictError:  # another process has just added it
+                self.change(initial.id, change)
 
     def remove(self, document_id: str) -> Kind:
         """Delete a document and return it; raises like `change`."""

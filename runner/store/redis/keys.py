@@ -96,6 +96,9 @@ slack_messages (hash)
 mailed_questions (hash)
     id of an open question -> the people who were sent a link, and whose link has decided (JSON). Stays until
     it is decided.
+mail_digests (hash)
+    address -> when the next list of all questions that wait for that person is sent (JSON). Stays until
+    nothing waits at that time.
 webhook:d:<webhook> (hash)
     id of a delivery -> its state and its body (JSON); #bytes of the bodies, #dropped number, #lock the sender
     and the lock's end (ms). Stays 7 days, the last 10,000 or 50 MB; until the webhook is removed.
