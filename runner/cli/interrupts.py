@@ -417,6 +417,9 @@ def _whole(question: QuestionView) -> Text:
         _requester(question),
         _expiry(question),
         *_ruled(question),
+        f"claimed by {one_line(person(question.claim))} until {clock_time(question.claim_ends_at)}\n"
+        if question.claim
+        else "",
         *(
             f"{one_line(person(away.by))} is away until {clock_time(away.until)}: "
             f"{one_line(person(away.to))} may decide\n"
@@ -475,9 +478,6 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
             f"level {vote.level}, {clock_time(vote.at)}{', void since an edit' * vote.is_void}{comment}\n"
         )
     texts += _versions(question)
-    if question.claim:
-        until = clock_time(question.claim_ends_at)
-        texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
     for key, lender in question.delegated.items():
         end = question.delegation_ends.get(lender)
         until = f" until {clock_time(end)}" if end else ""

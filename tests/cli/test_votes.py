@@ -157,7 +157,6 @@ def test_a_question_without_a_rule_is_read_as_before(store, monkeypatch):
     _, asked = ManualWorker(store).asking("a")
     (question,) = store.interrupts([asked.id])
     monkeypatch.setattr(RedisStore, "votes", lambda *_: pytest.fail("votes were read"))
-    monkeypatch.setattr(RedisStore, "standings", lambda *_: pytest.fail("votes were read"))
 
     assert read_question(store, question).rule_words == ""
     assert read_questions(store, [question])[0].need == 0

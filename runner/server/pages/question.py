@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from runner.approvals.ballots import approved, effect_of
 from runner.approvals.judgement import level_of
 from runner.approvals.proofs import VerificationKey
+from runner.approvals.rule_text import deciders
 from runner.approvals.rules import OWN_KEY, Rule, plain_name, unsure
 from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
@@ -257,7 +258,7 @@ def _decided(
         return replace(shown, sent=with_item(shown.sent, path))
     if form.get("back"):
         return replace(shown, variant="")
-    claim = _claim_of_another(question, person)
+    claim = claim_of_another(question, person)
     if claim and form.get("despite") != claim:
         problem = (
             f"{plain_name(claim)} works on this. Say below that you decide it nevertheless."
@@ -303,7 +304,7 @@ AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
 """Ways to confirm a decision whose fields say another one."""
 
 
-def _claim_of_another(question: QuestionView, person: Person) -> str:
+def claim_of_another(question: QuestionView, person: Person) -> str:
     """Return the other person who has claimed an open question; "" if nobody has."""
     is_claimed = question.is_open and question.claim_ends_at > time.time() * 1000
     return question.claim if is_claimed and question.claim != person.principal.key else ""
@@ -424,6 +425,7 @@ def _page(
         shown=request.app.state.form_tokens.issue(person, about=question.digest)
         if reads
         else "",
+        people=deciders(question.rule, question.assignees),
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
@@ -443,7 +445,7 @@ def _page(
         history=history,
         comments=[line for line in history if line.kind == "commented"],
         delegable=rule is not None and rule.delegate != "none",
-        claim=_claim_of_another(question, person),
+        claim=claim_of_another(question, person),
         edits=edits_of(question) if reads else {},
         voted=any(vote.by == person.principal.key for vote in question.votes),
         **_fields(question, shown, reads=reads),
