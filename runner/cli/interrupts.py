@@ -127,8 +127,10 @@ def _votes(question: QuestionView) -> str:
         from runner.operations.decided import decision_of
 
         return decision_of(question).sentence
-    if not question.need:
-        return ""
+    from runner.cli.run_tree import pending
+
+    if question.undo or not question.need:
+        return pending(question)
     stage = f"stage {question.stage + 1}: " if question.rule and question.rule["stages"] else ""
     against = f", {question.against} against" if question.against else ""
     return f"{stage}{question.have} of {question.need}{against}"
@@ -484,9 +486,6 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
         texts.append(
             f"{one_line(person(key))} may vote instead of {one_line(person(lender))}{until}\n"
         )
-    if undo := question.undo:
-        until = clock_time(undo.ends_at)
-        texts.append((f"decided: {undo.decision}, until {until} to be taken back\n", "bold"))
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
     return texts

@@ -15,7 +15,7 @@ from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
 from runner.immutable import immutable
-from runner.operations.exports import Question, all_events, plain, question_view
+from runner.operations.exports import Question, all_events, plain, question_view, undo_of
 from runner.records import codec
 from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt, preimages, title_of, tool_of
@@ -104,15 +104,6 @@ class Away:
     only: Sequence[str] = ()
 
 
-@immutable
-class Undo:
-    """A decision that the principal `by` may take back until `ends_at` (ms): its effect begins only then."""
-
-    decision: str
-    by: str
-    ends_at: int
-
-
 def away_view(absence: Absence) -> Away:
     """Return the public part of an absence."""
     return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
@@ -126,10 +117,9 @@ class QuestionView(Question):
     and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
     versions, the proposed one first. `delegated` maps each principal who may vote instead of
     another to that other, `delegation_ends` that other to the end (ms), if there is one. `away`
-    lists people for whom somebody may vote, or answer, until they are back. `undo` is the decision
-    of an open question, while it can be taken back. `digests` has the hashed objects, by the kind of
-    the digest. All of that but `claim` and `away` is empty for a question without a rule. `comments` are read
-    only when a single question is shown.
+    lists people for whom somebody may vote, or answer, until they are back. `digests` has
+    the hashed objects, by the kind of the digest. All of that but `claim` and `away` is empty for a
+    question without a rule. `comments` are read only when a single question is shown.
     """
 
     rule_words: str = ""
@@ -145,7 +135,6 @@ class QuestionView(Question):
     delegated: Mapping[str, str] = field(default_factory=dict)
     delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
-    undo: Undo | None = None
     digests: Payload[JSONMapping] = field(default_factory=dict)
 
 
@@ -326,8 +315,7 @@ def _view(
     claim = {"claim": standing.claim, "claim_ends_at": standing.claimed_until, "away": away}
     if interrupt.rule is None:
         return question_view(QuestionView, interrupt, **claim)
-    rule, pending = Rule.thawed(interrupt.rule), standing.pending
-    undo = Undo(pending.answer.decision, pending.by, pending.until) if pending else None
+    rule = Rule.thawed(interrupt.rule)
     return question_view(
         QuestionView,
         interrupt,
@@ -344,7 +332,7 @@ def _view(
         stage=tally.stage,
         delegated=standing.loans(now),
         delegation_ends={by: end for by, end in standing.ends.items() if end > now},
-        undo=undo if interrupt.is_open else None,
+        undo=undo_of(standing) if interrupt.is_open else None,
     )
 
 
