@@ -28,7 +28,7 @@ def page_of(task_id: str) -> str:
     return Settings().page(path) if node else ""
 
 
-class TaskPage(TaskView):
+class TaskPage(TaskView):  # type: ignore[misc] # Flower has no types
     """Flower's page of a task, with the link before the task's id."""
 
     def finish(self, chunk: Any = None) -> Any:

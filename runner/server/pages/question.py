@@ -60,12 +60,12 @@ from runner.server.forms import (
     edit_of,
     edit_schema,
     edit_texts,
-    end_of_day,
     fields_of,
     fields_sent,
     is_blank,
     json_text,
     marked,
+    midnight,
     with_first_values,
     with_item,
     with_json,
@@ -168,6 +168,7 @@ def reassign(
     reason: Typed = "",
     instead_of: Typed = "",
     until: Typed = "",
+    zone: Typed = "",
 ) -> Response:
     """Have another person decide a question."""
     receipt = services.client.reassign(
@@ -175,7 +176,7 @@ def reassign(
         to=to,
         reason=reason,
         instead_of=instead_of or None,
-        until=end_of_day(until) if until else None,
+        until=midnight(until, zone, days=1) if until else None,
         by=person.principal,
     )
     if receipt.status is ReceiptStatus.ACCEPTED:
@@ -193,22 +194,25 @@ def act(
     comment: Typed = "",
     to: Typed = "",
     until: Typed = "",
+    zone: Typed = "",
     shown: FormText = "",
     digest: FormText = "",
     proof: FormText = "",
 ) -> Response:
     """Claim, release, comment or delegate a question, or take a vote back."""
+    end = midnight(until, zone, days=1) if until else None
     options: dict[str, dict[str, Any]] = {
         "claim": {"ttl": CLAIMED},
         "release": {},
         "comment": {"comment": comment},
-        "delegate": {"to": to, "until": end_of_day(until) if until else None},
+        "delegate": {"to": to, "until": end},
         "withdraw_vote": {},
     }
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     arguments = {"shown_at": shown_at_of(request, person, shown, digest), **options[action]}
-    form = {"comment": comment, "to": to, "until": until, "shown": shown, "digest": digest}
+    form = {"comment": comment, "to": to, "until": until, "zone": zone}
+    form |= {"shown": shown, "digest": digest}
     signature = proof_of({PROOF: proof})
     question = services.client.interrupt(question_id)
     if signature is None and (keys := _own_keys(request, services, person, question)):
