@@ -21,7 +21,7 @@ from runner.records.codec import JSONMapping, JSONObject
 from runner.records.shown_text import shown
 
 Kind = Literal["human", "service", "agent"]
-KINDS = ("human", "service", "agent")
+KINDS: Sequence[Kind] = ("human", "service", "agent")
 
 DecisionKind = Literal["approve", "edit", "reject", "respond"]
 DECISIONS = ("approve", "edit", "reject", "respond")

@@ -29,7 +29,7 @@ from runner.approvals.rules import (
     selector,
 )
 from runner.approvals.visit_judge import answerers, began_at
-from runner.approvals.voting import ApplyOperation, CastVote
+from runner.approvals.voting import ApplyOperation, CastVote, rule_of
 from runner.errors import (
     ConflictError,
     DirectoryError,
@@ -329,7 +329,7 @@ def apply_operation(
     *,
     queued: bool = False,
 ) -> Receipt:
-    """Apply a person's operation, other than a vote, to a question with a rule.
+    """Apply a person's operation, other than a vote, to a question.
 
     `body` is the message, see `messages.operation_body`. `by` is the sender according to the door
     itself; `key` is for a message without an idempotency key.
@@ -361,10 +361,16 @@ def apply_operation(
     delegate = (
         _looked_up(engine, Voter(Principal.read(message["to"]))) if kind == "delegate" else None
     )
-    if question is not None and question.rule is not None:
-        rule = Rule.thawed(question.rule)
+    if question is not None:
+        rule = rule_of(question)
         by, body = sender_of(engine, by, body, level_of(rule))
         answered_by = answerers(engine.store, rule, question)
+        if question.rule is None and question.assignees:
+            answer = Decision(name, None, plain_name(by.principal.key))
+            answer = answer_of_absent(engine, answer, question)
+            if not answer.instead_of and answer.responder not in question.assignees:
+                detail = "the question is assigned to other people"
+                return answer.receipt(ReceiptStatus.FORBIDDEN, detail)
     marks = {
         "idempotency_key": message.get("idempotency_key") or key,
         "shown_at": message.get("shown_at", 0),

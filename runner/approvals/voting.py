@@ -34,6 +34,13 @@ from runner.store.requests import asking, make, note, run_of
 MOST_LENT = 100
 """Maximum number of people who may vote in place of others on one question."""
 
+WITHOUT_RULE = Rule(kinds=rules.KINDS)
+
+
+def rule_of(question: Interrupt) -> Rule:
+    """Return a question's rule; without one anybody may coordinate whom the door lets answer."""
+    return WITHOUT_RULE if question.rule is None else Rule.thawed(question.rule)
+
 
 @immutable
 class CastVote(Request[Reply]):
@@ -286,7 +293,7 @@ class ApplyOperation(Request[Reply]):
         )
         run = asking(transaction, name)
         question = run.question(name) if run else None
-        if run is None or question is None or question.rule is None:
+        if run is None or question is None:
             return Reply("unknown", receipts=[_unknown(operation, question)])
         standing, voter_record = run.standing(name), run.voter(name, key)
         earlier = (
@@ -302,7 +309,7 @@ class ApplyOperation(Request[Reply]):
             return _refuse(transaction, run, operation, copied)
         facts = ballots.facts(question, operation, standing, voter_record, now)
         outcome = _OPERATIONS[operation.kind](
-            Case(Rule.thawed(question.rule), facts, operation, standing, voter_record, now)
+            Case(rule_of(question), facts, operation, standing, voter_record, now)
         )
         if isinstance(outcome, Receipt):
             return _refuse(transaction, run, operation, outcome)

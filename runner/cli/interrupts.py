@@ -127,8 +127,10 @@ def _votes(question: QuestionView) -> str:
         from runner.operations.decided import decision_of
 
         return decision_of(question).sentence
-    if not question.need:
-        return ""
+    from runner.cli.run_tree import pending
+
+    if question.undo or not question.need:
+        return pending(question)
     stage = f"stage {question.stage + 1}: " if question.rule and question.rule["stages"] else ""
     against = f", {question.against} against" if question.against else ""
     return f"{stage}{question.have} of {question.need}{against}"
@@ -417,6 +419,9 @@ def _whole(question: QuestionView) -> Text:
         _requester(question),
         _expiry(question),
         *_ruled(question),
+        f"claimed by {one_line(person(question.claim))} until {clock_time(question.claim_ends_at)}\n"
+        if question.claim
+        else "",
         *(
             f"{one_line(person(away.by))} is away until {clock_time(away.until)}: "
             f"{one_line(person(away.to))} may decide\n"
@@ -475,18 +480,12 @@ def _ruled(question: QuestionView) -> list[str | tuple[str, str]]:
             f"level {vote.level}, {clock_time(vote.at)}{', void since an edit' * vote.is_void}{comment}\n"
         )
     texts += _versions(question)
-    if question.claim:
-        until = clock_time(question.claim_ends_at)
-        texts.append(f"claimed by {one_line(person(question.claim))} until {until}\n")
     for key, lender in question.delegated.items():
         end = question.delegation_ends.get(lender)
         until = f" until {clock_time(end)}" if end else ""
         texts.append(
             f"{one_line(person(key))} may vote instead of {one_line(person(lender))}{until}\n"
         )
-    if undo := question.undo:
-        until = clock_time(undo.ends_at)
-        texts.append((f"decided: {undo.decision}, until {until} to be taken back\n", "bold"))
     if question.decision:
         texts.append((f"decided: {question.decision}\n", "bold"))
     return texts

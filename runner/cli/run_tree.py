@@ -19,6 +19,7 @@ from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
 from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times
+from runner.operations.decided import VERBS
 from runner.operations.exports import event_of
 from runner.operations.views import RunView, read_run, spendings
 from runner.records.json_form import span
@@ -77,6 +78,14 @@ def _wrap(tree: Tree) -> None:
 def people(interrupt: Interrupt) -> str:
     """Name the people who may answer."""
     return one_line(deciders(interrupt.rule, interrupt.assignees))
+
+
+def pending(question: Question) -> str:
+    """Describe a decision that can still be taken back; "" if there is none."""
+    if (undo := question.undo) is None:
+        return ""
+    who = one_line(plain_name(undo.by))
+    return f"{VERBS[undo.decision]} by {who}, takes effect at {clock_time(undo.ends_at)}"
 
 
 def _heading(run: RunView, now: int) -> Text:
@@ -248,6 +257,7 @@ def _question(question: Question, now: int) -> Group:
     line.append(f"asks {one_line(question.title)}", style="yellow").append(
         f" of {people(question)}"
     )
+    line.append(f"  {pending(question)}" if question.undo else "", style="bold")
     line.append(f"  {short(question.reason, 50)}", style="dim")
     if question.expires_at:
         remaining = question.expires_at - now

@@ -15,6 +15,7 @@ from contextlib import aclosing, suppress
 from importlib.metadata import version
 from typing import Any, cast
 
+from runner.approvals.rules import plain_name
 from runner.doors.approval_forms import agrees, decision_of, schema
 from runner.doors.questions import (
     GOOD,
@@ -31,6 +32,7 @@ from runner.doors.run_progress import RunProgress
 from runner.doors.transcript import Transcript
 from runner.errors import RunnerError, needs_extra
 from runner.immutable import immutable
+from runner.operations.decided import VERBS
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView, read_run, with_items
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
@@ -319,9 +321,11 @@ class AgentStream:
                 title = shown(seen_by(person, question).title)
                 votes = {"have": question.have, "need": question.need}
                 page = page_of(self._address, question.id)
-                notes.append(
-                    {"id": question.id, "title": f"{title:.200}", "url": page, **votes}
-                )
+                note = {"id": question.id, "title": f"{title:.200}", "url": page, **votes}
+                if undo := question.undo:
+                    who, when = plain_name(undo.by), time_text(undo.ends_at)
+                    note["decided"] = f"{VERBS[undo.decision]} by {who}, takes effect at {when}"
+                notes.append(note)
         return ShownRun(seen_by(person, view), interrupts, notes)
 
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:

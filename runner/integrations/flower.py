@@ -1,13 +1,15 @@
-"""A configuration file for Flower: its address `/graph/TASK` leads to the page of a task's run.
+"""A configuration file for Flower: the page of a node's task links the page of its run.
 
 `celery --app … flower --conf=$(python -m runner.integrations.flower)`. Flower has no plugins: this
-adds a handler to the list in its `urls` module before Flower builds its application from it. That
-list is internal to Flower, and works in 2.0 to 2.2; tests/server/test_run_page.py follows a link
-through the real Flower.
+puts a handler in front of those in its `urls` module before Flower builds its application from them.
+That list is internal to Flower, and works in 2.0 to 2.2; tests/celery/test_flower.py looks at the
+pages of the real Flower.
 """
 
 from __future__ import annotations
 
+from html import escape
+from typing import Any
 from urllib.parse import quote
 
 from runner.errors import needs_extra
@@ -15,24 +17,30 @@ from runner.settings import Settings
 
 with needs_extra("flower", "links from Flower to the pages"):
     from flower import urls
-    from tornado.web import HTTPError, RequestHandler
+    from flower.views.tasks import TaskView
 
 
-class RunPage(RequestHandler):
-    """Redirects to a run's page, with the task's node beside it."""
+def page_of(task_id: str) -> str:
+    """Return the address of a run's page with a task's node; "" if the task isn't a node's."""
+    run_id, _, node_part = task_id.partition(".")
+    node = node_part.rpartition(".")[0].rpartition(".")[0]
+    path = f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node"
+    return Settings().page(path) if node else ""
 
-    def get(self, task_id: str) -> None:
-        run_id, _, node_part = task_id.partition(".")
-        node = node_part.rpartition(".")[0].rpartition(".")[0]
-        page = Settings().page(f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node")
-        if not (page and node):
-            raise HTTPError(404, "set RUNNER_SERVER_URL, and name a task of a node")
-        self.redirect(page)
+
+class TaskPage(TaskView):  # type: ignore[misc] # Flower has no types
+    """Flower's page of a task, with the link before the task's id."""
+
+    def finish(self, chunk: Any = None) -> Any:
+        """Send the page."""
+        if isinstance(chunk, bytes) and (page := page_of(self.path_args[0])):
+            link = f'<p><a href="{escape(page)}">The run and this node in runner</a></p>'
+            mark = b'<p id="taskid"'
+            chunk = chunk.replace(mark, link.encode() + mark, 1)
+        return super().finish(chunk)
 
 
 if __name__ == "__main__":
     print(__file__)  # noqa: T201 - for --conf
 else:
-    urls.handlers.insert(
-        len(urls.handlers) - 1, (r"/graph/(.*)", RunPage)
-    )  # before the catch-all handler
+    urls.handlers.insert(0, (r"/task/(.+)", TaskPage))

@@ -12,6 +12,7 @@ from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, TypeVar
 
+from runner.approvals.ballots import Standing
 from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.interrupts import Interrupt, title_of
@@ -45,11 +46,30 @@ def plain(packed_value: Any) -> Any:
 
 
 @immutable
+class Undo:
+    """A decision that the principal `by` may take back until `ends_at` (ms): its effect begins only then."""
+
+    decision: str
+    by: str
+    ends_at: int
+
+
+def undo_of(standing: Standing) -> Undo | None:
+    """Return the decision of a question that can still be taken back; None if there is none."""
+    pending = standing.pending
+    return Undo(pending.answer.decision, pending.by, pending.until) if pending else None
+
+
+@immutable
 class Question(Interrupt):
-    """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never)."""
+    """An interrupt with plain data, its subject in a sentence, and its expiry time (0: never).
+
+    `undo` is the decision of an open question, while it can be taken back.
+    """
 
     title: Title = ""
     expires_at: int = 0
+    undo: Undo | None = None
 
 
 def question_of(interrupt: Interrupt) -> Question:

@@ -71,9 +71,7 @@ def _select(
 def _has_part(engine: Engine, voter: Voter, kind: Part, question: QuestionView) -> bool:
     store, key = engine.store, voter.principal.key
     if kind == "requested":
-        requester = {} if question.rule else store.requester(question.run_id) or {}
-        names = (requester.get("principal"), *requester.get("on_behalf_of", ()))
-        return key in {question.requester, *question.on_behalf_of, *names}
+        return key in {question.requester, *question.on_behalf_of}
     has_vote = has_voted(store, question, key)
     return (
         has_vote if kind == "voted" else not (has_vote or why_barred(engine, voter, question))

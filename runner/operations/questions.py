@@ -11,11 +11,11 @@ from typing import Any, TypeVar, cast
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
-from runner.approvals.rules import Rule, Tally
+from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
 from runner.immutable import immutable
-from runner.operations.exports import Question, all_events, plain, question_view
+from runner.operations.exports import Question, all_events, plain, question_view, undo_of
 from runner.records import codec
 from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt, preimages, title_of, tool_of
@@ -104,15 +104,6 @@ class Away:
     only: Sequence[str] = ()
 
 
-@immutable
-class Undo:
-    """A decision that the principal `by` may take back until `ends_at` (ms): its effect begins only then."""
-
-    decision: str
-    by: str
-    ends_at: int
-
-
 def away_view(absence: Absence) -> Away:
     """Return the public part of an absence."""
     return Away(absence.by, absence.to, absence.since, absence.until, absence.only)
@@ -126,10 +117,9 @@ class QuestionView(Question):
     and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
     versions, the proposed one first. `delegated` maps each principal who may vote instead of
     another to that other, `delegation_ends` that other to the end (ms), if there is one. `away`
-    lists people for whom somebody may vote, or answer, until they are back. `undo` is the decision
-    of an open question, while it can be taken back. `digests` has the hashed objects, by the kind of
-    the digest. All of that but `away` is empty for a question without a rule. `comments` are read
-    only when a single question is shown.
+    lists people for whom somebody may vote, or answer, until they are back. `digests` has
+    the hashed objects, by the kind of the digest. All of that but `claim` and `away` is empty for a
+    question without a rule. `comments` are read only when a single question is shown.
     """
 
     rule_words: str = ""
@@ -145,26 +135,15 @@ class QuestionView(Question):
     delegated: Mapping[str, str] = field(default_factory=dict)
     delegation_ends: Mapping[str, int] = field(default_factory=dict)
     away: tuple[Away, ...] = ()
-    undo: Undo | None = None
     digests: Payload[JSONMapping] = field(default_factory=dict)
 
 
 def read_question(store: Store, interrupt: Interrupt) -> QuestionView:
-    """Read all that was done to a question; without a rule, only absences are read."""
-    absences = _absences(store, [interrupt])
+    """Read all that was done to a question."""
+    (view,) = read_questions(store, [interrupt])
     if interrupt.rule is None:
-        asked_for = store.requester(interrupt.run_id) or {}
-        return _view(
-            replace(
-                interrupt,
-                place=_place(store, interrupt.run_id),
-                requester=asked_for.get("principal", ""),
-                on_behalf_of=[*asked_for.get("on_behalf_of", ())],
-            ),
-            absences=absences,
-        )
-    standing = store.standings([interrupt.id])[0]
-    view = _view(interrupt, standing, absences)
+        return view
+    (standing,) = store.standings([interrupt.id])
     votes = tuple(_vote(vote, standing) for vote in store.votes(interrupt.id))
     return replace(
         view,
@@ -206,27 +185,30 @@ def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
 
 
 def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[QuestionView]:
-    """Make the views of a list; the standing of votes is read in one request, and only for rules."""
+    """Make the views of a list; the standings are read in one request."""
     interrupts = list(interrupts)
-    rule_ids = [interrupt.id for interrupt in interrupts if interrupt.rule is not None]
-    standings = dict(zip(rule_ids, store.standings(rule_ids) if rule_ids else (), strict=True))
+    standings = store.standings([interrupt.id for interrupt in interrupts])
     absences = _absences(store, interrupts)
     run_ids = {interrupt.run_id for interrupt in interrupts if interrupt.rule is None}
-    nodes = {run_id: _place(store, run_id) for run_id in run_ids}
+    facts = {run_id: _facts(store, run_id) for run_id in run_ids}
     return [
         _view(
-            replace(interrupt, place=interrupt.place or nodes.get(interrupt.run_id)),
-            standings.get(interrupt.id),
+            interrupt if interrupt.rule else replace(interrupt, **facts[interrupt.run_id]),
+            standing,
             absences,
         )
-        for interrupt in interrupts
+        for interrupt, standing in zip(interrupts, standings, strict=True)
     ]
 
 
-def _place(store: Store, run_id: str) -> dict[str, str] | None:
-    """Return the place of a run's questions without a rule, which isn't stored with them."""
-    run = store.peek(run_id)
-    return None if run is None else run.place
+def _facts(store: Store, run_id: str) -> JSONObject:
+    """Return the place and the requester of a run, which aren't stored with questions without a rule."""
+    run, asked_for = store.peek(run_id), store.requester(run_id) or {}
+    return {
+        "place": None if run is None else run.place,
+        "requester": asked_for.get("principal", ""),
+        "on_behalf_of": [*asked_for.get("on_behalf_of", ())],
+    }
 
 
 def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
@@ -285,6 +267,7 @@ def likeness(question: Interrupt, graph: str) -> JSONObject:
         "schema": question.response_schema,
         "tool": tool_of(question.action),
         "risk": question.risk,
+        "rule": question.rule is not None,
     }
 
 
@@ -320,22 +303,23 @@ def _graph(store: Store, run_id: str) -> str:
 
 
 def _view(
-    interrupt: Interrupt, standing: Standing | None = None, absences: Sequence[Absence] = ()
+    interrupt: Interrupt, standing: Standing, absences: Sequence[Absence]
 ) -> QuestionView:
     """Make the view of a question; with a rule it includes the standing of its votes."""
-    now, tally = time.time_ns() // 1_000_000, standing.tally if standing else Tally()
+    now, tally = time.time_ns() // 1_000_000, standing.tally
     away = tuple(
         away_view(absence)
         for absence in standing_in(absences, interrupt, tally.stage, now)
         if interrupt.is_open
     )
-    if standing is None:
-        return question_view(QuestionView, interrupt, away=away)
-    rule, pending = Rule.thawed(interrupt.rule or {}), standing.pending
-    undo = Undo(pending.answer.decision, pending.by, pending.until) if pending else None
+    claim = {"claim": standing.claim, "claim_ends_at": standing.claimed_until, "away": away}
+    if interrupt.rule is None:
+        return question_view(QuestionView, interrupt, **claim)
+    rule = Rule.thawed(interrupt.rule)
     return question_view(
         QuestionView,
         interrupt,
+        **claim,
         rule_words=in_words(
             rule,
             interrupt.requester,
@@ -346,12 +330,9 @@ def _view(
         need=rule.steps[tally.stage].need,
         against=tally.against,
         stage=tally.stage,
-        claim=standing.claim,
-        claim_ends_at=standing.claimed_until,
         delegated=standing.loans(now),
         delegation_ends={by: end for by, end in standing.ends.items() if end > now},
-        away=away,
-        undo=undo if interrupt.is_open else None,
+        undo=undo_of(standing) if interrupt.is_open else None,
     )
 
 

@@ -30,7 +30,8 @@ from runner.operations.exports import (
     head_of,
     node_status,
     plain,
-    question_of,
+    question_view,
+    undo_of,
     view_of,
 )
 from runner.records.budgets import MICROS, QUESTION, Sum
@@ -172,7 +173,7 @@ def read_run(store: Store, run_id: str) -> RunView:
         **head,
         task=plain(snapshot.task),
         nodes=nodes,
-        interrupts=tuple(_open_questions(snapshot, nodes)),
+        interrupts=tuple(_open_questions(store, snapshot, nodes)),
         execution_order=tuple(snapshot.order),
         decided=(*decisions_of(snapshot.interrupts, all_of_run), *_decided_inside(nodes)),
         usage=total_usage(snapshot.entries.values()),
@@ -391,9 +392,17 @@ def _begun_items(snapshot: RunSnapshot, name: str, visit: int) -> Iterator[str]:
         yield from (item_id(name, index) for index in range(record.next))
 
 
-def _open_questions(snapshot: RunSnapshot, nodes: Iterable[NodeView]) -> Iterator[Question]:
+def _open_questions(
+    store: Store, snapshot: RunSnapshot, nodes: Iterable[NodeView]
+) -> Iterator[Question]:
+    interrupts = [interrupt for interrupt in snapshot.interrupts if interrupt.is_open]
+    ids = [interrupt.id for interrupt in interrupts if (interrupt.rule or {}).get("undo")]
+    undos = dict(zip(ids, map(undo_of, store.standings(ids) if ids else ()), strict=True))
     questions = grouped(
-        (question_of(interrupt) for interrupt in snapshot.interrupts if interrupt.is_open),
+        (
+            question_view(Question, interrupt, undo=undos.get(interrupt.id))
+            for interrupt in interrupts
+        ),
         attrgetter("node_id"),
     )
     for node in with_items(nodes):

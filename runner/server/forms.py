@@ -11,8 +11,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from datetime import UTC, date, datetime, time
+from datetime import datetime, timedelta
 from typing import Annotated, Any
+from zoneinfo import ZoneInfo
 
 from fastapi import Form, Request
 from pydantic import AfterValidator
@@ -276,17 +277,19 @@ def json_text(value: Any) -> str:
     )
 
 
-def end_of_day(day: str) -> int:
-    """Return the last ms of a day (UTC) that a form names.
+def midnight(text: str, zone: str, days: int = 0) -> int:
+    """Return the beginning of a day in a time zone (UTC without one), or of one some days later, in ms.
 
     Raises:
-        Problem: it isn't a date.
+        Problem: the text is not a date, or the zone is unknown.
     """
     try:
-        moment = datetime.combine(date.fromisoformat(day), time.max, UTC)
-    except ValueError as error:
-        raise Problem(422, f"{day!r:.40} is not a day. Nothing was stored.") from error
-    return round(moment.timestamp() * 1000)
+        day = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone or "UTC"))
+        day += timedelta(days)
+    except (ValueError, OverflowError, LookupError, OSError) as error:
+        problem = f"{text!r:.40} is not a date such as 2026-11-28, or {zone!r:.40} is not a time zone."
+        raise Problem(422, problem) from error
+    return round(day.timestamp() * 1000)
 
 
 def line_ends(text: str) -> str:

@@ -6,15 +6,19 @@ import json
 import re
 import sys
 import urllib.request
+from pathlib import Path
 
 import pytest
 
+import runner
 from runner import Status
 from runner.celery.application import make_app
+from runner.celery.doorbells import CeleryDispatcher
 from runner.celery.tasks import NodeEvent, end_task
 from runner.dev.supervised_process import SupervisedProcess
 from runner.execution.engine import DoorbellOutcome
 from runner.settings import Settings
+from runner.store.interface import Doorbell
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -61,10 +65,12 @@ class Flower:
 
 @pytest.fixture(scope="module")
 def flower(sites, tmp_path_factory):
-    """Flower beside the worker of threads, once it has seen the worker."""
+    """Flower with our configuration beside the worker of threads, once it has seen the worker."""
     site = sites["threads"]
     site.workers[0].wait_ready()
-    shown = Flower(site.url, tmp_path_factory.mktemp("flower"))
+    conf = f"--conf={Path(runner.__file__).parent}/integrations/flower.py"
+    pages = "https://runner.example"
+    shown = Flower(site.url, tmp_path_factory.mktemp("flower"), conf, RUNNER_SERVER_URL=pages)
     wait_until(
         lambda: "flower_worker_online{" in shown.get("metrics"), "Flower hears the worker"
     )
@@ -197,3 +203,64 @@ def test_flower_s_page_of_a_node_links_the_one_before(ended, flower):
     run = runs["chain"].id
 
     assert f"/task/{run}.a.1.1" in flower.get(f"task/{run}.b.1.1")
+
+
+def test_the_page_of_a_task_links_its_run(ended, flower):
+    """And its node there; the list of tasks is Flower's own."""
+    runs, _ = ended
+    for graph, node in (("chain", "b"), ("question", "node.with.dots")):
+        run = runs[graph].id
+        link = f'<a href="https://runner.example/runs/{run}?node={node}#node">'
+        assert flower.get(f"task/{run}.{node}.1.1").count(link) == 1
+    assert "runner.example" not in flower.get("tasks")
+
+
+def test_a_node_that_was_asked_goes_on_as_the_same_task(flower, threads):
+    """A question's task is WAITING until its answer, and then ends as the node does."""
+    run = threads.client.start("question", "go")
+    (question,) = run.wait(60).interrupts
+    task = f"{run.id}.node.with.dots.1.1"
+    wait_until(lambda: flower.tasks().get(task, {}).get("state") == "WAITING", "it waits")
+    threads.client.respond(question.id, "yes")
+    assert run.wait(60).status is Status.COMPLETED
+    assert ended_task(flower, task)["state"] == "SUCCESS"
+    assert [key for key in flower.tasks() if key.startswith(run.id)] == [task]
+
+
+def test_a_node_that_continues_inline_is_a_task_of_its_own(ended):
+    """Its times are its own, though no message was sent for it."""
+    runs, tasks = ended
+    shown = [tasks[f"{runs['chain'].id}.{node}.1.1"] for node in "abc"]
+    started = [task["started"] for task in shown]
+    assert started == sorted(set(started))
+    assert all(task["runtime"] is not None for task in shown)
+
+
+def test_a_node_that_is_rung_for_again_is_one_task(ended, flower, threads):
+    """Flower has it once, as it ended; another run's end shows that the second doorbell was seen."""
+    runs, _ = ended
+    run = runs["chain"].id
+    app = make_app(Settings(redis_url=threads.url))
+    CeleryDispatcher(app).ring([Doorbell(run, "a", 1, 1, "chain", 3, "chain")])
+    following_run = threads.client.start("chain", "go")
+    ended_task(flower, f"{following_run.id}.c.1.1")
+    shown = {key: task["state"] for key, task in flower.tasks().items() if key.startswith(run)}
+    assert shown == {f"{run}.{node}.1.1": "SUCCESS" for node in "abc"}
+
+
+def test_a_task_that_is_revoked_while_it_waits_says_so_by_its_time(flower, threads):
+    """Its node fails when the answer comes; Celery's order of states keeps WAITING before REVOKED."""
+    run = threads.client.start("question", "go")
+    (question,) = run.wait(60).interrupts
+    task = f"{run.id}.node.with.dots.1.1"
+    request = urllib.request.Request(  # noqa: S310 - our own Flower
+        f"{flower.address}/api/task/revoke/{task}", method="POST", data=b""
+    )
+    urllib.request.urlopen(request, timeout=60).close()  # noqa: S310 - as above
+    wait_until(
+        lambda: task in str(threads.control.inspect(timeout=1).revoked()), "the worker knows"
+    )
+    threads.client.respond(question.id, "yes")
+    assert run.wait(60).status is Status.FAILED
+    wait_until(lambda: flower.tasks()[task]["revoked"], "Flower knows of it")
+    assert flower.tasks()[task]["state"] == "WAITING"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -50,6 +51,25 @@ def drawn(show, *arguments) -> str:
     output.console = Console(file=written, width=200)
     show(output, *arguments)
     return written.getvalue()
+
+
+def test_a_pending_decision_is_said_wherever_the_question_is_shown(store, runner):
+    """In its list, on its own and in its run, while it can still be taken back."""
+    people = voting(ManualWorker(store), Rule(eligible=["ana"], undo=600))
+    people.vote("ana")
+    view = read_question(store, store.interrupts([people.question.id])[0])
+    tree = io.StringIO()
+    Console(file=tree, width=200).print(draw(read_run(store, view.run_id), view.asked_at))
+    for text in (
+        runner("interrupts", "list").stdout,
+        drawn(_show_list, [view]),
+        drawn(_show_whole, view),
+        tree.getvalue(),
+    ):
+        assert re.search(r"approved by ana, takes effect at 20\d\d-", text), text
+    assert json.loads(runner("runs", "show", view.run_id, "--json").stdout)["interrupts"][0][
+        "undo"
+    ]["by"].endswith("|ana")
 
 
 def test_a_list_says_how_the_votes_stand(runner, people):
@@ -157,7 +177,6 @@ def test_a_question_without_a_rule_is_read_as_before(store, monkeypatch):
     _, asked = ManualWorker(store).asking("a")
     (question,) = store.interrupts([asked.id])
     monkeypatch.setattr(RedisStore, "votes", lambda *_: pytest.fail("votes were read"))
-    monkeypatch.setattr(RedisStore, "standings", lambda *_: pytest.fail("votes were read"))
 
     assert read_question(store, question).rule_words == ""
     assert read_questions(store, [question])[0].need == 0

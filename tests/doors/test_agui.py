@@ -111,6 +111,7 @@ OF_PARTS = {
 BY_ANA = {"rule": Rule(eligible=["ana"])}
 AGENTS["zod_call"] = asking(OF_PARTS, action=ACTION, **BY_ANA)
 AGENTS["zod_answer"] = asking(OF_PARTS, **BY_ANA)
+AGENTS["undoable"] = asking(action=ACTION, rule=Rule(eligible=["ana"], undo=600))
 AGENTS["rounds"] = rounds
 AGENTS["soon"] = asking(expires_in=3600)
 
@@ -556,6 +557,19 @@ def test_who_may_answer_one_of_two_is_asked_that_one(site):
     site.client.respond(other["id"], "no", responder="ben")
     assert finished(thread.send()).result == {"mine": "yes", "other": "no"}
     assert runs_of(site) == 1
+
+
+@pytest.mark.full
+def test_the_state_says_that_a_question_is_decided(site):
+    """While the decision can be taken back, nobody is asked; control: before, it is an interrupt."""
+    thread = Thread(site, "undoable")
+    finished(thread.say("x"), "interrupt")
+    (name,) = [item.id.partition("#")[0] for item in thread.interrupts]
+    digest = site.client.interrupt(name).digest
+    site.client.vote(name, "approve", by="ana", digest=digest)
+    finished(thread.send())
+    (note,) = thread.state["runner"]["questions"]
+    assert note["decided"].startswith("approved by ana, takes effect at 20")
 
 
 @pytest.mark.full

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -130,6 +131,26 @@ def test_a_loan_ends_with_a_day_on_the_page(desk):
     assert send(desk, path, **form, until="2020-01-01").status_code in {409, 422}
     assert send(desk, path, **form, until=tomorrow).status_code == 303
     assert "until" in desk.http.get(f"/q/{second.id}", headers=HTML).text
+
+
+def test_the_last_day_is_one_of_the_readers(desk):
+    """The forms send the zone of the browser; without one, and with UTC, the day ends at midnight UTC."""
+    as_ana(desk)
+    day = (datetime.now(UTC) + timedelta(3)).date()
+    midnight = datetime.combine(day + timedelta(1), datetime.min.time(), UTC)
+    for zone, hours in {"": 0, "UTC": 0, "Etc/GMT-14": -14, "Etc/GMT+12": 12}.items():
+        ends_at = round((midnight + timedelta(hours=hours)).timestamp() * 1000)
+        form = {"to": "ben", "until": str(day), "zone": zone}
+        assert send(desk, "/absences/begin", **form).status_code == 303
+        assert [away.until for away in desk.client.absences()] == [ends_at]
+        (question,) = desk.start("ana").interrupts()
+        assert send(desk, f"/q/{question.id}/delegate", **form).status_code == 303
+        (end,) = desk.client.engine.store.standings([question.id])[0].ends.values()
+        assert end == ends_at
+    assert send(desk, "/absences/begin", **{**form, "zone": "Moon"}).status_code == 422
+    page = desk.http.get("/absences", headers=HTML).text
+    assert "Until the end of (<span data-zone>UTC</span>)" in page
+    assert 'type="hidden" name="zone"' in page
 
 
 def test_an_absence_begins_and_ends_on_its_page(desk):

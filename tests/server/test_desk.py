@@ -317,6 +317,105 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         assert not desk.client.interrupt(question.id).is_open
 
 
+def test_a_plain_question_is_claimed_and_commented(desk):
+    """As one with a rule, by who may answer it: on pages, in the API and at the command line."""
+    question = asked(desk, {"assignees": ["ana", "cfo"]}, graph="names")
+    path, api = f"/q/{question.id}", f"/v1/questions/{question.id}"
+    as_person(desk, "cfo")
+    assert send(desk, f"{path}/claim", digest=question.digest).status_code == 303
+    assert send(desk, f"{path}/comment", comment="With care.").status_code == 303
+    as_person(desk, "ben")
+    for operation, body in {"claim": {}, "comment": {"comment": "Me, too."}}.items():
+        assert desk.http.post(f"{api}:{operation}", json=body).status_code == 403
+    assert "Coordinate with others" not in desk.http.get(path, headers=HTML).text
+
+    as_person(desk, "ana")
+    page = desk.http.get(path, headers=HTML).text
+    assert "cfo works on this" in page
+    assert "One answer by ana, cfo" in page
+    assert "<p>With care.</p>" in page
+    assert "claimed by cfo" in desk.http.get("/inbox?tab=mine", headers=HTML).text
+    shown_to_programs = desk.http.get(api).json()
+    assert shown_to_programs["claim"] == "human:|cfo"
+    assert [item["comment"] for item in shown_to_programs["comments"]] == ["With care."]
+    assert desk.http.post(f"{api}:claim").status_code == 409
+    fields = {"digest": question.digest, "f.answer": "Fluffy"}
+    assert send(desk, path, **fields).status_code == 409
+    assert desk.client.interrupt(question.id).is_open
+    assert send(desk, path, despite="human:|cfo", **fields).status_code == 200
+    assert desk.client.interrupt(question.id).response == "Fluffy"
+
+
+def test_a_list_shows_who_asked_a_plain_question(desk):
+    """In the inbox and the API, as of one with a rule."""
+    asked(desk, graph="names", requester="cora")
+    assert "started by cora" in desk.http.get("/inbox?tab=all", headers=HTML).text
+    (item,) = desk.http.get("/v1/questions").json()["items"]
+    assert item["requester"] == "human:|cora"
+
+
+def call_back(ctx):
+    schema = {
+        "type": "object",
+        "properties": {"reached": {"type": "boolean"}, "minutes": {"type": "integer"}},
+        "required": ["reached"],
+    }
+    return ctx.interrupt("call back?", ctx.task, response_schema=schema)
+
+
+def test_plain_questions_are_answered_together(redis_url):
+    """By one answer in the same form, over a table of their reasons; each has its own receipt."""
+    desk = Site(redis_url, {"calls": lambda: wired({"call": call_back}).build()})
+    as_person(desk, "ana")
+    questions = [
+        asked(desk, {"customer": number, "amount": 9.5, "desk": "south"}, graph="calls")
+        for number in (4711, 4712, 4713)
+    ]
+    ids = [one.id for one in questions]
+    inbox = desk.http.get("/inbox?tab=all", headers=HTML).text
+    picks = re.findall(r'name="q" value="([^"]+)"', inbox)
+    assert picks == ids
+    query = "&".join(f"q={name}" for name in ids)
+    page = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+    assert [cell for cell in ("4711", "4712", "4713") if f">{cell}<" in page] == [
+        "4711",
+        "4712",
+        "4713",
+    ]
+    assert (page.count("south"), ">Answer <span" in page, ">Approve <span" in page) == (
+        1,
+        True,
+        False,
+    )
+    assert ("28.50" in page, "Not verified" in page) == (True, True)
+
+    form = {"q": ids, "digest": [one.digest for one in questions], "decision": "respond"}
+    wrong = send(desk, "/inbox/together", pick=ids, **form, **{"f.minutes": "soon"})
+    assert wrong.status_code == 422
+    assert set(re.findall(r'id="p\.(\w+)"', wrong.text)) == {"reached", "minutes"}
+    assert 'value="soon"' in wrong.text
+    assert all(desk.client.interrupt(name).is_open for name in ids)
+    for decision in ("approve", "reject"):
+        refused = send(desk, "/inbox/together", pick=ids, **{**form, "decision": decision})
+        assert refused.status_code == 422
+    as_person(desk, "ben")
+    send(desk, f"/q/{ids[2]}/claim", digest=questions[2].digest)
+    as_person(desk, "ana")
+    page = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+    assert "not here: ben works on it" in page
+    sent = send(desk, "/inbox/together", pick=ids[:1], **form, **{"f.reached": "true"}).text
+    assert "<b>1 answered</b>" in sent
+    body = {"decision": "respond", "response": {"reached": False}}
+    body["digests"] = {one.id: one.digest for one in questions}
+    receipts = desk.http.post("/v1/questions:vote", json=body).json()["items"]
+    assert [one["status"] for one in receipts] == ["duplicate", "accepted", "accepted"]
+    assert [desk.client.interrupt(name).response["reached"] for name in ids] == [
+        True,
+        False,
+        False,
+    ]
+
+
 def test_the_history_says_what_was_changed(desk):
     """From what to what, by whom, also after another edit has made the first one void."""
     question = asked(desk, {"need": 2, "amount": 48000})
@@ -379,7 +478,9 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
 )
 def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
     """Its currency is shown as any text; what is no number, or has more digits than money, has no sum."""
-    assert amount_of(SimpleNamespace(action={"args": arguments})) == amount
+    for question in ({"args": arguments}, None), (None, arguments):
+        action, reason = question
+        assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
 
 
 @pytest.mark.slow

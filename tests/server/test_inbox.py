@@ -440,13 +440,13 @@ def test_high_risk_is_typed_for_all(desk):
 
 
 def test_questions_that_differ_are_decided_one_by_one(desk):
-    """Of other nodes or risks, or with an answer of their own: the page says so."""
+    """Of other nodes or risks, or none at all: the page says so."""
     low, high = (
         asked(desk, "payments", {"amount": 1}),
         asked(desk, "payments", {"amount": 2, "risk": "high"}),
     )
     plain = asked(desk, "names", {})
-    for ids in ([low.id, high.id], [low.id, plain.id], [plain.id], [], ["0none.a.1.b"]):
+    for ids in ([low.id, high.id], [low.id, plain.id], [], ["0none.a.1.b"]):
         query = "&".join(f"q={name}" for name in ids)
         assert desk.http.get(f"/inbox/together?{query}", headers=HTML).status_code == 422, ids
 

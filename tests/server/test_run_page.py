@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-import runner
 from runner import GraphBuilder
-from tests.celery.test_flower import Flower
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo
-from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -230,20 +225,3 @@ def test_a_run_with_a_graph_inside_is_accessible(site, browser, scheme):
         context.close()
 
     assert violations == []
-
-
-def test_a_task_of_flower_leads_to_its_run(site, served, tab, redis_url, tmp_path):
-    """The real Flower with our file as its configuration; without the address of the pages it says so."""
-    run = site.start("approval")
-    conf = f"--conf={Path(runner.__file__).parent}/integrations/flower.py"
-    flower = Flower(redis_url, tmp_path, conf, RUNNER_SERVER_URL=served.url)
-    try:
-        wait_until(lambda: flower.get("healthcheck"), "Flower listens")
-        tab.goto(f"{flower.address}/graph/{run.id}.approve.1.1")
-        assert tab.url == f"{served.url}/runs/{run.id}?node=approve#node"
-        assert "waiting" in tab.inner_text("#node")
-        assert "NotFound" not in flower.get("tasks")
-        reply = tab.goto(f"{flower.address}/graph/nothing")
-        assert reply.status == 404
-    finally:
-        flower.guard.end()

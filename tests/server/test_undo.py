@@ -100,6 +100,12 @@ def test_the_api_says_until_when(desk):
     assert "Approved by ana, who can take it back on its page until" in message(view)
     assert needs_page(view)
 
+    (listed,) = desk.http.get("/v1/questions").json()["items"]
+    (of_run,) = desk.http.get(f"/v1/runs/{question.run_id}").json()["interrupts"]
+    assert listed["undo"] == of_run["undo"] == undo
+    page = html.unescape(desk.http.get(f"/runs/{question.run_id}", headers=HTML).text)
+    assert "approved by ana, takes effect at" in page
+
     login(desk, "ana")
     back = desk.http.delete(votes, headers=etag)
     assert back.json()["status"] == "withdrawn_vote", back.text

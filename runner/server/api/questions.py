@@ -85,9 +85,13 @@ class VoteRequest(Signed):
 
 
 class Votes(RequestBody):
-    """The same decision on several questions that are alike; each with the digest that was shown."""
+    """The same decision on several questions that are alike; each with the digest that was shown.
 
-    decision: Literal["approve", "reject"]
+    `response` is the answer of "respond".
+    """
+
+    decision: Literal["approve", "reject", "respond"]
+    response: Any = None
     digests: dict[str, str] = Field(min_length=1, max_length=300)
     comment: str = ""
 
@@ -398,8 +402,9 @@ def withdraw_vote(
 def vote_all(body: Votes, person: DecidesAll, services: Served) -> Page[Receipt]:
     """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
+    response = codec.pack(body.response, "response")
     decisions = (
-        Decision(question_id, None, None, None, digest, body.decision, comment=body.comment)
+        Decision(question_id, response, None, None, digest, body.decision, comment=body.comment)
         for question_id, digest in body.digests.items()
     )
     return Page(decide_each(services, person, decisions))

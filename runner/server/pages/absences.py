@@ -12,7 +12,7 @@ from runner.approvals.votes import absences, end_absence
 from runner.operations.questions import away_view
 from runner.server.access import Known, Person, Signs
 from runner.server.deciding import absence_message, be_away
-from runner.server.forms import end_of_day
+from runner.server.forms import midnight
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText
@@ -34,24 +34,25 @@ def begin(
     services: Served,
     to: FormText = "",
     until: FormText = "",
+    zone: FormText = "",
     since: FormText = "",
     proof: FormText = "",
     only: Annotated[list[str] | None, Form()] = None,
 ) -> Response:
-    """Begin an absence until the end of a day (UTC); a passkey signs it in a second step."""
+    """Begin an absence until the end of a day in a time zone; a passkey signs it in a second step."""
     begins = (
         int(since) if since.isdecimal() and len(since) < 16 else time.time_ns() // 1_000_000
     )
     options: dict[str, Any] = {
         "to": to,
         "since": begins,
-        "until": end_of_day(until),
+        "until": midnight(until, zone, days=1),
         "only": only or (),
     }
     signature = proof_of({"proof": proof})
     if signature is None and (keys := passkeys(request, services, person)):
         body = absence_message(services, person, **options)
-        form = {"to": to, "until": until, "since": str(begins)}
+        form = {"to": to, "until": until, "zone": zone, "since": str(begins)}
         step = signature_step(keys, body, form, "/absences/begin", f"{to} votes for me")
         return _page(request, person, services, step, only or ())
     be_away(services, person, signature, **options)

@@ -1,10 +1,10 @@
-"""Amounts of calls: an argument is one by its name, and its currency is the argument `currency`."""
+"""Amounts of questions: an argument is one by its name, and its currency is the argument `currency`."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -20,9 +20,15 @@ AMOUNT = re.compile(
 """Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
 
+def content_of(question: QuestionView) -> Mapping[str, Any]:
+    """Return the arguments of a question's call; without a call its reason, if that is an object."""
+    content = question.action["args"] if question.action else question.reason
+    return content if isinstance(content, Mapping) else {}
+
+
 def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
-    """Return the first amount of a question's call and its currency; None without an amount."""
-    args = (question.action or {}).get("args") or {}
+    """Return the first amount of a question and its currency; None without an amount."""
+    args = content_of(question)
     for name, value in args.items():
         if AMOUNT.search(name) and (amount := number_of(value)) is not None:
             return amount, shown(str(args.get("currency", "")))[:12]

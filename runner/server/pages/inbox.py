@@ -80,7 +80,7 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
         if question.is_open
         else ", ".join(map(plain_name, decision_of(question).by)),
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
-        question.is_open and {"approve", "reject"} <= decisions,
+        question.is_open and (not decisions or {"approve", "reject"} <= decisions),
     )
 
 

@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from runner.approvals.ballots import approved, effect_of
 from runner.approvals.judgement import level_of
 from runner.approvals.proofs import VerificationKey
+from runner.approvals.rule_text import deciders
 from runner.approvals.rules import OWN_KEY, Rule, plain_name, unsure
 from runner.approvals.votes import unfit_response
 from runner.authoring.drawing import draw_run
@@ -59,12 +60,12 @@ from runner.server.forms import (
     edit_of,
     edit_schema,
     edit_texts,
-    end_of_day,
     fields_of,
     fields_sent,
     is_blank,
     json_text,
     marked,
+    midnight,
     with_first_values,
     with_item,
     with_json,
@@ -167,6 +168,7 @@ def reassign(
     reason: Typed = "",
     instead_of: Typed = "",
     until: Typed = "",
+    zone: Typed = "",
 ) -> Response:
     """Have another person decide a question."""
     receipt = services.client.reassign(
@@ -174,7 +176,7 @@ def reassign(
         to=to,
         reason=reason,
         instead_of=instead_of or None,
-        until=end_of_day(until) if until else None,
+        until=midnight(until, zone, days=1) if until else None,
         by=person.principal,
     )
     if receipt.status is ReceiptStatus.ACCEPTED:
@@ -192,22 +194,25 @@ def act(
     comment: Typed = "",
     to: Typed = "",
     until: Typed = "",
+    zone: Typed = "",
     shown: FormText = "",
     digest: FormText = "",
     proof: FormText = "",
 ) -> Response:
     """Claim, release, comment or delegate a question, or take a vote back."""
+    end = midnight(until, zone, days=1) if until else None
     options: dict[str, dict[str, Any]] = {
         "claim": {"ttl": CLAIMED},
         "release": {},
         "comment": {"comment": comment},
-        "delegate": {"to": to, "until": end_of_day(until) if until else None},
+        "delegate": {"to": to, "until": end},
         "withdraw_vote": {},
     }
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     arguments = {"shown_at": shown_at_of(request, person, shown, digest), **options[action]}
-    form = {"comment": comment, "to": to, "until": until, "shown": shown, "digest": digest}
+    form = {"comment": comment, "to": to, "until": until, "zone": zone}
+    form |= {"shown": shown, "digest": digest}
     signature = proof_of({PROOF: proof})
     question = services.client.interrupt(question_id)
     if signature is None and (keys := _own_keys(request, services, person, question)):
@@ -257,7 +262,7 @@ def _decided(
         return replace(shown, sent=with_item(shown.sent, path))
     if form.get("back"):
         return replace(shown, variant="")
-    claim = _claim_of_another(question, person)
+    claim = claim_of_another(question, person)
     if claim and form.get("despite") != claim:
         problem = (
             f"{plain_name(claim)} works on this. Say below that you decide it nevertheless."
@@ -303,7 +308,7 @@ AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
 """Ways to confirm a decision whose fields say another one."""
 
 
-def _claim_of_another(question: QuestionView, person: Person) -> str:
+def claim_of_another(question: QuestionView, person: Person) -> str:
     """Return the other person who has claimed an open question; "" if nobody has."""
     is_claimed = question.is_open and question.claim_ends_at > time.time() * 1000
     return question.claim if is_claimed and question.claim != person.principal.key else ""
@@ -424,6 +429,7 @@ def _page(
         shown=request.app.state.form_tokens.issue(person, about=question.digest)
         if reads
         else "",
+        people=deciders(question.rule, question.assignees),
         requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
         decisions=decisions,
         decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
@@ -443,7 +449,7 @@ def _page(
         history=history,
         comments=[line for line in history if line.kind == "commented"],
         delegable=rule is not None and rule.delegate != "none",
-        claim=_claim_of_another(question, person),
+        claim=claim_of_another(question, person),
         edits=edits_of(question) if reads else {},
         voted=any(vote.by == person.principal.key for vote in question.votes),
         **_fields(question, shown, reads=reads),

@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import datetime, timedelta
 from urllib.parse import urlencode
-from zoneinfo import ZoneInfo
 
 from fastapi import Request
 
@@ -19,6 +17,7 @@ from runner.records.run import outermost
 from runner.server.access import Person
 from runner.server.answers import seen_by
 from runner.server.deciding import own_page
+from runner.server.forms import midnight
 from runner.server.problems import Problem
 from runner.server.services import Services
 
@@ -112,8 +111,8 @@ class QuestionList:
             urgent=not filters["age"],
             closed=self.tab == "done",
             decided=(
-                _midnight(since, zone) if since else 0,
-                _midnight(until, zone, days=1) if until else EVER,
+                midnight(since, zone) if since else 0,
+                midnight(until, zone, days=1) if until else EVER,
             ),
         )
 
@@ -135,21 +134,6 @@ class QuestionList:
             return own_page(services, person, self.tab, query, limit, self.cursor)  # type: ignore[arg-type] # one of the three
         page = store.open_interrupts(query, limit, self.cursor)
         return Page(read_questions(store, page), page.next)
-
-
-def _midnight(text: str, zone: str, days: int = 0) -> int:
-    """Return the beginning of a day in a time zone, or of one some days later, in ms.
-
-    Raises:
-        Problem: the text is not a date, or the zone is unknown.
-    """
-    try:
-        day = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone or "UTC"))
-        day += timedelta(days)
-    except (ValueError, OverflowError, LookupError, OSError) as error:
-        problem = f"{text!r:.40} is not a date such as 2026-11-28, or {zone!r:.40} is not a time zone."
-        raise Problem(422, problem) from error
-    return round(day.timestamp() * 1000)
 
 
 @immutable

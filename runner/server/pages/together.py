@@ -8,10 +8,10 @@ from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse
 
-from runner.errors import UsageError
+from runner.approvals.rules import plain_name
 from runner.operations.own_questions import has_voted
 from runner.operations.questions import (
     QuestionView,
@@ -20,16 +20,27 @@ from runner.operations.questions import (
     open_alike,
     read_questions,
 )
+from runner.records import codec
 from runner.records.interrupts import Decision, Receipt, tool_of
 from runner.records.json_form import pretty
 from runner.records.listings import InterruptQuery, Page
 from runner.server.access import DecidesAll, Person
 from runner.server.answers import seen_by
 from runner.server.deciding import decide_each, why_barred
-from runner.server.forms import Typed
-from runner.server.pages.amounts import sums_of
+from runner.server.forms import (
+    FormTexts,
+    Typed,
+    answer_fields,
+    answer_of,
+    fields_of,
+    fields_sent,
+    marked,
+    with_item,
+    with_json,
+)
+from runner.server.pages.amounts import content_of, sums_of
 from runner.server.pages.passkeys import takes_own_key
-from runner.server.pages.question import shown_at_of
+from runner.server.pages.question import claim_of_another, shown_at_of
 from runner.server.pages.question_list import QuestionList
 from runner.server.pages.rendering import page
 from runner.server.parameters import FormText, QueryText
@@ -79,19 +90,30 @@ def decide_together(
     shown: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
     pick: Annotated[list[str] | None, Form(max_length=MOST_TOGETHER)] = None,
     *,
-    decision: FormText,
+    decision: FormText = "respond",
     comment: Typed = "",
     typed: Typed = "",
+    form: Annotated[dict[str, str], Depends(fields_sent)],
 ) -> HTMLResponse:
     """Decide the picked ones of the questions that were shown; each has its own receipt."""
-    if decision not in {"approve", "reject"} or len(q) != len(digest) or not all(digest):
+    questions = _alike(services, q)
+    decisions = {"approve", "reject"} if questions[0].rule else {"respond"}
+    if decision not in decisions or len(q) != len(digest) or not all(digest):
         raise Problem(
-            422, "Approve or reject, with the digest of each question; nothing was done."
+            422,
+            f"{' or '.join(sorted(decisions)).capitalize()}, with the digest of each question; nothing was "
+            "done.",
         )
     selection = [name for name in q if name in (pick or ())]
-    phrase = _word(_alike(services, q))
+    phrase, sent = _word(questions), answer_fields(form)
+    problems: FormTexts = {}
+    response = None
+    if decision == "respond":
+        response, problems = answer_of(questions[0].response_schema, sent)
     problem = ""
-    if not selection:
+    if path := form.get("add"):
+        sent, problems, selection = with_item(sent, path), {}, []
+    elif not selection:
         problem = "Select at least one question."
     elif decision == "reject" and not comment.strip():
         problem = "Say in the comment why you reject them."
@@ -100,7 +122,7 @@ def decide_together(
     votes = [
         Decision(
             name,
-            None,
+            codec.pack(response, "response"),
             None,
             None,
             about,
@@ -109,7 +131,7 @@ def decide_together(
             shown_at=shown_at_of(request, person, token, about),
         )
         for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
-        if name in selection and not problem
+        if name in selection and not (problem or problems)
     ]
     receipts = decide_each(services, person, votes)
     return _together(
@@ -119,8 +141,10 @@ def decide_together(
         q,
         receipts,
         problem=problem,
+        problems=problems,
+        sent=sent,
         comment=comment,
-        selection=selection,
+        selection=pick or (),
         decision=decision,
     )
 
@@ -129,7 +153,7 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     """Read questions that may be decided together.
 
     Raises:
-        UsageError: they differ in more than their runs and their arguments, or have no rule.
+        UsageError: they differ in more than their runs and their arguments, or in having a rule.
     """
     stored_questions = [
         question for question in services.store.interrupts(ids) if question is not None
@@ -137,9 +161,6 @@ def _alike(services: Services, ids: Sequence[str]) -> list[QuestionView]:
     check_alike(
         services.store, ids, {question.id: question.digest for question in stored_questions}
     )
-    for question in stored_questions:
-        if question.rule is None:
-            raise UsageError(f"{question.name} takes its own answer: open it alone.")
     return read_questions(services.store, stored_questions)
 
 
@@ -153,6 +174,8 @@ def _obstacle(services: Services, person: Person, question: QuestionView) -> str
     """Return why a question can't be decided together with others; "" if it can."""
     if not question.is_open:
         return f"it is {question.status}"
+    if claim := claim_of_another(question, person):
+        return f"{plain_name(claim)} works on it: open it"
     if takes_own_key(question):
         return "it takes a signature with a key of your own: open it"
     if has_voted(services.store, question, person.principal.key):
@@ -178,14 +201,17 @@ def _together(
     receipts: Sequence[Receipt] = (),
     *,
     problem: str = "",
+    problems: FormTexts | None = None,
+    sent: FormTexts | None = None,
     comment: str = "",
     selection: Sequence[str] | None = None,
     decision: str = "",
 ) -> HTMLResponse:
     views = _alike(services, list(dict.fromkeys(ids)))
     questions = [seen_by(person, question) for question in views]
-    calls = [(question.action or {}).get("args") or {} for question in questions]
+    calls = [content_of(question) for question in questions]
     differing = {change.name for call in calls for change in changes(calls[0], call)}
+    schema = questions[0].response_schema
     obstacles = {
         question.id: obstacle
         for question in views
@@ -195,8 +221,10 @@ def _together(
         request,
         "together.html",
         person,
-        422 if problem else 200,
+        422 if problem or problems else 200,
         questions=questions,
+        calls=calls,
+        fields=marked(with_json(fields_of(schema, sent), sent), problems or {}),
         columns=[name for name in dict.fromkeys(chain(*calls)) if name in differing],
         usual=dict(_usual(calls, differing)),
         same={name: value for name, value in calls[0].items() if name not in differing},
