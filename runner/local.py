@@ -202,10 +202,11 @@ class Graph:
         self, task: object, invocation_state: Mapping[str, object] | None = None
     ) -> GraphResult:
         """Run like a call, without blocking the event loop; cancelling it cancels the run."""
-        async with aclosing(self._stream(task, invocation_state)) as items:
+        async with aclosing(self.stream_async(task, invocation_state)) as items:
             async for item in items:
-                if isinstance(item, GraphResult):
-                    return item
+                if "result" in item:
+                    result: GraphResult = item["result"]
+                    return result
         raise RunnerError("the run ended without a result.")
 
     async def stream_async(

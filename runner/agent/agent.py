@@ -468,16 +468,16 @@ class DirectCalls:
             await checkpointer.save(ending.saved)
         finally:
             # Without an ending, keep the last checkpoint, as after the death of a process.
-            self._remember(checkpointer)
+            self._remember(checkpointer.document, checkpointer.messages)
         if ending.error is not None:
             raise ending.error
         return ending.result
 
-    def _remember(self, checkpointer: DirectCheckpointer) -> None:
-        if checkpointer.document is not None:
-            self._document = checkpointer.document
-            self._agent.messages = codec.unpack(checkpointer.messages)
-            self._agent.state = UserState.restored(checkpointer.document["user_state"])
+    def _remember(self, document: JSONObject | None, messages: list[JSON]) -> None:
+        if document is not None:
+            self._document = document
+            self._agent.messages = codec.unpack(messages)
+            self._agent.state = UserState.restored(document["user_state"])
 
     def _begin(self, prompt: Any, length: int) -> tuple[AgentState, dict[str, Interrupt]]:
         past = past_state(self._document, {}, length)

@@ -202,7 +202,7 @@ def note(event: AgentInitializedEvent | MultiAgentInitializedEvent):
     made.append(event)
 
 async def late(event: AgentInitializedEvent):
-    made.append("never awaited")
+    made.append(event.agent.name)
 
 agent = Agent(name="a", hooks=[note])
 builder = GraphBuilder()
@@ -214,12 +214,34 @@ assert made[0].agent is agent and [event.source for event in made[1:]] == [graph
 assert isinstance(made[0], HookEvent) and not isinstance(made[1], HookEvent)
 assert isinstance(made[1], BaseHookEvent)
 assert "sonnet" in str(agent.model.get_config())
-try:
-    Agent(hooks=[late])
-except ValueError as error:
-    assert "can't be async" in str(error)
-else:
-    raise AssertionError("not refused")
+Agent(name="c", hooks=[late])
+assert made[-1] == "c"
+"""
+
+JOINED = """
+from strands.multiagent import GraphBuilder
+from strands.multiagent.base import Status
+from strands.multiagent.graph import GraphState
+
+def all_done(state: GraphState) -> bool:
+    return all(
+        name in state.results and state.results[name].status == Status.COMPLETED for name in "ab"
+    )
+
+def has_said(state: GraphState) -> bool:
+    nodes = {node.node_id for node in state.execution_order}
+    return "c" in nodes and "said" in str(state.results["c"].result)
+
+script = ScriptedModel(["said"] * 4)
+builder = GraphBuilder()
+for name in "abcd":
+    builder.add_node(Agent(name=name, callback_handler=None), name)
+for source, target, condition in ("a", "c", all_done), ("b", "c", all_done), ("c", "d", has_said):
+    builder.add_edge(source, target, condition=condition)
+graph = builder.build()
+result = graph("go")
+assert sorted(node.node_id for node in result.execution_order) == list("abcd")
+assert isinstance(graph.state, GraphState) and len(graph.state.completed_nodes) == 4
 """
 
 
@@ -249,6 +271,12 @@ def test_programs_that_ask_run_unchanged(shape, first, tmp_path):
     assert run(MODEL + CALL + CLEANING + folder + shape, first) == ("ended", "")
 
 
+@pytest.mark.parametrize("first", ["", FIRST], ids=["Strands", "here"])
+def test_conditions_see_strands_state(first):
+    """The pattern of Strands' docs for a join of all compares statuses, nodes and texts of results."""
+    assert run(MODEL + CALL + CLEANING + JOINED, first) == ("ended", "")
+
+
 def test_the_page_counts_the_changed_lines_of_each_program():
     """The lines ahead of a program are all that changes."""
     row = re.compile(r"^\| (.*?) \| \[.*\]\(https://.*\) \| (\d) \|$", re.MULTILINE)
@@ -265,5 +293,5 @@ def test_agents_with_a_session_manager_are_refused(tmp_path):
 
 
 def test_events_of_making_fire_where_strands_fires_them():
-    """For an agent, a graph and a swarm; an async callback is refused, since it would never be awaited."""
+    """For an agent, a graph and a swarm; a callback may be async."""
     assert run(CLEANING + MADE) == ("ended", "")
