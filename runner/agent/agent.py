@@ -255,11 +255,11 @@ class Agent:
         )
         prompt = as_messages(blocks)
         if session_id is None:
-            return begin(past, number, prompt), messages, stored_count
+            return begin(past, number, prompt, messages), messages, stored_count
         key = session_key("" if self._shares_session else outermost(visit.graph_id), session_id)
         session = await async_loop.in_thread(visit.recall, key)
         past = replace(past, user_state=own_state, length=len(own_messages))
-        state = begin_in_session(past, number, prompt, key, session)
+        state = begin_in_session(past, number, prompt, key, session, own=own_messages)
         return state, [*own_messages, *session.messages], 0
 
     def abandon(self, document: JSONObject) -> None:
@@ -445,7 +445,7 @@ class DirectCalls:
         emit: Emit | None,
     ) -> AgentResult:
         messages = as_messages(self._agent.messages)
-        state, answers = self._begin(prompt, len(messages))
+        state, answers = self._begin(prompt, messages)
         if state.visit != self._visits:
             self._config = config
         self._visits = state.visit
@@ -479,13 +479,15 @@ class DirectCalls:
             self._agent.messages = codec.unpack(messages)
             self._agent.state = UserState.restored(document["user_state"])
 
-    def _begin(self, prompt: Any, length: int) -> tuple[AgentState, dict[str, Interrupt]]:
-        past = past_state(self._document, {}, length)
+    def _begin(
+        self, prompt: Any, messages: list[JSON]
+    ) -> tuple[AgentState, dict[str, Interrupt]]:
+        past = past_state(self._document, {}, len(messages))
         past = replace(past, user_state=self._agent.state.document())
         is_stopped = past.stage is not PassStage.DONE
         if open_questions(past) or is_answers(prompt) or (prompt == [] and is_stopped):
             return past, _answers(past, prompt, self._agent.name)
-        return begin(past, self._visits + 1, as_messages(prompt)), {}
+        return begin(past, self._visits + 1, as_messages(prompt), messages), {}
 
 
 def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:
