@@ -129,7 +129,7 @@ class Agent:
             budgets=checked_budgets(budgets, price, name),
             price=price,
         ).for_call(None, structured_output_model)
-        self._direct_calls = DirectCalls(self, fixed_session or uuid.uuid4().hex)
+        self._direct_calls = DirectCalls(self, fixed_session)
         self._input_blocks: InputBlocks = input_blocks
 
     @property
@@ -402,9 +402,9 @@ class DirectCalls:
     An invocation that waits continues with the config it began with.
     """
 
-    def __init__(self, agent: Agent, run_id: str) -> None:
+    def __init__(self, agent: Agent, session_id: str | None) -> None:
         self._agent = agent
-        self._run_id = run_id
+        self._run_id = session_id or uuid.uuid4().hex
         self._document: JSONObject | None = None
         self._config = agent.config
         self._sums: dict[str, str] = {}

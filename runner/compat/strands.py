@@ -8,7 +8,6 @@ filled from this library's. See docs/how-to/from-strands.md for the differences 
 from __future__ import annotations
 
 import sys
-import uuid
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
@@ -105,7 +104,7 @@ class CompatCalls(DirectCalls):
     """Direct calls that return Strands' results, and keep the conversation in its session manager."""
 
     def __init__(self, agent: CompatAgent, manager: Any) -> None:
-        super().__init__(agent, manager.session_id if manager else uuid.uuid4().hex)
+        super().__init__(agent, manager and manager.session_id)
         self._sessions, self._id = manager and manager.session_repository, agent.agent_id
         self._stored = self._sessions and self._sessions.read_agent(self._run_id, self._id)
         if self._stored:
@@ -121,10 +120,9 @@ class CompatCalls(DirectCalls):
         super()._remember(document, messages)
         if self._sessions and document:
             state = {"document": document, "visit": self._visits, "messages": messages}
-            agent = SessionAgent(self._id, {}, {}, {"runner": codec.plain(state)})
             write = self._sessions.update_agent if self._stored else self._sessions.create_agent
-            write(self._run_id, agent)
-            self._stored = agent
+            self._stored = SessionAgent(self._id, {}, {}, {"runner": codec.plain(state)})
+            write(self._run_id, self._stored)
 
 
 def agent_result(result: runner.AgentResult) -> Any:
@@ -155,14 +153,14 @@ STATUS = {
     runner.Status.WAITING: theirs.Status.INTERRUPTED,
 }
 
-SHARED = MemoryStore()
-"""Runs of this process's graphs with a session manager, unless `install` has named a store."""
-
 
 class CompatGraph(runner.Graph):
     """A graph of this library that is made and called as Strands' graphs, and returns their results."""
 
     store: Store | None = None
+    shared = (
+        MemoryStore()
+    )  # of graphs with a session manager, unless `install` has named a store
     edges: Any = ()
     entry_points: Any = ()
 
@@ -185,7 +183,9 @@ class CompatGraph(runner.Graph):
         for name, node in nodes.items():
             method = getattr(node.executor, "stream_async", None)
             is_ours = str(getattr(method, "__module__", "runner.")).startswith("runner.")
-            builder.add_node(node.executor if is_ours else self._function(name, node), name)
+            run = node.executor if is_ours else self._function(name, node)
+            task = self._input if isinstance(run, runner.Graph) else None
+            builder.add_node(run, name, task=task)
             if node in entry_points:
                 builder.set_entry_point(name)
         places = {node: place for place, node in enumerate(nodes.values())}
@@ -199,7 +199,7 @@ class CompatGraph(runner.Graph):
     def prepare(self, nodes: Any, providers: Any, manager: Any) -> None:
         """Keep Strands' views of the nodes, and tell the hooks that the graph is built."""
         self.nodes, self.state, self._manager = nodes, theirs.GraphState(), manager
-        self._given_store = CompatGraph.store or (SHARED if manager else None)
+        self._given_store = CompatGraph.store or (self.shared if manager else None)
         self._foreign: dict[str, Any] = {}
         self._foreign_events = deque[dict[str, Any]]()
         fire(MultiAgentInitializedEvent(source=self), hooks.HookRegistry(providers or ()))
@@ -213,12 +213,16 @@ class CompatGraph(runner.Graph):
         if payload["run_id"]:
             self.resume(payload["run_id"])
 
+    def _input(self, ctx: NodeContext) -> list[Any]:
+        """Return a node's input as Strands' graphs give it; `input_text` leaves out pictures."""
+        visit = ctx._visit  # noqa: SLF001 - no node here needs blocks but agents
+        return input_blocks(visit.task, visit.inputs)
+
     def _function(self, name: str, node: Any) -> Callable[[NodeContext], Any]:
         """Return the function that runs an executor of another class; its questions are the node's."""
 
         async def run(ctx: NodeContext) -> str:
-            visit = ctx._visit  # noqa: SLF001 - blocks keep pictures, which `input_text` leaves out
-            blocks: Any = input_blocks(visit.task, visit.inputs)
+            blocks = self._input(ctx)
             stream, final = node.executor.stream_async, self._foreign.pop(name, None)
             while blocks:
                 final = None
@@ -266,8 +270,7 @@ class CompatGraph(runner.Graph):
                     while self._foreign_events:
                         yield self._foreign_events.popleft()
                     if "result" in item:
-                        result = self._ended(item["result"], task)
-                        yield {"type": "multiagent_result", "result": result}
+                        yield self._ended(item["result"], task)
                     elif item["type"] in EVENTS and item["node_id"] in self.nodes:
                         yield self._event(item)
 
@@ -295,15 +298,15 @@ class CompatGraph(runner.Graph):
             return event | {"interrupts": node.interrupts}
         return event | {"node_result": node}
 
-    def _ended(self, result: GraphResult, task: Any) -> Any:
-        """Return the result of a call and store the open run, or raise the error of a failed node."""
+    def _ended(self, result: GraphResult, task: Any) -> dict[str, Any]:
+        """Return the last event and store the open run, or raise the error of a failed node."""
         converted = self.convert(result, task)
         if self._manager:
             self._manager.sync_multi_agent(self)
         others = [node for name, node in result.results.items() if name not in self._foreign]
         error = next((node.result for node in others if node.error), None)
         if error is None or isinstance(self, runner.Swarm):
-            return converted
+            return {"type": "multiagent_result", "result": converted}
         raise RuntimeError(str(error)) if isinstance(error, NodeFailed) else error
 
     def convert(self, result: GraphResult, task: Any = "") -> Any:
@@ -313,8 +316,8 @@ class CompatGraph(runner.Graph):
         for name, each in state.results.items():
             self.nodes[name].execution_status, self.nodes[name].result = each.status, each
         shown: Any = {k: len(v) if isinstance(v, set) else v for k, v in vars(state).items()}
-        shown["interrupts"] = questions(result.interrupts)
-        shown["node_history"] = state.execution_order
+        asked, order = questions(result.interrupts), state.execution_order
+        shown |= {"interrupts": asked, "node_history": order}
         kind: Any = SwarmResult if isinstance(self, runner.Swarm) else theirs.GraphResult
         return kind(**{field.name: shown[field.name] for field in fields(kind)})
 
@@ -357,11 +360,9 @@ class CompatSwarm(CompatGraph, runner.Swarm):
 
     def __init__(self, nodes: Sequence[runner.Agent], **options: Any) -> None:
         """Make the swarm; an agent with a session manager is refused."""
-        for agent in nodes:
-            theirs._validate_node_executor(agent)  # noqa: SLF001 - as Strands' swarm does
+        views = {a.name: theirs.GraphBuilder().add_node(a, a.name) for a in nodes}
         providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
         runner.Swarm.__init__(self, nodes, hooks=providers or (), **options)
-        views = {agent.name: theirs.GraphNode(agent.name, agent) for agent in nodes}
         self.prepare(views, providers, manager)
 
 

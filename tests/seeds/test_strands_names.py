@@ -244,6 +244,30 @@ assert sorted(node.node_id for node in result.execution_order) == list("abcd")
 assert isinstance(graph.state, GraphState) and len(graph.state.completed_nodes) == 4
 """
 
+NESTED = """
+from strands.multiagent import GraphBuilder, Swarm
+
+def say(messages):
+    told.append([block["text"].rstrip() for block in messages[0]["content"]])
+    return "said"
+
+told = []
+script = ScriptedModel([say] * 3)
+pair = [Agent(name=name, callback_handler=None) for name in "ab"]
+for inner in (Swarm(pair[:1]), pair[1]):
+    builder = GraphBuilder()
+    builder.add_node(inner, "inner")
+    graph = builder.build()
+    outer = GraphBuilder()
+    outer.add_node(Agent(name="first", callback_handler=None), "first")
+    outer.add_node(graph, "graph")
+    outer.add_edge("first", "graph")
+    script = ScriptedModel([say] * 2)
+    result = outer.build()("go")
+    assert result.results["graph"].result.results["inner"].status.value == "completed"
+print(told)
+"""
+
 
 def run(program: str, first: str = FIRST) -> tuple[str, str]:
     """Run a program on this library by the two lines ahead of it; return what it printed."""
@@ -275,6 +299,13 @@ def test_programs_that_ask_run_unchanged(shape, first, tmp_path):
 def test_conditions_see_strands_state(first):
     """The pattern of Strands' docs for a join of all compares statuses, nodes and texts of results."""
     assert run(MODEL + CALL + CLEANING + JOINED, first) == ("ended", "")
+
+
+def test_a_nested_graph_is_told_the_same():
+    """The graph, and a swarm in it, get the task and the output of the node before as in Strands."""
+    told = run(MODEL + CALL + CLEANING + NESTED, "")
+    assert "Original Task: go" in told[0]
+    assert run(MODEL + CALL + CLEANING + NESTED) == told
 
 
 def test_the_page_counts_the_changed_lines_of_each_program():
