@@ -18,6 +18,7 @@ from typing import Any
 import runner
 from runner import async_loop, hooks
 from runner.agent.agent import DirectCalls
+from runner.agent.context import UserState
 from runner.errors import DefinitionError, InterruptRaised, NodeFailed, needs_extra
 from runner.execution.functions import NodeContext
 from runner.execution.results import GraphResult, NodeResult, graph_result
@@ -107,10 +108,13 @@ class CompatCalls(DirectCalls):
         super().__init__(agent, manager and manager.session_id)
         self._sessions, self._id = manager and manager.session_repository, agent.agent_id
         self._stored = self._sessions and self._sessions.read_agent(self._run_id, self._id)
-        if self._stored:
-            past = self._stored._internal_state["runner"]  # noqa: SLF001 - its field for such data
+        if past := getattr(self._stored, "_internal_state", {}).get("runner"):
             self._visits = past["visit"]
             super()._remember(past["document"], past["messages"])
+        elif self._stored:  # by Strands
+            written = self._sessions.list_messages(self._run_id, self._id)
+            agent.messages = [each.to_message() for each in written]
+            agent.state = UserState(self._stored.state)
 
     async def invoke(self, *arguments: Any, **options: Any) -> Any:
         """Return the result as Strands'."""
@@ -215,8 +219,7 @@ class CompatGraph(runner.Graph):
 
     def _input(self, ctx: NodeContext) -> list[Any]:
         """Return a node's input as Strands' graphs give it; `input_text` leaves out pictures."""
-        visit = ctx._visit  # noqa: SLF001 - no node here needs blocks but agents
-        return input_blocks(visit.task, visit.inputs)
+        return input_blocks(ctx.task, ctx._visit.inputs)  # noqa: SLF001 - only agents get blocks
 
     def _function(self, name: str, node: Any) -> Callable[[NodeContext], Any]:
         """Return the function that runs an executor of another class; its questions are the node's."""
@@ -244,7 +247,8 @@ class CompatGraph(runner.Graph):
             end = getattr(final, "status", None) or getattr(final, "stop_reason", "")
             if end is theirs.Status.FAILED or (end == "cancelled" and is_stopped):
                 raise RuntimeError(f"{name!r} failed or was cancelled")
-            return str(final).strip()
+            texts = [str(each).strip() for each in theirs.NodeResult(final).get_agent_results()]
+            return "\n".join(texts)
 
         return run
 
@@ -274,10 +278,6 @@ class CompatGraph(runner.Graph):
                     elif item["type"] in EVENTS and item["node_id"] in self.nodes:
                         yield self._event(item)
 
-    def _begin(self, task: object, state: Mapping[str, object] | None) -> Any:
-        self._begun = super()._begin(task, state)
-        return self._begun
-
     def _event(self, item: dict[str, Any]) -> dict[str, Any]:
         name, (word, status) = item["node_id"], EVENTS[item["type"]]
         event = {"type": f"multiagent_node_{word}", "node_id": name}
@@ -288,8 +288,8 @@ class CompatGraph(runner.Graph):
             error, _, message = item["data"]["error"].partition(": ")
             if error == NodeFailed.__name__:
                 return event | {"type": "multiagent_node_cancel", "message": message}
-        engine, run_id, _ = self._begun
-        snapshot: Any = engine.store.read(run_id)
+        engine: Any = self._engine
+        snapshot = engine.store.read(self._latest)
         # By now, a loop may have started the node again.
         record = replace(snapshot.nodes[name], visit=item["visit"], status=status)
         snapshot = replace(snapshot, nodes={**snapshot.nodes, name: record})

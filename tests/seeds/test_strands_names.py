@@ -245,14 +245,34 @@ assert isinstance(graph.state, GraphState) and len(graph.state.completed_nodes) 
 """
 
 NESTED = """
+from strands.agent import AgentResult
 from strands.multiagent import GraphBuilder, Swarm
+from strands.multiagent.base import MultiAgentBase, MultiAgentResult, NodeResult, Status
+from strands.telemetry.metrics import EventLoopMetrics
 
 def say(messages):
     told.append([block["text"].rstrip() for block in messages[0]["content"]])
     return "said"
 
+class Team(MultiAgentBase):
+    async def stream_async(self, task, invocation_state=None, **kwargs):
+        message = {"role": "assistant", "content": [{"text": "a team's word"}]}
+        result = AgentResult("end_turn", message, EventLoopMetrics(), {})
+        nodes = {"one": NodeResult(result, status=Status.COMPLETED)}
+        yield {"result": MultiAgentResult(Status.COMPLETED, nodes)}
+
+    async def invoke_async(self, task, invocation_state=None, **kwargs):
+        raise NotImplementedError
+
+    serialize_state = deserialize_state = invoke_async
+
 told = []
-script = ScriptedModel([say] * 3)
+outer = GraphBuilder()
+outer.add_node(Team(), "team")
+outer.add_node(Agent(name="last", callback_handler=None), "last")
+outer.add_edge("team", "last")
+script = ScriptedModel([say])
+outer.build()("go")
 pair = [Agent(name=name, callback_handler=None) for name in "ab"]
 for inner in (Swarm(pair[:1]), pair[1]):
     builder = GraphBuilder()
@@ -266,6 +286,18 @@ for inner in (Swarm(pair[:1]), pair[1]):
     result = outer.build()("go")
     assert result.results["graph"].result.results["inner"].status.value == "completed"
 print(told)
+"""
+
+BEGUN = """
+manager = FileSessionManager(session_id="old", storage_dir=FOLDER)
+agent = Agent(tools=[remove], session_manager=manager, callback_handler=None, state={"runs": 0})
+begun = len(agent.messages)
+assert agent.state.get("runs") == (1 if begun else 0)
+agent.state.set("runs", 1)
+agent("tidy up, please")
+sent = [block for message in agent.messages for block in message["content"]]
+assert sum("toolUse" in block for block in sent) == sum("toolResult" in block for block in sent)
+print(len(agent.messages))
 """
 
 
@@ -306,6 +338,13 @@ def test_a_nested_graph_is_told_the_same():
     told = run(MODEL + CALL + CLEANING + NESTED, "")
     assert "Original Task: go" in told[0]
     assert run(MODEL + CALL + CLEANING + NESTED) == told
+
+
+def test_a_session_of_strands_goes_on(tmp_path):
+    """An agent here knows what an agent of Strands has said and kept."""
+    folder = f"FOLDER = {str(tmp_path)!r}\n"
+    assert run(MODEL + CALL + CLEANING + folder + BEGUN, "") == ("4\nended", "")
+    assert run(MODEL + CALL + CLEANING + folder + BEGUN) == ("8\nended", "")
 
 
 def test_the_page_counts_the_changed_lines_of_each_program():
