@@ -116,6 +116,7 @@ class Graph:
         self._definition = definition
         self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
+        self._latest = ""
         self._engine: Engine | None = None
         self._threads = ThreadDispatcher()
         self._lock = threading.Lock()
@@ -169,7 +170,7 @@ class Graph:
                 f"run {run_id} of graph {record.graph_id!r} is {record.status}: only an interrupted run of "
                 f"graph {self.id!r} can be resumed."
             )
-        self._engine, self._open = engine, run_id
+        self._engine, self._open, self._latest = engine, run_id, run_id
         return self
 
     def draw(self, form: str = "text") -> str:
@@ -202,10 +203,11 @@ class Graph:
         self, task: object, invocation_state: Mapping[str, object] | None = None
     ) -> GraphResult:
         """Run like a call, without blocking the event loop; cancelling it cancels the run."""
-        async with aclosing(self._stream(task, invocation_state)) as items:
+        async with aclosing(self.stream_async(task, invocation_state)) as items:
             async for item in items:
-                if isinstance(item, GraphResult):
-                    return item
+                if "result" in item:
+                    result: GraphResult = item["result"]
+                    return result
         raise RunnerError("the run ended without a result.")
 
     async def stream_async(
@@ -288,7 +290,7 @@ class Graph:
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
         # A new engine, and so a new memory store: only the sessions of earlier runs stay.
         engine, run_id = self._make_engine(), ids.run_id()
-        self._engine, self._open = engine, run_id
+        self._engine, self._open, self._latest = engine, run_id, run_id
         self._threads.open()
         try:
             if self._given_store:

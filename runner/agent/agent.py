@@ -129,7 +129,7 @@ class Agent:
             budgets=checked_budgets(budgets, price, name),
             price=price,
         ).for_call(None, structured_output_model)
-        self._direct_calls = DirectCalls(self, fixed_session or uuid.uuid4().hex)
+        self._direct_calls = DirectCalls(self, fixed_session)
         self._input_blocks: InputBlocks = input_blocks
 
     @property
@@ -255,11 +255,11 @@ class Agent:
         )
         prompt = as_messages(blocks)
         if session_id is None:
-            return begin(past, number, prompt), messages, stored_count
+            return begin(past, number, prompt, messages), messages, stored_count
         key = session_key("" if self._shares_session else outermost(visit.graph_id), session_id)
         session = await async_loop.in_thread(visit.recall, key)
         past = replace(past, user_state=own_state, length=len(own_messages))
-        state = begin_in_session(past, number, prompt, key, session)
+        state = begin_in_session(past, number, prompt, key, session, own=own_messages)
         return state, [*own_messages, *session.messages], 0
 
     def abandon(self, document: JSONObject) -> None:
@@ -402,9 +402,9 @@ class DirectCalls:
     An invocation that waits continues with the config it began with.
     """
 
-    def __init__(self, agent: Agent, run_id: str) -> None:
+    def __init__(self, agent: Agent, session_id: str | None) -> None:
         self._agent = agent
-        self._run_id = run_id
+        self._run_id = session_id or uuid.uuid4().hex
         self._document: JSONObject | None = None
         self._config = agent.config
         self._sums: dict[str, str] = {}
@@ -445,7 +445,7 @@ class DirectCalls:
         emit: Emit | None,
     ) -> AgentResult:
         messages = as_messages(self._agent.messages)
-        state, answers = self._begin(prompt, len(messages))
+        state, answers = self._begin(prompt, messages)
         if state.visit != self._visits:
             self._config = config
         self._visits = state.visit
@@ -468,24 +468,26 @@ class DirectCalls:
             await checkpointer.save(ending.saved)
         finally:
             # Without an ending, keep the last checkpoint, as after the death of a process.
-            self._remember(checkpointer)
+            self._remember(checkpointer.document, checkpointer.messages)
         if ending.error is not None:
             raise ending.error
         return ending.result
 
-    def _remember(self, checkpointer: DirectCheckpointer) -> None:
-        if checkpointer.document is not None:
-            self._document = checkpointer.document
-            self._agent.messages = codec.unpack(checkpointer.messages)
-            self._agent.state = UserState.restored(checkpointer.document["user_state"])
+    def _remember(self, document: JSONObject | None, messages: list[JSON]) -> None:
+        if document is not None:
+            self._document = document
+            self._agent.messages = codec.unpack(messages)
+            self._agent.state = UserState.restored(document["user_state"])
 
-    def _begin(self, prompt: Any, length: int) -> tuple[AgentState, dict[str, Interrupt]]:
-        past = past_state(self._document, {}, length)
+    def _begin(
+        self, prompt: Any, messages: list[JSON]
+    ) -> tuple[AgentState, dict[str, Interrupt]]:
+        past = past_state(self._document, {}, len(messages))
         past = replace(past, user_state=self._agent.state.document())
         is_stopped = past.stage is not PassStage.DONE
         if open_questions(past) or is_answers(prompt) or (prompt == [] and is_stopped):
             return past, _answers(past, prompt, self._agent.name)
-        return begin(past, self._visits + 1, as_messages(prompt)), {}
+        return begin(past, self._visits + 1, as_messages(prompt), messages), {}
 
 
 def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:

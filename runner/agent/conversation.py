@@ -86,9 +86,11 @@ def past_state(document: JSONObject | None, user_state: JSONObject, length: int)
     return replace(from_document(document), length=length)
 
 
-def begin(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
-    """Begin a new invocation; calls left open by the last one get a result, as every call must."""
-    missing_results = _unfinished_results(past)
+def begin(
+    past: AgentState, visit: int, prompt: list[JSON], messages: Sequence[JSON]
+) -> AgentState:
+    """Begin a new invocation; calls that the messages leave open get a result, as every call must."""
+    missing_results = _unfinished_results(past, messages)
     if missing_results and prompt and prompt[0]["role"] == "user":
         # Providers refuse two user messages in a row.
         message = {
@@ -100,20 +102,30 @@ def begin(past: AgentState, visit: int, prompt: list[JSON]) -> AgentState:
 
 
 def begin_in_session(
-    past: AgentState, visit: int, prompt: list[JSON], session_id: str, session: Session
+    past: AgentState,
+    visit: int,
+    prompt: list[JSON],
+    key: str,
+    session: Session,
+    *,
+    own: list[JSON],
 ) -> AgentState:
-    """Begin an invocation in a session; `past` has the agent's original state and length."""
+    """Begin an invocation in a session; `past` has the agent's original state and `own` messages."""
     user_state = {**past.user_state, **session.state}
     length = past.length + len(session.messages)
     past = replace(past, user_state=user_state, length=length, window=0, calls=[])
     return replace(
-        begin(past, visit, prompt), session=SessionStart(session_id, length, user_state)
+        begin(past, visit, prompt, [*own, *session.messages]),
+        session=SessionStart(key, length, user_state),
     )
 
 
-def _unfinished_results(state: AgentState) -> list[JSON]:
-    """Return the message with results for the calls that an invocation left open, if any."""
+def _unfinished_results(state: AgentState, messages: Sequence[JSON] = ()) -> list[JSON]:
+    """Return the message with results for the calls that an invocation or messages left open, if any."""
     results = [call.result or error_result(call.id, UNFINISHED) for call in state.calls]
+    if not results and messages:
+        uses = [block["toolUse"] for block in messages[-1]["content"] if "toolUse" in block]
+        results = [error_result(use["toolUseId"], UNFINISHED) for use in uses]
     return (
         [{"role": "user", "content": [{"toolResult": result} for result in results]}]
         if results

@@ -77,7 +77,7 @@ class SubagentTool:
             None if past is None else past.document, self._user_state, len(messages)
         )
         if state.visit != visit:
-            state = begin(state, visit, _prompt(execution.command.use["input"]))
+            state = begin(state, visit, _prompt(execution.command.use["input"]), messages)
         drive = Drive(
             self.config,
             checkpointer,

@@ -7,39 +7,30 @@ filled from this library's. See docs/how-to/from-strands.md for the differences 
 
 from __future__ import annotations
 
-import inspect
 import sys
-import uuid
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 import runner
 from runner import async_loop, hooks
 from runner.agent.agent import DirectCalls
-from runner.agent.checkpointer import DirectCheckpointer
 from runner.agent.context import UserState
 from runner.errors import DefinitionError, InterruptRaised, NodeFailed, needs_extra
 from runner.execution.functions import NodeContext
 from runner.execution.results import GraphResult, NodeResult, graph_result
 from runner.records import codec
 from runner.records.executors import input_blocks
-from runner.records.run import existing
 from runner.store.interface import Store
 from runner.store.memory.store import MemoryStore
 
 with needs_extra("strands", "runner.compat.strands"):
-    import strands
-    import strands.agent
-    import strands.hooks
-    import strands.interrupt
     import strands.models
     import strands.multiagent.graph
-    import strands.session
     import strands.tools.executors
-    from strands.multiagent.base import MultiAgentBase
     from strands.multiagent.swarm import SwarmResult
     from strands.telemetry.metrics import EventLoopMetrics
     from strands.types.session import SessionAgent
@@ -57,8 +48,6 @@ UNUSED = {
 }
 """Options of Strands' Agent without an effect; docs/how-to/from-strands.md says what to use."""
 
-BOUNDS = ("max_node_executions", "execution_timeout", "node_timeout")
-
 
 class AgentInitializedEvent(hooks.AgentEvent):
     """An agent was made; its callbacks can't ask."""
@@ -69,20 +58,8 @@ class MultiAgentInitializedEvent(hooks.GraphEvent):
 
 
 def fire(event: hooks.HookEvent, registry: hooks.HookRegistry) -> None:
-    """Call the callbacks of an event while an object is made.
-
-    Raises:
-        DefinitionError: a callback is async.
-    """
-    for callback in registry.callbacks_for(type(event)):
-        if inspect.iscoroutinefunction(callback):
-            raise DefinitionError(
-                f"a callback of {type(event).__name__} can't be async: make it sync."
-            )
-        callback(event)
-
-
-# -- agents -----------------------------------------------------------------------------------------
+    """Call the callbacks of an event while an object is made."""
+    async_loop.run(hooks.fire(event, registry.callbacks_for(type(event))))
 
 
 class CompatAgent(runner.Agent):
@@ -128,60 +105,43 @@ class CompatCalls(DirectCalls):
     """Direct calls that return Strands' results, and keep the conversation in its session manager."""
 
     def __init__(self, agent: CompatAgent, manager: Any) -> None:
-        super().__init__(agent, manager.session_id if manager else uuid.uuid4().hex)
-        self._manager, self._id = manager, agent.agent_id
-        self._stored = manager and manager.session_repository.read_agent(
-            manager.session_id, self._id
-        )
-        if self._stored:
-            past = self._stored._internal_state["runner"]  # noqa: SLF001 - its field for such data
-            self._document, self._visits = past["document"], past["visit"]
-            agent.messages = codec.unpack(past["messages"])
-            agent.state = UserState.restored(self._document["user_state"])
+        super().__init__(agent, manager and manager.session_id)
+        self._sessions, self._id = manager and manager.session_repository, agent.agent_id
+        self._stored = self._sessions and self._sessions.read_agent(self._run_id, self._id)
+        if past := getattr(self._stored, "_internal_state", {}).get("runner"):
+            self._visits = past["visit"]
+            super()._remember(past["document"], past["messages"])
+        elif self._stored:  # by Strands
+            written = self._sessions.list_messages(self._run_id, self._id)
+            agent.messages = [each.to_message() for each in written]
+            agent.state = UserState(self._stored.state)
 
     async def invoke(self, *arguments: Any, **options: Any) -> Any:
         """Return the result as Strands'."""
         return agent_result(await super().invoke(*arguments, **options))
 
-    def _remember(self, checkpointer: DirectCheckpointer) -> None:
-        super()._remember(checkpointer)
-        if self._manager and self._document:
-            state = {
-                "document": self._document,
-                "visit": self._visits,
-                "messages": checkpointer.messages,
-            }
-            agent = SessionAgent(self._id, {}, {}, {"runner": codec.plain(state)})
-            repository = self._manager.session_repository
-            write = repository.update_agent if self._stored else repository.create_agent
-            write(self._manager.session_id, agent)
-            self._stored = agent
+    def _remember(self, document: Any, messages: Any) -> None:
+        super()._remember(document, messages)
+        if self._sessions and document:
+            state = {"document": document, "visit": self._visits, "messages": messages}
+            write = self._sessions.update_agent if self._stored else self._sessions.create_agent
+            self._stored = SessionAgent(self._id, {}, {}, {"runner": codec.plain(state)})
+            write(self._run_id, self._stored)
 
 
-def agent_result(result: runner.AgentResult) -> strands.agent.AgentResult:
+def agent_result(result: runner.AgentResult) -> Any:
     """Return an agent's result as Strands'."""
-    metrics = EventLoopMetrics()
-    metrics.accumulated_usage.update(result.metrics.accumulated_usage)  # type: ignore[typeddict-item]
-    return strands.agent.AgentResult(
-        result.stop_reason,  # type: ignore[arg-type]
-        result.message,  # type: ignore[arg-type]
-        metrics,
-        result.state,
-        [question(interrupt) for interrupt in result.interrupts] or None,
-        result.structured_output,
-    )
+    metrics: Any = EventLoopMetrics()
+    metrics.accumulated_usage.update(result.metrics.accumulated_usage)
+    asked, output = questions(result.interrupts) or None, result.structured_output
+    made: Any = strands.agent.AgentResult
+    return made(result.stop_reason, result.message, metrics, result.state, asked, output)
 
 
-def question(interrupt: runner.Interrupt) -> strands.interrupt.Interrupt:
-    """Return a question as Strands'."""
-    return strands.interrupt.Interrupt(**interrupt.to_dict())
+def questions(interrupts: Iterable[runner.Interrupt]) -> list[strands.interrupt.Interrupt]:
+    """Return questions as Strands'."""
+    return [strands.interrupt.Interrupt(**each.to_dict()) for each in interrupts]
 
-
-# -- graphs -----------------------------------------------------------------------------------------
-
-
-SESSIONS: dict[tuple[str, str], Store] = {}
-"""Stores of graphs with a session manager, by its folder or bucket and its session; in this process."""
 
 EVENTS = {
     "node.started": ("start", runner.Status.RUNNING),
@@ -198,18 +158,17 @@ STATUS = {
 }
 
 
-class StoppedWithoutError(Exception):
-    """An executor's result says that it failed or was cancelled: the node fails, and nothing is raised."""
-
-
 class CompatGraph(runner.Graph):
     """A graph of this library that is made and called as Strands' graphs, and returns their results."""
 
     store: Store | None = None
+    shared = (
+        MemoryStore()
+    )  # of graphs with a session manager, unless `install` has named a store
+    edges: Any = ()
+    entry_points: Any = ()
 
-    def __init__(
-        self, nodes: Mapping[str, Any], edges: Any, entry_points: Any, **options: Any
-    ) -> None:
+    def __init__(self, nodes: Any, edges: Any, entry_points: Any, **options: Any) -> None:
         """Build the graph from what Strands' builder has collected.
 
         Raises:
@@ -218,42 +177,36 @@ class CompatGraph(runner.Graph):
         providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
         if options.pop("plugins", None):
             raise DefinitionError("plugins of graphs have no counterpart here: use hooks.")
-        builder = runner.GraphBuilder().set_graph_id(options.get("id") or "default_graph")
-        builder.reset_on_revisit(options.get("reset_on_revisit", False))
+        vars(self).update(options, edges=edges, entry_points=entry_points)
+        builder = runner.GraphBuilder().set_graph_id(options.pop("id", None) or "default_graph")
+        builder.reset_on_revisit(options.pop("reset_on_revisit", False))
         builder.set_hook_providers(providers or ())
-        for bound in BOUNDS:
-            if options.get(bound) is not None:
-                getattr(builder, f"set_{bound}")(options[bound])
+        for bound, value in options.items():
+            if value is not None:
+                getattr(builder, f"set_{bound}")(value)
         for name, node in nodes.items():
-            run = self._function(name, node.executor) if is_foreign(node.executor) else None
-            builder.add_node(run or node.executor, name)
+            method = getattr(node.executor, "stream_async", None)
+            is_ours = str(getattr(method, "__module__", "runner.")).startswith("runner.")
+            run = node.executor if is_ours else self._function(name, node)
+            task = self._input if isinstance(run, runner.Graph) else None
+            builder.add_node(run, name, task=task)
             if node in entry_points:
                 builder.set_entry_point(name)
-        places = list(nodes)
-        ids = ((edge.from_node.node_id, edge.to_node.node_id, edge) for edge in edges)
+        places = {node: place for place, node in enumerate(nodes.values())}
         # A set has no order, but every process must build the same graph.
-        for source, target, edge in sorted(ids, key=lambda e: [places.index(n) for n in e[:2]]):
-            builder.add_edge(source, target, edge.condition and on_nodes(edge))
+        for edge in sorted(edges, key=lambda e: (places[e.from_node], places[e.to_node])):
+            condition = edge.condition and partial(self._holds, edge)
+            builder.add_edge(edge.from_node.node_id, edge.to_node.node_id, condition)
         super().__init__(builder.build().definition)
-        vars(self).update(options)
-        self.prepare(nodes, edges, entry_points, manager, providers)
+        self.prepare(nodes, providers, manager)
 
-    def prepare(
-        self,
-        nodes: Mapping[str, Any],
-        edges: Any,
-        entry_points: Any,
-        manager: Any,
-        providers: Any,
-    ) -> None:
-        """Keep Strands' views of nodes and edges, and tell the hooks that the graph is built."""
-        self.nodes, self.edges, self.entry_points = nodes, edges, entry_points
-        self.state, self._manager = theirs.GraphState(), manager
-        self._given_store = self._given_store or CompatGraph.store
-        self._foreign_results: dict[str, Any] = {}
+    def prepare(self, nodes: Any, providers: Any, manager: Any) -> None:
+        """Keep Strands' views of the nodes, and tell the hooks that the graph is built."""
+        self.nodes, self.state, self._manager = nodes, theirs.GraphState(), manager
+        self._given_store = CompatGraph.store or (self.shared if manager else None)
+        self._foreign: dict[str, Any] = {}
         self._foreign_events = deque[dict[str, Any]]()
-        registry = hooks.HookRegistry(tuple(providers or ()))
-        fire(MultiAgentInitializedEvent(source=self), registry)
+        fire(MultiAgentInitializedEvent(source=self), hooks.HookRegistry(providers or ()))
 
     def serialize_state(self) -> dict[str, Any]:
         """Return what a session manager stores: the open run."""
@@ -264,153 +217,133 @@ class CompatGraph(runner.Graph):
         if payload["run_id"]:
             self.resume(payload["run_id"])
 
-    def _function(self, name: str, executor: Any) -> Callable[[NodeContext], Any]:
+    def _input(self, ctx: NodeContext) -> list[Any]:
+        """Return a node's input as Strands' graphs give it; `input_text` leaves out pictures."""
+        return input_blocks(ctx.task, ctx._visit.inputs)  # noqa: SLF001 - only agents get blocks
+
+    def _function(self, name: str, node: Any) -> Callable[[NodeContext], Any]:
         """Return the function that runs an executor of another class; its questions are the node's."""
 
-        async def node(ctx: NodeContext) -> str:
-            visit = ctx._visit  # noqa: SLF001 - blocks keep pictures, which `input_text` leaves out
-            state, final = ctx.invocation_state, None
-            blocks: Any = input_blocks(visit.task, visit.inputs)
-            while final is None or blocks:
-                async for event in executor.stream_async(blocks, invocation_state=state):
-                    self._foreign_events.append(
-                        {"type": "multiagent_node_stream", "node_id": name, "event": event}
-                    )
+        async def run(ctx: NodeContext) -> str:
+            blocks = self._input(ctx)
+            stream, final = node.executor.stream_async, self._foreign.pop(name, None)
+            while blocks:
+                final = None
+                async for event in stream(blocks, invocation_state=ctx.invocation_state):
+                    shown = {"type": "multiagent_node_stream", "node_id": name, "event": event}
+                    self._foreign_events.append(shown)
                     if isinstance(event, dict) and "result" in event:
                         final = event["result"]
                 if final is None:
                     raise ValueError(f"Node '{name}' did not produce a result event")
                 answers = [
-                    {
-                        "interruptId": asked.id,
-                        "response": ctx.interrupt(asked.name, asked.reason),
-                    }
-                    for asked in getattr(final, "interrupts", None) or ()
+                    {"interruptId": each.id, "response": ctx.interrupt(each.name, each.reason)}
+                    for each in getattr(final, "interrupts", None) or ()
                 ]
                 blocks = [{"interruptResponse": answer} for answer in answers]
-            self._foreign_results[name] = final
-            signal = getattr(executor, "cancel_signal", None)
-            is_cancelled = getattr(final, "stop_reason", "") == "cancelled"
-            if getattr(final, "status", None) is theirs.Status.FAILED or (
-                is_cancelled and (signal is None or signal.is_set())
-            ):
-                raise StoppedWithoutError(f"{name!r} failed or was cancelled")
-            return str(final).strip()
+            self._foreign[name] = final
+            signal = getattr(node.executor, "cancel_signal", None)
+            is_stopped = signal is None or signal.is_set()
+            end = getattr(final, "status", None) or getattr(final, "stop_reason", "")
+            if end is theirs.Status.FAILED or (end == "cancelled" and is_stopped):
+                raise RuntimeError(f"{name!r} failed or was cancelled")
+            texts = [str(each).strip() for each in theirs.NodeResult(final).get_agent_results()]
+            return "\n".join(texts)
 
-        return node
+        return run
 
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
+    def _holds(self, edge: Any, state: Any, invocation_state: dict[str, Any]) -> object:
+        """Return whether an edge's condition holds in a state of this library."""
+        view = self._state(state, "executing", state.task)
+        return edge.should_traverse(view, invocation_state=invocation_state)
+
+    def __call__(self, task: Any, invocation_state: Any = None) -> Any:
         """Run the graph, or answer its questions; the error of a failed node is raised."""
-        return async_loop.run(self.invoke_async(*arguments, **options))
-
-    async def invoke_async(self, *arguments: Any, **options: Any) -> Any:
-        """Run like a call, without blocking the event loop."""
-        async with aclosing(self.stream_async(*arguments, **options)) as events:
-            return [event async for event in events][-1]["result"]
+        return async_loop.run(self.invoke_async(task, invocation_state))
 
     async def stream_async(
-        self, task: Any, invocation_state: Any = None, **kwargs: Any
-    ) -> AsyncGenerator[dict[str, Any], None]:
+        self, task: Any, invocation_state: Any = None
+    ) -> AsyncGenerator[Any]:
         """Run like a call and yield Strands' events; a node's own ones only for other classes."""
-        if manager := self._manager:
-            place = str(getattr(manager, "storage_dir", getattr(manager, "bucket", "")))
-            session = SESSIONS.setdefault((place, manager.session_id), MemoryStore())
-            self._given_store = self._given_store or session
-            manager.initialize_multi_agent(self)
+        if self._manager:
+            self._manager.initialize_multi_agent(self)
         span = theirs.get_tracer().start_multiagent_span(task, "graph")
-        state = {**(invocation_state or {}), **kwargs}
         with theirs.trace_api.use_span(span, end_on_exit=True):
-            async with aclosing(super().stream_async(task, state)) as items:
+            async with aclosing(super().stream_async(task, invocation_state)) as items:
                 async for item in items:
                     while self._foreign_events:
                         yield self._foreign_events.popleft()
                     if "result" in item:
-                        result = self._ended(item["result"], task)
-                        yield {"type": "multiagent_result", "result": result}
+                        yield self._ended(item["result"], task)
                     elif item["type"] in EVENTS and item["node_id"] in self.nodes:
                         yield self._event(item)
-
-    def _begin(self, task: object, state: Mapping[str, object] | None) -> Any:
-        self._begun = super()._begin(task, state)
-        return self._begun
 
     def _event(self, item: dict[str, Any]) -> dict[str, Any]:
         name, (word, status) = item["node_id"], EVENTS[item["type"]]
         event = {"type": f"multiagent_node_{word}", "node_id": name}
         if word == "start":
-            is_graph = isinstance(self.nodes[name].executor, runner.Graph | MultiAgentBase)
+            is_graph = hasattr(self.nodes[name].executor, "serialize_state")
             return event | {"node_type": "multiagent" if is_graph else "agent"}
         if status is runner.Status.FAILED:
             error, _, message = item["data"]["error"].partition(": ")
             if error == NodeFailed.__name__:
                 return event | {"type": "multiagent_node_cancel", "message": message}
-        engine, run_id, _ = self._begun
-        snapshot = existing(engine.store.read(run_id), run_id)
+        engine: Any = self._engine
+        snapshot = engine.store.read(self._latest)
         # By now, a loop may have started the node again.
         record = replace(snapshot.nodes[name], visit=item["visit"], status=status)
         snapshot = replace(snapshot, nodes={**snapshot.nodes, name: record})
-        node = self._node_result(name, graph_result(engine.store, snapshot).results[name])
+        node = self.node_result(name, graph_result(engine.store, snapshot).results[name])
         if word == "interrupt":
             return event | {"interrupts": node.interrupts}
         return event | {"node_result": node}
 
-    def _ended(self, result: GraphResult, task: Any) -> Any:
-        """Return the result of a call and store the open run, or raise the error of a failed node."""
+    def _ended(self, result: GraphResult, task: Any) -> dict[str, Any]:
+        """Return the last event and store the open run, or raise the error of a failed node."""
         converted = self.convert(result, task)
         if self._manager:
             self._manager.sync_multi_agent(self)
-        error = next((node.result for node in result.results.values() if node.error), None)
+        others = [node for name, node in result.results.items() if name not in self._foreign]
+        error = next((node.result for node in others if node.error), None)
         if error is None or isinstance(self, runner.Swarm):
-            return converted
-        if isinstance(error, StoppedWithoutError):
-            return converted
+            return {"type": "multiagent_result", "result": converted}
         raise RuntimeError(str(error)) if isinstance(error, NodeFailed) else error
 
     def convert(self, result: GraphResult, task: Any = "") -> Any:
         """Return a result as Strands', and show it in `state` and in the nodes."""
-        results = {
-            name: self._node_result(name, node)
-            for name, node in result.results.items()
-            if name in self.nodes and node.status in STATUS
-        }
-        usage, latency = Counter(inputTokens=0, outputTokens=0, totalTokens=0), 0
-        for name, each in results.items():
+        state = self._state(result, result.status, task)
+        state.execution_time, self.state = result.execution_time, state
+        for name, each in state.results.items():
             self.nodes[name].execution_status, self.nodes[name].result = each.status, each
-            usage.update(each.accumulated_usage)
-            latency += each.accumulated_metrics.get("latencyMs", 0)
-        by_status = {
-            f"{status.value}_nodes": {
-                self.nodes[name] for name, each in results.items() if each.status is status
-            }
-            for status in STATUS.values()
-        }
-        order = [self.nodes[name] for name in result.execution_order]
-        fields: dict[str, Any] = {
-            "status": theirs.Status(result.status.value),
-            "results": results,
-            "accumulated_usage": dict(usage),
-            "accumulated_metrics": {"latencyMs": latency},
-            "execution_count": len(order),
-            "execution_time": result.execution_time,
-        }
-        shape: dict[str, Any] = {
-            "execution_order": order,
-            "total_nodes": len(self.nodes),
-            "edges": [(edge.from_node, edge.to_node) for edge in self.edges],
-            "entry_points": list(self.entry_points),
-        }
-        self.state = theirs.GraphState(task, **by_status, **fields, **shape)
-        fields["interrupts"] = [question(interrupt) for interrupt in result.interrupts]
-        if isinstance(self, runner.Swarm):
-            return SwarmResult(**fields, node_history=order)
-        counts: dict[str, Any] = {name: len(nodes) for name, nodes in by_status.items()}
-        return theirs.GraphResult(**fields, **shape, **counts)
+        shown: Any = {k: len(v) if isinstance(v, set) else v for k, v in vars(state).items()}
+        asked, order = questions(result.interrupts), state.execution_order
+        shown |= {"interrupts": asked, "node_history": order}
+        kind: Any = SwarmResult if isinstance(self, runner.Swarm) else theirs.GraphResult
+        return kind(**{field.name: shown[field.name] for field in fields(kind)})
 
-    def _node_result(self, name: str, node: NodeResult) -> Any:
+    def _state(self, run: Any, status: str, task: Any) -> Any:
+        """Return the state of a run, or its result, as Strands' state."""
+        state = theirs.GraphState(task, theirs.Status(status), total_nodes=len(self.nodes))
+        state.edges = [(edge.from_node, edge.to_node) for edge in self.edges]
+        state.entry_points = list(self.entry_points)
+        state.execution_order = [self.nodes[name] for name in run.execution_order]
+        state.execution_count = len(state.execution_order)
+        usage, latency = Counter(state.accumulated_usage), 0
+        for name, node in run.results.items():
+            if name in self.nodes and node.status in STATUS:
+                each = state.results[name] = self.node_result(name, node)
+                getattr(state, f"{each.status.value}_nodes").add(self.nodes[name])
+                usage.update(each.accumulated_usage)
+                latency += each.accumulated_metrics.get("latencyMs", 0)
+        state.accumulated_usage, state.accumulated_metrics = dict(usage), {"latencyMs": latency}
+        return state
+
+    def node_result(self, name: str, node: NodeResult) -> Any:
+        """Return a node's result as Strands'."""
         value: Any = node.result
         usage, latency = dict(node.usage), {"latencyMs": node.execution_time}
-        if name in self._foreign_results and node.status is not runner.Status.WAITING:
-            value = value if node.error else self._foreign_results[name]
+        if name in self._foreign and node.status is not runner.Status.WAITING:
+            value = self._foreign[name]
             metrics = getattr(value, "metrics", None) or value
             usage = dict(getattr(metrics, "accumulated_usage", usage))
             latency = dict(getattr(metrics, "accumulated_metrics", latency))
@@ -418,81 +351,39 @@ class CompatGraph(runner.Graph):
             value = agent_result(value)
         elif isinstance(value, GraphResult):
             value = self.nodes[name].executor.convert(value)
-        questions = [question(interrupt) for interrupt in node.interrupts]
-        return theirs.NodeResult(
-            value, node.execution_time, STATUS[node.status], usage, latency, 1, questions
-        )
-
-
-def is_foreign(executor: object) -> bool:
-    """Return whether an executor runs by its own `stream_async`."""
-    method = getattr(executor, "stream_async", None)
-    return method is not None and not str(method.__module__).startswith("runner.")
-
-
-class NodesView:
-    """A state in a condition, with node objects in place of ids."""
-
-    def __init__(self, state: Any) -> None:
-        self._state = state
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self._state, name)
-        if name not in {"completed_nodes", "failed_nodes", "execution_order"}:
-            return value
-        return type(value)(theirs.GraphNode(node, None) for node in value)
-
-
-def on_nodes(edge: Any) -> Callable[..., object]:
-    """Return an edge's condition as one of this library's."""
-
-    def condition(state: Any, invocation_state: dict[str, Any]) -> object:
-        return edge.should_traverse(NodesView(state), invocation_state=invocation_state)
-
-    return condition
+        given = (value, node.execution_time, STATUS[node.status], usage, latency, 1)
+        return theirs.NodeResult(*given, questions(node.interrupts))
 
 
 class CompatSwarm(CompatGraph, runner.Swarm):
     """A swarm of this library with the arguments of Strands' Swarm."""
 
     def __init__(self, nodes: Sequence[runner.Agent], **options: Any) -> None:
-        """Make the swarm.
-
-        Raises:
-            ValueError: an agent has a session manager, or the swarm can't be built.
-        """
-        views = {agent.name: theirs.GraphNode(agent.name, agent) for agent in nodes}
-        for agent in nodes:
-            theirs._validate_node_executor(agent)  # noqa: SLF001 - as Strands' swarm does
-        manager, providers = options.pop("session_manager", None), options.pop("hooks", ())
+        """Make the swarm; an agent with a session manager is refused."""
+        views = {a.name: theirs.GraphBuilder().add_node(a, a.name) for a in nodes}
+        providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
         runner.Swarm.__init__(self, nodes, hooks=providers or (), **options)
-        self.prepare(views, (), (), manager, providers)
+        self.prepare(views, providers, manager)
 
 
-# -- names -------------------------------------------------------------------------------------------
-
-
-def bound_names() -> dict[Any, Any]:
-    """Return this library's classes and functions by Strands' ones."""
-    ours = {
-        name: getattr(hooks, name) for name in strands.hooks.__all__ if hasattr(hooks, name)
-    }
-    ours |= {
-        "BeforeMultiAgentInvocationEvent": hooks.BeforeGraphEvent,
-        "AfterMultiAgentInvocationEvent": hooks.AfterGraphEvent,
-        "BaseHookEvent": hooks.HookEvent,
-        "HookEvent": hooks.AgentEvent,
-        "AgentInitializedEvent": AgentInitializedEvent,
-        "MultiAgentInitializedEvent": MultiAgentInitializedEvent,
-    }
-    return {getattr(strands.hooks, name): value for name, value in ours.items()} | {
-        strands.Agent: CompatAgent,
-        strands.tool: runner.tool,
-        strands.ToolContext: runner.ToolContext,
-        strands.interrupt.InterruptException: InterruptRaised,
-        theirs.Graph: CompatGraph,
-        strands.multiagent.Swarm: CompatSwarm,
-    }
+NAMES: dict[Any, Any] = {
+    getattr(strands.hooks, name): getattr(hooks, name)
+    for name in vars(hooks).keys() & strands.hooks.__all__
+} | {
+    strands.hooks.BeforeMultiAgentInvocationEvent: hooks.BeforeGraphEvent,
+    strands.hooks.AfterMultiAgentInvocationEvent: hooks.AfterGraphEvent,
+    strands.hooks.BaseHookEvent: hooks.HookEvent,
+    strands.hooks.HookEvent: hooks.AgentEvent,
+    strands.hooks.AgentInitializedEvent: AgentInitializedEvent,
+    strands.hooks.MultiAgentInitializedEvent: MultiAgentInitializedEvent,
+    strands.Agent: CompatAgent,
+    strands.tool: runner.tool,
+    strands.ToolContext: runner.ToolContext,
+    strands.interrupt.InterruptException: InterruptRaised,
+    theirs.Graph: CompatGraph,
+    strands.multiagent.Swarm: CompatSwarm,
+}
+"""This library's classes and functions by Strands' ones."""
 
 
 def install(store: Store | None = None) -> None:
@@ -501,8 +392,8 @@ def install(store: Store | None = None) -> None:
     Graphs that are called in process keep their runs in `store`, or else in memory.
     """
     CompatGraph.store = store
-    names = {id(name): ours for name, ours in bound_names().items()}
+    ours = {id(name): value for name, value in NAMES.items()}
     for module in [m for n, m in sys.modules.items() if n.partition(".")[0] == "strands"]:
         for name, value in list(vars(module).items()):
-            if id(value) in names:
-                setattr(module, name, names[id(value)])
+            if id(value) in ours:
+                setattr(module, name, ours[id(value)])

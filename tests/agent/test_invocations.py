@@ -186,6 +186,39 @@ def test_an_error_in_a_hook_is_raised_and_the_open_calls_get_results_later() -> 
     assert (blocks[0]["toolResult"]["toolUseId"], blocks[1]) == ("t", {"text": "again"})
 
 
+@pytest.mark.parametrize("session", [{}, {"session_id": "s"}], ids=["", "session"])
+def test_calls_open_in_given_messages_get_results(session: dict[str, str]) -> None:
+    """Called directly, as a node, in a session and as a tool; control: other messages get none."""
+    first = {"role": "user", "content": [{"text": "hi"}]}
+    said = {"role": "assistant", "content": [{"text": "so"}]}
+    calls = {"role": "assistant", "content": [{"text": "so"}, use("other", "open")]}
+    seen: list[Any] = []
+
+    def made(messages: list[Any]) -> Agent:
+        model = ScriptedModel([lambda sent: seen.append(sent) or "end"])  # type: ignore[func-returns-value]
+        return Agent("a", model, messages=messages, **session)
+
+    def run_node(agent: Agent) -> None:
+        builder = GraphBuilder()
+        builder.add_node(agent)
+        assert builder.build()("go").status.value == "completed"
+
+    def run_tool(agent: Agent) -> None:
+        boss = ScriptedModel([use("a", input="go"), "end"])
+        Agent("boss", boss, [agent.as_tool()])("go")
+
+    for call in (lambda agent: agent("go"), run_node, run_tool):
+        for messages, opened in ([first, calls], ["open"]), ([first, said], []):
+            call(made(messages))
+            sent = seen.pop()
+            blocks = [
+                block for message in sent[len(messages) :] for block in message["content"]
+            ]
+            results = [block["toolResult"] for block in blocks if "toolResult" in block]
+            assert [result["toolUseId"] for result in results] == opened
+            assert blocks[-1] == {"text": "go"}
+
+
 def test_one_invocation_at_a_time() -> None:
     """A second call while one runs is refused, not mixed into it."""
     refused: list[str] = []

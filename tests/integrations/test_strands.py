@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import threading
 
+import boto3
 import pydantic
 import pytest
+from moto import mock_aws
 
 from runner import GraphBuilder
 from runner.errors import (
@@ -24,6 +26,7 @@ need("strands", "strands")
 
 from strands import ToolContext, tool  # noqa: E402 - only where the extra is installed
 from strands.hooks import AfterToolCallEvent, BeforeInvocationEvent, BeforeToolCallEvent  # noqa: E402 - as above
+from strands.session import FileSessionManager, S3SessionManager  # noqa: E402 - as above
 
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
 from tests.integrations.strands_agents import agent, ask, results, use  # noqa: E402 - as above
@@ -401,6 +404,40 @@ def test_a_question_after_the_node_keeps_its_conversation():
     assert ended.results["works"].output == "did it"
     roles = [message["role"] for message in snapshot.messages["works"]]
     assert roles == ["user", "assistant", "user", "assistant"]
+
+
+@pytest.mark.parametrize("place", ["files", "S3"])
+def test_runs_continue_the_session_of_a_session_manager(place, tmp_path, monkeypatch):
+    """Also a run that asks; without a session manager the second run knows nothing of the first."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "none")
+    prompts = []
+
+    def said(messages):
+        prompts.append(
+            [block["text"] for m in messages for block in m["content"] if "text" in block]
+        )
+        is_answered = any("toolResult" in block for block in messages[-1]["content"])
+        return "report" if is_answered else use("ask", f"call_{len(messages)}", topic="sky")
+
+    def manager():
+        if place == "files":
+            return FileSessionManager(session_id="s", storage_dir=str(tmp_path))
+        return S3SessionManager(session_id="s", bucket="sessions", region_name="us-east-1")
+
+    def run(make_manager, task):
+        builder = GraphBuilder()
+        build = lambda: agent(said, said, session_manager=make_manager())  # noqa: E731
+        builder.add_node(StrandsAgent(build), "agent")
+        graph = builder.build()
+        assert graph(answers(graph(task), "blue")).status.value == "completed"
+        return prompts[-1]
+
+    with mock_aws():
+        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="sessions")
+        assert run(manager, "one") == ["one"]
+        assert run(manager, "two") == ["one", "report", "two"]
+        assert run(lambda: None, "two") == ["two"]
 
 
 def test_its_result_reads_like_an_agents():
