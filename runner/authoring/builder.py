@@ -205,9 +205,10 @@ class GraphBuilder:
         """Add a node that runs its executor once for each item of a list and outputs the list of results.
 
         `over` is the id of the node that outputs the list, or a function of a NodeContext that returns it;
-        None means the map's only input, or the task. At most `concurrency` items run at once. A failed
-        item fails the map, or with `on_error="continue"` leaves None in its place. Other `options` are
-        passed to `add_node`; retry, timeout, queue and priority apply to each item.
+        None means the map's only input, or the task. At most `concurrency` items run at once, by
+        default 10,000. A failed item fails the map, or with `on_error="continue"` leaves None in its
+        place. Other `options` are passed to `add_node`; retry, timeout, queue and priority apply to each
+        item.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.

@@ -35,7 +35,7 @@ class MapSpec:
     """Map part of a node: `kind` is its executor's kind, `over` the source of its list.
 
     `over` is None, the id of a node before it, or a wrapped function; `concurrency` is how many items
-    may be active at once (None: all), `stops` whether the first failed item stops the map.
+    may be active at once (None: `MOST_ITEMS`), `stops` whether the first failed item stops the map.
     """
 
     kind: str
@@ -44,9 +44,13 @@ class MapSpec:
     stops: bool = True
 
 
+MOST_ITEMS = 10_000
+"""Items of a map without `concurrency` that are active at once: a stop cancels them one by one."""
+
+
 @immutable
 class MapTopology:
-    """Topology of a map: how many items run at once (0: all), whether a failed item stops it."""
+    """Topology of a map: how many items run at once, whether a failed item stops it."""
 
     window: int
     stops: bool
@@ -75,7 +79,7 @@ def shape_name(node: str) -> str:
 
 
 def shape_of(spec: MapSpec | None) -> MapTopology | None:
-    return MapTopology(spec.concurrency or 0, spec.stops) if spec else None
+    return MapTopology(spec.concurrency or MOST_ITEMS, spec.stops) if spec else None
 
 
 def signature(specs: Iterable[tuple[str, MapSpec | None]]) -> list[object]:

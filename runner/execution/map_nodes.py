@@ -37,7 +37,7 @@ def mapped(spec: NodeSpec, over: object, concurrency: int | None, on_error: str)
     whole = isinstance(concurrency, int) and not isinstance(concurrency, bool)
     if concurrency is not None and (not whole or concurrency < 1):
         raise DefinitionError(
-            f"map {spec.id!r}: concurrency is a whole number above 0, or None for all items at once, not "
+            f"map {spec.id!r}: concurrency is a whole number above 0, or None for 10,000, not "
             f"{concurrency!r}."
         )
     map_spec = MapSpec(spec.kind, _over(spec, over), concurrency, on_error == "fail")

@@ -497,7 +497,7 @@ def drop_timers(interrupts: Iterable[str]) -> list[Action]:
     return [DropTimer(kind, interrupt) for interrupt in interrupts for kind in kinds]
 
 
-def stop(changes: Changes, status: Status, reason: str) -> None:
+def stop(changes: Changes, status: Status, reason: str, delay_ms: int = 0) -> None:
     """Stop a run: no more nodes become ready, idle nodes are cancelled. The first reason counts."""
     if changes.run.stopping:
         return
@@ -508,7 +508,7 @@ def stop(changes: Changes, status: Status, reason: str) -> None:
             changes.add(DropTimer(TimerKind.BEGIN, ""), LeaveKey(key, 0))
     changes.run = replace(changes.run, stopping=status, reason=reason)
     changes.add(AddEvent(EventKind.RUN_STOPPING, detail=reason))
-    cancel_all_idle(changes)
+    cancel_all_idle(changes, "", delay_ms)
 
 
 def drain_order(node: str) -> tuple[str, int]:
@@ -520,12 +520,13 @@ def drain_order(node: str) -> tuple[str, int]:
     return map_of(node) or node, -(1 << 62) if index is None else -index
 
 
-def cancel_all_idle(changes: Changes, after_node: str = "") -> str | None:
+def cancel_all_idle(changes: Changes, after_node: str, delay_ms: int) -> str | None:
     """Cancel a stopping run's idle nodes after `after_node`, `DRAIN_LIMIT` at a time.
 
-    A timer continues after the node that is returned, None if all are cancelled. Nodes before it don't
-    become idle again: a stopping run makes no node ready, and running nodes are cancelled when they
-    return. A node with more than `DRAIN_LIMIT` questions is cancelled with the last of them.
+    A timer continues, later by `delay_ms`, after the node that is returned, None if all are cancelled.
+    Nodes before it don't become idle again: a stopping run makes no node ready, and running nodes are
+    cancelled when they return. A node with more than `DRAIN_LIMIT` questions is cancelled with the last
+    of them.
     """
     last_node, budget = after_node, DRAIN_LIMIT
     for node in _idle(changes, after_node):
@@ -540,7 +541,7 @@ def cancel_all_idle(changes: Changes, after_node: str = "") -> str | None:
             changes.add(*withdrawals(node, record.visit, now))
             changes.put(node, replace(record, questions=later))
         if cost > budget:
-            changes.add(SetTimer(TimerKind.DRAIN, last_node, changes.now))
+            changes.add(SetTimer(TimerKind.DRAIN, last_node, changes.now + delay_ms))
             return last_node
         budget -= cost
         cancel_idle(changes, node)
@@ -580,7 +581,15 @@ def cancel_node(changes: Changes, node: str) -> None:
     record = changes.node(node)
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))
-    cancelled_record = replace(record, status=Status.CANCELLED, questions=(), unseen=0)
-    idle_record = replace(cancelled_record, busy=False, held=False, items=False, awaits="")
-    changes.put(node, idle_record)
+    cancelled_record = replace(
+        record,
+        status=Status.CANCELLED,
+        questions=(),
+        unseen=0,
+        busy=False,
+        held=False,
+        items=False,
+        awaits="",
+    )
+    changes.put(node, cancelled_record)
     changes.add(AddEvent(EventKind.NODE_CANCELLED, node, record.visit))

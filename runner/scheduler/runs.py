@@ -26,6 +26,9 @@ from runner.scheduler.changes import (
 )
 from runner.scheduler.lifecycle import close
 
+CALLER_MS = 1_000
+"""Time in which the caller of `cancel` does each step of a stop; a sweep beside it would conflict."""
+
 
 def start(changes: Changes) -> TransitionResult:
     """Start a run: one live arrival at each entry point."""
@@ -175,14 +178,14 @@ def cancel(changes: Changes, reason: str) -> TransitionResult:
     """Stop a run on request; "already" if it is final or stopping."""
     if changes.run.is_final or changes.run.stopping:
         return changes.refuse("already")
-    stop(changes, Status.CANCELLED, reason)
+    stop(changes, Status.CANCELLED, reason, CALLER_MS)
     return close(changes, "cancelled")
 
 
-def drain(changes: Changes, after_node: str) -> TransitionResult:
+def drain(changes: Changes, after_node: str, delay_ms: int = 0) -> TransitionResult:
     """Continue to cancel a stopping run's idle nodes: "after <node>" if more follow, or "drained"."""
     is_stopping = changes.run.stopping and not changes.run.is_final
-    last_node = cancel_all_idle(changes, after_node) if is_stopping else None
+    last_node = cancel_all_idle(changes, after_node, delay_ms) if is_stopping else None
     return close(changes, "drained" if last_node is None else f"after {last_node}")
 
 

@@ -50,6 +50,7 @@ from runner.records.migration import Migration
 from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import Changes, TimerKind, TransitionResult
+from runner.scheduler.runs import CALLER_MS
 from runner.store.apply_transition import (
     DELAYED,
     OPEN,
@@ -870,7 +871,7 @@ class DrainRun(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         transaction.drop_timer(TimerKind.DRAIN, self.run_id, self.last_node)
-        return make(transaction, self.run_id, scheduler.drain, self.last_node)
+        return make(transaction, self.run_id, scheduler.drain, self.last_node, CALLER_MS)
 
 
 @immutable

@@ -71,6 +71,7 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     before_a_commit(store, lambda: other.do(ExpandMap(token, ["x", "y"])))
 
     store.do(CancelRun(run_id, "enough"))
+    store.do(DrainRun(run_id, ""))
 
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
 
@@ -99,6 +100,26 @@ def test_a_worker_that_takes_an_item_meanwhile_disturbs_no_step_of_a_stop(
     assert [
         name for name, node in worker.read(run_id).nodes.items() if node.status != "cancelled"
     ] == ["m[20]"]
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+def test_a_sweep_leaves_the_steps_of_a_stop_to_its_caller(
+    store, other, clock, monkeypatch, seconds
+):
+    """Both would conflict over the same items; control: the caller has done no step for a second."""
+    for module in (changes, run_view):
+        monkeypatch.setattr(module, "DRAIN_LIMIT", 10)
+    worker = ManualWorker(store, clock)
+    run_id, token = worker.begin(of_map(), node="m")
+    store.do(ExpandMap(token, list(range(40))))
+    store.do(CancelRun(run_id, "enough"))
+    store.do(DrainRun(run_id, ""))
+    clock.advance(seconds)
+    while other.sweep().count:
+        pass
+
+    left = [str(node.status) for node in worker.read(run_id).nodes.values()].count("ready")
+    assert left == (0 if seconds else 21)
 
 
 def test_a_step_of_a_stop_reads_a_bounded_number_of_nodes(store, clock, monkeypatch):

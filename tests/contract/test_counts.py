@@ -38,6 +38,7 @@ from runner.store.requests import (
     AnswerQuestions,
     CancelRun,
     ClaimVisit,
+    DrainRun,
     ExpandMap,
     SettleVisit,
     StartRun,
@@ -285,8 +286,9 @@ def cost_of_stop(url, count):
         run_id = worker.start(shape(" ".join(names), entries=names))
         server.config_resetstat()
         store.do(CancelRun(run_id, "enough"))
+        last_node = ""
         while store.peek(run_id).status != Status.CANCELLED:
-            store.sweep()
+            last_node = store.do(DrainRun(run_id, last_node)).detail
         info = server.info("everything")
         store.close()
     calls = sum(stat["calls"] for name, stat in info.items() if name.startswith("cmdstat_"))
@@ -369,7 +371,7 @@ def test_a_stop_of_many_questions_lets_others_in(store, client, clock, monkeypat
         worker.park(run_id, name, *(f"q{number}" for number in range(count)))
     clock.advance(store.lease_ms / 1000)
     steps, left = [lambda: store.do(CancelRun(run_id, "enough"))], 1_500
-    steps += [lambda: store.sweep(limit=1)] * len(pieces)
+    steps += [lambda: clock.advance(1) or store.sweep(limit=1)] * len(pieces)
     withdrawn = []
     for step in steps:
         bells = step().doorbells

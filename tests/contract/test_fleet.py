@@ -26,6 +26,7 @@ from runner.store.redis.workers import PAGE, WorkerRegistry, described
 from runner.store.requests import CancelRun
 from runner.testing.in_process import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.waiting import wait_until
 
 FLEET = 20
 
@@ -49,6 +50,16 @@ def test_a_turn_is_one_program_s_until_it_is_over(any_store):
     assert 0 < any_store.client.pttl("runner:lock:sweep") <= 60_000
     any_store.client.delete("runner:lock:sweep")  # as when its time is over
     assert second.acquire("sweep", 60)
+
+
+def test_a_turn_ends_though_the_server_s_clock_is_set_back(any_store):
+    """What ends by that clock would last an hour longer; the next that asks lets it end in time."""
+    locks = SingletonLocks(any_store.url)
+    assert locks.acquire("sweep", 0.5)
+    any_store.client.pexpire("runner:lock:sweep", 3_600_000)
+
+    assert not locks.acquire("sweep", 0.5)
+    wait_until(lambda: locks.acquire("sweep", 0.5), "the next has its turn")
 
 
 def rested() -> threading.Event:
@@ -173,6 +184,7 @@ def take_turn(sweeper: Sweeper) -> None:
 def test_a_turn_goes_on_while_something_is_due(redis_url, monkeypatch, at_once, sweeps, left):
     """A stop of more questions than a sweep closes ends in one turn; control: one sweep a turn."""
     monkeypatch.setattr("runner.celery.threads.AT_ONCE", at_once)
+    monkeypatch.setattr("runner.scheduler.runs.CALLER_MS", 0)
     for module in (changes, run_view):
         monkeypatch.setattr(module, "DRAIN_LIMIT", 5)
     store, (sweeper, *_) = fleet_of_sweepers(redis_url)

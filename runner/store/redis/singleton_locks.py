@@ -24,5 +24,9 @@ class SingletonLocks:
         Raises:
             StoreError: the store could not be reached.
         """
-        key = self._keys.singleton_lock(name)
-        return self._redis.call("SET", key, 1, "NX", "PX", round(seconds * 1000)) is not None
+        key, ms = self._keys.singleton_lock(name), round(seconds * 1000)
+        if self._redis.call("SET", key, 1, "NX", "PX", ms) is not None:
+            return True
+        if self._redis.call("PTTL", key) > ms:  # the server's clock was set back
+            self._redis.call("PEXPIRE", key, ms)
+        return False

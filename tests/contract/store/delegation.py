@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from runner.definition import model
 from runner.definition.model import MapSpec, Topology, item_id
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Start, Store, Token
@@ -307,6 +308,23 @@ class DelegationContract:
             == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
         )
         assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
+
+    @pytest.mark.parametrize(("most", "begun"), [(3, 3), (10_000, 5)])
+    def test_a_map_without_a_window_has_a_bounded_number_at_work(
+        self,
+        worker: ManualWorker,
+        store: Store,
+        monkeypatch: pytest.MonkeyPatch,
+        most: int,
+        begun: int,
+    ) -> None:
+        """So a stop has few items to cancel, however long the list; control: another bound."""
+        monkeypatch.setattr(model, "MOST_ITEMS", most)
+        run_id, bells = self._expanded(worker, store, of_map(), *range(5))
+
+        assert len(bells) == begun
+        assert worker.end(worker.token(run_id, "m[0]")) == ["m[3].1.1"][: 5 - begun]
+        assert self._map(worker, run_id).active == min(begun, 4)
 
     @pytest.mark.scripts
     @pytest.mark.parametrize("window", [None, 600])

@@ -884,6 +884,7 @@ class RunContract:
         )
         assert cancelled == names[:500]
         assert first.record.status is Status.EXECUTING
+        worker.clock.advance(1)
         assert [store.sweep().count for _ in range(3)] == [1, 1, 0]
         final = worker.read(run_id).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
@@ -892,7 +893,7 @@ class RunContract:
     def test_the_caller_of_a_stop_may_do_all_its_steps(
         self, worker: ManualWorker, store: Store
     ) -> None:
-        """Without a sweep; and what it leaves when it dies between two steps is the next sweep's."""
+        """Without a sweep; and what it leaves when it dies between two steps is a sweep's a second later."""
         names = [f"n{number:04d}" for number in range(1701)]
         finished, left = (worker.start(shape(" ".join(names), entries=names)) for _ in "ab")
 
@@ -905,6 +906,7 @@ class RunContract:
             reply = store.do(DrainRun(finished, reply.detail))
         final = worker.read(finished).record
         assert (final.status, final.active) == (Status.CANCELLED, 0)
+        worker.clock.advance(1)
         while store.sweep().count != 0:
             pass
         assert worker.read(left).record.status is Status.CANCELLED
@@ -921,6 +923,7 @@ class RunContract:
         store.do(CancelRun(run_id, "enough"))
 
         assert len(worker.open()) == 400
+        worker.clock.advance(1)
         assert store.sweep().count == 1
         assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
         assert not worker.open()
@@ -940,6 +943,7 @@ class RunContract:
         worker.park(run_id, "z")
 
         store.do(CancelRun(run_id, "enough"))
+        worker.clock.advance(1)
         assert [store.sweep().count for _ in range(2)] == [1, 0]
         final = worker.read(run_id)
         others = {

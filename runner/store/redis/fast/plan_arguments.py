@@ -368,7 +368,7 @@ def _item(topology: Topology, plan: TransitionPlan, queues: dict[Queue, int]) ->
     record, bell = plans.beginning_item(topology, item, item_record.visit, item_record.stamp)
     shape = topology.nodes[plan.item_of].map
     queue = queues.setdefault((bell.queue, bell.priority), len(queues))
-    window = (shape.window or 0) if shape else 0
+    window = shape.window if shape else 0
     return [
         _packed(_ARRIVAL, 0, item_record.visit, 0, 0, window, _ITEM, queue),
         plan.item_of,

@@ -413,7 +413,7 @@ class Transactions:
             self._look(read_set, verb)
         while conflicts < TRIES:
             write_set = WriteSet(read_set, self._settings, makes_room=makes_room)
-            defers = conflicts >= (1 if verb == "drain" else DEFER_AFTER)
+            defers = conflicts >= (1 if verb in {"cancel", "drain"} else DEFER_AFTER)
             reply = self._plan(write_set, plan, defers_to_timer=defers)
             if read_set.is_incomplete:
                 self._look(read_set, verb)
