@@ -382,7 +382,8 @@ class Client:
         a Celery task, or `task@queue`, that a worker calls when the run has ended. `requester` is
         the principal who asks for the run, whom a rule may exclude from deciding; if it is a bot or
         a service, `on_behalf_of` names the people it acts for, who are excluded as well. `proof` is
-        the signature of `approvals.start_body`.
+        the signature of `approvals.start_body`. A second start with an `idempotency_key` returns the
+        first run, even if its task differs: put all that makes a request another one into the key.
 
         Raises:
             NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be
