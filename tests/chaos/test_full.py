@@ -148,12 +148,17 @@ def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that
         server.end()
 
 
+OWN_APP = {"app": "tests.celery.other_teams_app:app", "options": ["--task-events"]}
+"""With kombu's copies of the messages that a worker has, each of which is a write."""
+
+
+@pytest.mark.parametrize("worker", [{}, OWN_APP], ids=["runner", "own app"])
 @pytest.mark.parametrize("full", [no_memory, no_disk], ids=["memory", "disk"])
-def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
+def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full, worker):
     """Starts are refused; a node that runs keeps its result until the store takes it; then all goes on."""
     site = Site(server.url, tmp_path)
     try:
-        site.ready(1)
+        site.ready(1, **worker)
         run = site.client.start("gated", "go")
         site.starter(run)
         site.open_gate(run)
@@ -173,10 +178,12 @@ def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
         else:
             assert run.status is Status.EXECUTING
         room(server)
+        wait_until(lambda: writes(server) == "ok", "the file is written again")
 
         assert run.wait(RINGS_AGAIN).status is Status.COMPLETED
         assert site.client.start("chain", "go").wait(RINGS_AGAIN).status is Status.COMPLETED
         assert len(site.starts(run)) == 1
+        assert site.workers[0].alive
         consistent(site.client.engine.store, run.id)
     finally:
         room(server)
