@@ -122,6 +122,8 @@ def _prepare(instance: Any, conf: Any, options: Mapping[str, Any], **_: object) 
         continue_in_children()
         restart_semaphore_tracker()
         if is_redis(conf.broker_url):
+            # A refusal (the disk is full, no replica) is temporary, and must not end the worker.
+            conf.broker_channel_error_retry = True
             forget_old_connections()
             use_safe_channel(app, priorities_of(app, registry))
             # Elsewhere no reply counts all who listen: not RabbitMQ's, nor that of a cluster's server.

@@ -165,15 +165,12 @@ def _transport(settings: Settings) -> dict[str, Any]:
             "global_keyprefix": f"{{{settings.namespace}}}:",
         }
         return {
-            "broker_channel_error_retry": True,
             "broker_transport_options": {**REDIS_OPTIONS, **options},
             **({"broker_use_ssl": {"ssl_cert_reqs": "required"}} if servers.tls else {}),
         }
     if is_redis(broker_url):
         service = sentinels(url)
-        # A refusal (the disk is full, no replica) is temporary, and must not end the worker.
         return {
-            "broker_channel_error_retry": True,
             "broker_transport_options": _redis_options(service),
             **({"broker_use_ssl": dict(service.tls)} if service and service.tls else {}),
         }

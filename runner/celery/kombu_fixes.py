@@ -25,7 +25,7 @@ from billiard import einfo, semaphore_tracker
 from celery.concurrency.base import BasePool
 from celery.worker.request import Request
 from celery.worker.strategy import default
-from kombu.transport import redis
+from kombu.transport import redis, virtual
 
 from runner.celery.engines import outbox_of
 from runner.celery.logs import log_received
@@ -68,12 +68,27 @@ POOLS: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 """The pools of writing connections, one for each place, with the parameters that lead there."""
 
 
+class SafeQoS(redis.QoS):
+    """kombu's record of the messages that aren't acknowledged, which outlives refusals."""
+
+    channel: Any
+
+    def append(self, message: Any, delivery_tag: Any) -> None:
+        """Keep a message that was read: without its copy, which a full server refuses, it would be lost."""
+        try:
+            super().append(message, delivery_tag)
+        except self.channel.ResponseError as error:
+            self.channel.log_refusal(error)
+            virtual.QoS.append(self, message, delivery_tag)
+
+
 class SafeChannel(redis.Channel):
     """kombu's channel, which writes an item that it can't decode to the dead letters.
 
     It also needs half as many connections, and sends less.
     """
 
+    QoS = SafeQoS
     app: Any
     priorities: Mapping[str, AbstractSet[int]] = MappingProxyType({})
     _item: Any = None
@@ -113,6 +128,8 @@ class SafeChannel(redis.Channel):
         super()._disconnect_pools()
 
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
+        if getattr(self.connection, "client", None) is None:  # kombu would end the worker
+            raise ConnectionError("the connection was lost; the message is delivered again")
         params = super()._connparams(asynchronous)
         if asynchronous:
             kind, shorten = params["connection_class"], self.shortened
@@ -154,6 +171,9 @@ class SafeChannel(redis.Channel):
         newest = next(reversed(self.qos._delivered), None)  # noqa: SLF001 - no public way
         try:
             return super()._brpop_read(**options)
+        except self.ResponseError as error:
+            self.log_refusal(error)
+            raise
         except codec.READ_ERRORS as error:
             if self._item is None:
                 raise
@@ -172,13 +192,16 @@ class SafeChannel(redis.Channel):
         try:
             super().maybe_refresh_binding_expiry()
         except self.ResponseError as error:
-            if not self._is_refused:
-                log.warning(
-                    "broker.refused: %s. Trying again until it is accepted.", one_line(error)
-                )
-            self._is_refused = True
+            self.log_refusal(error)
         else:
             self._is_refused = False
+
+    def log_refusal(self, error: Exception) -> None:
+        if not self._is_refused:
+            log.warning(
+                "broker.refused: %s. Trying again until it is accepted.", one_line(error)
+            )
+        self._is_refused = True
 
     def _create_client(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         client = super()._create_client(asynchronous)

@@ -11,6 +11,7 @@ from celery import Celery
 
 from runner import Client, Status
 from runner.definition.registry import Registry
+from runner.errors import StoreError
 from runner.operations.doctor import FAIL, examine, read_facts
 from runner.records.asking import numbered_question
 from runner.records.interrupts import Address
@@ -376,6 +377,36 @@ def test_workers_refuse_servers_that_do_not_fit(pair, change):
 
     wait_until(lambda: not worker.alive, "the worker stops", seconds=150)
     assert "layout.wrong: " in worker.output()
+
+
+def test_a_worker_with_too_many_partitions_is_named_and_can_be_taken_back(empty_site):
+    """It logs what it changed, programs are told its name and both remedies, and a restart undoes it."""
+    empty_site.ready(1)
+    wrong = empty_site.add(RUNNER_PARTITIONS="2")
+    wrong.wait_ready()
+    assert "was 1 and is now 2" in wrong.output()
+    assert "layout.changed" not in empty_site.workers[0].output()
+    registry = WorkerRegistry(empty_site.url)
+    wait_until(
+        lambda: {worker.partitions for worker in registry.all()} == {1, 2}, "both are listed"
+    )
+
+    def program():
+        return open_store(Settings(redis_url=empty_site.url), push=False)
+
+    with pytest.raises(
+        StoreError, match=rf"Workers set to 2: {wrong.log.stem}@.*PARTITIONS=2 here.*If not"
+    ):
+        program().runs()
+    empty_site.workers.remove(wrong)
+    wrong.end()
+    with pytest.raises(StoreError, match=wrong.log.stem):
+        program().runs()
+    empty_site.workers[0].end()
+    empty_site.ready(1)
+    assert "was 2 and is now 1" in empty_site.workers[0].output()
+    assert not program().runs().items
+    registry.close()
 
 
 def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):

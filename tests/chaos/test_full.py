@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
+import signal
 
 import pytest
 import redis
+from celery import Celery
 from click.testing import CliRunner
 
 from runner import Status
 from runner.cli.program import runner
 from runner.errors import StoreError
+from runner.settings import as_broker
 from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
@@ -148,12 +152,20 @@ def test_a_server_that_ends_for_want_of_disk_space_has_acknowledged_nothing_that
         server.end()
 
 
-@pytest.mark.parametrize("full", [no_memory, no_disk], ids=["memory", "disk"])
-def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
+OWN_APP = {"app": "tests.celery.other_teams_app:app", "options": ["--task-events"]}
+"""With kombu's copies of the messages that a worker has, each of which is a write."""
+
+
+@pytest.mark.parametrize(
+    ("full", "worker"),
+    [(no_memory, {}), (no_disk, {}), (no_disk, OWN_APP)],
+    ids=["memory", "disk", "disk of an own app"],
+)
+def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full, worker):
     """Starts are refused; a node that runs keeps its result until the store takes it; then all goes on."""
     site = Site(server.url, tmp_path)
     try:
-        site.ready(1)
+        site.ready(1, **worker)
         run = site.client.start("gated", "go")
         site.starter(run)
         site.open_gate(run)
@@ -173,15 +185,43 @@ def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full):
         else:
             assert run.status is Status.EXECUTING
         room(server)
+        wait_until(lambda: writes(server) == "ok", "the file is written again")
 
         assert run.wait(RINGS_AGAIN).status is Status.COMPLETED
         assert site.client.start("chain", "go").wait(RINGS_AGAIN).status is Status.COMPLETED
         assert len(site.starts(run)) == 1
+        assert site.workers[0].alive
         consistent(site.client.engine.store, run.id)
     finally:
         room(server)
         site.end()
         site.client.engine.store.close()
+
+
+def test_a_worker_of_an_own_app_loses_no_task_that_it_takes_without_memory(server, tmp_path):
+    """It can't write its copy of the message, and does the task all the same; then it goes on."""
+    site = Site(server.url, tmp_path)
+    try:
+        worker = site.add(**OWN_APP)
+        site.ready(1)
+        os.kill(worker.pid, signal.SIGSTOP)
+        app = Celery("other_team", broker=as_broker(server.url), set_as_current=False)
+        task = app.send_task("other_team.write", ["key"])
+        no_memory(server)
+        os.kill(worker.pid, signal.SIGCONT)
+
+        wait_until(
+            lambda: f"Task other_team.write[{task.id}] received" in worker.output(),
+            "the task is taken",
+        )
+        wait_until(lambda: "broker.refused: " in worker.output(), "it says so")
+        room(server)
+        assert site.client.start("chain", "go").wait(RINGS_AGAIN).status is Status.COMPLETED
+        assert worker.alive
+        assert "Connection to broker lost" not in worker.output()
+    finally:
+        room(server)
+        site.end()
 
 
 @pytest.mark.sample

@@ -90,6 +90,40 @@ def test_thirty_kills_under_load_lose_nothing_that_was_acknowledged(server, tmp_
         site.end()
 
 
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_workers_of_an_own_app_outlive_the_server_while_nodes_run(server, tmp_path, pool):
+    """Each has a message that isn't acknowledged, and acknowledges it on a connection that is gone."""
+    site = Site(server.url, tmp_path)
+    try:
+        for _ in range(2):
+            app, options = "tests.celery.other_teams_app:app", ["--task-events"]
+            site.add(pool, slots=2, app=app, options=options)
+        site.ready(2)
+        runs = [site.client.start("gated", "go") for _ in range(4)]
+        wait_until(lambda: all(map(site.starts, runs)), "the nodes run")
+        for _ in range(2):
+            server.kill()
+            lines = [worker.output().count("Trying again in") for worker in site.workers]
+            wait_until(
+                lambda before=lines: all(
+                    worker.output().count("Trying again in") > count or not worker.alive
+                    for worker, count in zip(site.workers, before, strict=True)
+                ),
+                "the workers have lost it",
+            )
+            server.start()
+            assert all(worker.alive for worker in site.workers)
+        for run in runs:
+            site.open_gate(run)
+            assert run.wait(PROGRESS).status is Status.COMPLETED
+        for run in [site.client.start("chain", "go") for _ in range(4)]:
+            assert run.wait(PROGRESS).status is Status.COMPLETED
+        assert all(worker.alive for worker in site.workers)
+        assert all("NoneType" not in worker.output() for worker in site.workers)
+    finally:
+        site.end()
+
+
 def test_a_row_on_a_slot_goes_on_when_the_server_was_killed(server, tmp_path):
     """At the level `fsync` what a settle has claimed for its worker is on the disk as well as its result."""
     site = Site(server.url, tmp_path)

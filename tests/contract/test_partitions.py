@@ -237,6 +237,18 @@ def test_an_empty_store_takes_the_layout_with_its_first_graph(redis_url, client)
     store.close()
 
 
+def test_a_new_number_of_partitions_is_logged_with_the_old_one(redis_url, caplog):
+    """Whoever changes it for all says so; control: the first number, and the same again, aren't logged."""
+    one, two = partition_addresses(redis_url), partition_addresses(redis_url, 2)
+    for places in (one, one):
+        assert layout.record(places) == ""
+    assert not caplog.messages
+    for _ in range(2):
+        assert layout.record(two) == ""
+    (line,) = caplog.messages
+    assert "was 1 and is now 2" in line
+
+
 def test_fewer_partitions_are_refused_while_one_has_runs_or_sessions(redis_url, clock):
     """On one server an empty partition may be left out."""
     store = partitioned([redis_url] * 2, clock)

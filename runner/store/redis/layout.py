@@ -11,6 +11,7 @@ are found at their earlier place. The first partition records all past numbers.
 from __future__ import annotations
 
 import hashlib
+import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
@@ -23,6 +24,9 @@ from runner.store.apply_transition import DELAYED, OPEN, QUEUED
 from runner.store.interface import NO_TAGS
 from runner.store.redis.connection import RedisConnection
 from runner.store.redis.keys import Keys
+from runner.store.redis.workers import WorkerRegistry
+
+log = logging.getLogger(__name__)
 
 LAYOUT = b"1"
 """The version of the dictionary in keys.py: a change that other versions can't read gets another number.
@@ -35,6 +39,9 @@ FREE = b"1"
 
 BY_KEY = b"key:"
 """The mark of a graph with keys, before their name: a key's runs live in the partition of its hash."""
+
+NAMED = 3
+"""Most workers that a refusal names."""
 
 IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order in which they were first used"
 
@@ -165,10 +172,14 @@ def check(
     if places and not problem:
         recorded = int(server.call("LINDEX", keys.partitions, -1) or 0)
         if recorded > len(places):
+            workers = WorkerRegistry(server, namespace).all()
+            having = [each.name for each in workers if each.partitions == recorded][:NAMED]
             problem = (
                 f"the store at {server.place} has {recorded} partitions, and {len(places)} "
                 f"{'is' if len(places) == 1 else 'are'} set here: runs of the others would be missing. "
-                "Set RUNNER_PARTITIONS or RUNNER_REDIS_URL as its workers have it"
+                f"Workers set to {recorded}: {', '.join(having) or 'none known'}. If that's intended, set "
+                f"RUNNER_PARTITIONS={recorded} here, or all servers in RUNNER_REDIS_URL. If not, correct "
+                "those workers, then restart all workers: each records its number as it starts"
             )
         elif not recorded and not server.call("EXISTS", keys.layout):
             problem = _misplaced(server, keys, places, namespace)
@@ -232,7 +243,17 @@ def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> st
         if not problem and numbers[-1:] != [len(places)]:
             # A store that was used before any number was recorded had one partition.
             had_one = not numbers and len(places) > 1 and first.call("EXISTS", keys.graphs)
-            first.call("RPUSH", keys.partitions, *([1] if had_one else []), len(places))
+            additions = [*([1] if had_one else []), len(places)]
+            first.call("RPUSH", keys.partitions, *additions)
+            for old in [*numbers, *additions][-2:-1]:
+                log.warning(
+                    "layout.changed: the number of partitions at %s was %d and is now %d, as set here. "
+                    "Programs with fewer are refused. If that isn't intended, set RUNNER_PARTITIONS and "
+                    "RUNNER_REDIS_URL as before, and restart all workers.",
+                    first.place,
+                    old,
+                    len(places),
+                )
         return problem
     finally:
         first.close()
