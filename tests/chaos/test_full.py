@@ -158,7 +158,11 @@ OWN_APP = {"app": "tests.celery.other_teams_app:app", "options": ["--task-events
 
 @pytest.mark.parametrize(
     ("full", "worker"),
-    [(no_memory, {}), (no_disk, {}), (no_disk, OWN_APP)],
+    [
+        pytest.param(no_memory, {}, marks=pytest.mark.sample),
+        (no_disk, {}),
+        (no_disk, OWN_APP),
+    ],
     ids=["memory", "disk", "disk of an own app"],
 )
 def test_work_goes_on_by_itself_when_there_is_room(server, tmp_path, full, worker):
