@@ -302,7 +302,7 @@ def test_doctor_and_each_page_answer_while_the_store_refuses_writes(
     [
         ("ana:wrong@", "+@all &*", "invalid username-password"),
         ("ana:right@", "+ping +select +client &*", "no permissions"),
-        ("ana:right@", "+@all resetchannels", "no permissions"),
+        ("ana:right@", "+@all resetchannels", "permissions to access"),
     ],
 )
 def test_doctor_says_why_the_broker_could_not_be_asked(server, tmp_path, login, rights, reason):
@@ -318,7 +318,7 @@ def test_doctor_says_why_the_broker_could_not_be_asked(server, tmp_path, login, 
     finally:
         broker.end()
 
-    assert any(reason in line for _, line in refused["queues"]), refused
+    assert reason in str(refused["queues"]), refused["queues"]
     assert "depot" not in str(refused["queues"])
     assert "'pack' on 'depot'" in str(asked["queues"])
     assert "can't be asked" not in str(asked)
