@@ -171,7 +171,7 @@ class Heartbeat(WorkerThread):
         )
         now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
         now["stopping"] = round(elapsed, 3)
-        # Remote control may have cancelled or added queues. While the worker starts, it consumes none.
+        # Remote control cancels and adds queues. A worker that starts or stops has no consumer.
         if consumer := getattr(self._worker.consumer, "task_consumer", None):
             now["queues"] = sorted(queue.name for queue in consumer.queues)
         description = {**self._description, **now}
