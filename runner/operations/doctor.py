@@ -38,6 +38,7 @@ from runner.settings import Settings
 from runner.store.addresses import ALTERNATIVE, without_password
 from runner.store.interface import Store
 from runner.store.shared import AuditLog, ServerInfo, Shared
+from runner.webhooks.webhook import Webhook
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
@@ -98,6 +99,7 @@ class Facts:
     layout: str = ""
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
+    late_webhooks: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
     fair_keys: Sequence[FairKey] = ()
     queued: Sequence[QueuedKey] = ()
@@ -177,6 +179,7 @@ def read_facts(settings: Settings) -> Facts:
         layout=shared.layout_problem(),
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
+        late_webhooks=list(_late_webhooks(shared)),
         limits=LimitControl(shared).all(),
         fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
         queued=list(shared.queued_keys()),
@@ -226,6 +229,23 @@ def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
         problem, fix = trouble(shared.store, schedule, schedules.now())
         if problem:
             yield f"{schedule.id} {problem}", fix
+
+
+def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
+    """Yield each webhook whose deliveries wait for too long, by its id, with the number and last error."""
+    webhooks = shared.documents(Webhook)
+    for webhook in webhooks.all():
+        # A delivery that is repeated late may have waited for longer than the next one.
+        ends = (shared.deliveries.next_delivery(webhook.id, place) for place in (0, -1))
+        waiting = [end[0] for end in ends if end is not None]
+        waited = webhooks.now() - min((each.at for each in waiting), default=webhooks.now())
+        if waited > shared.settings.max_wait * 1000 and not webhook.paused:
+            count, _ = shared.deliveries.backlog(webhook.id)
+            last = max(waiting, key=lambda each: each.attempted_at).detail
+            yield (
+                webhook.id,
+                f"{count}, one of them for {span(waited)}: {last or 'not tried yet'}",
+            )
 
 
 RUNS_READ = 100
@@ -1034,6 +1054,16 @@ def _schedules(facts: Facts) -> Checks:
         yield Check(WARN, "schedule", problem, fix)
 
 
+def _webhooks(facts: Facts) -> Checks:
+    for webhook_id, waiting in facts.late_webhooks:
+        yield Check(
+            WARN,
+            "webhook",
+            f"deliveries to {webhook_id!r} wait ({waiting})",
+            f"Correct its endpoint; see `runner api GET /v1/webhooks/{webhook_id}/deliveries`.",
+        )
+
+
 CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _store,
     _memory,
@@ -1066,6 +1096,7 @@ CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _audit,
     _freezes,
     _schedules,
+    _webhooks,
     _limits,
     _fairness,
     _queued,
