@@ -76,7 +76,10 @@ class CeleryTask:
         state = visit.external_task
         if state is not None and state.report is not None:
             if "error" in state.report:
-                return Failed(failures.load(state.report["error"]))
+                error = failures.load(state.report["error"])
+                # Celery reports no error of a task that it discards.
+                is_unreported = state.report.get("discarded")
+                return Failed(error, raised=failures.restore(error) if is_unreported else None)
             result = state.report["result"]
             return Succeeded(result, codec.plain(codec.unpack(result)))
         if not isinstance(self._task, str) and self._task.app.conf.task_always_eager:

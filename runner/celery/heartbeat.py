@@ -106,7 +106,7 @@ class Heartbeat(WorkerThread):
             WorkerRegistry(redis, namespace),
             SingletonLocks(redis, namespace),
         )
-        self._description = self._describe(worker)
+        self._worker, self._description = worker, self._describe(worker)
         self._shared = queues_of(self.engine.registry, shared=True)
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
@@ -171,6 +171,9 @@ class Heartbeat(WorkerThread):
         )
         now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
         now["stopping"] = round(elapsed, 3)
+        # Remote control cancels and adds queues. A worker that starts or stops has no consumer.
+        if consumer := getattr(self._worker.consumer, "task_consumer", None):
+            now["queues"] = sorted(queue.name for queue in consumer.queues)
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0

@@ -343,7 +343,9 @@ def report(self: Any, result: object = None, *, error: Any = None, **visit: Any)
     """Record the result of a task, or its error, and wake its node."""
     try:
         outcome = (
-            {"error": error} if error else {"result": packed_result(result, visit["reference"])}
+            {"error": error, "discarded": "discarded" in visit}
+            if error
+            else {"result": packed_result(result, visit["reference"])}
         )
         _report(self.app, visit, outcome)
     except (PayloadTooLarge, UnstorableError) as refusal:

@@ -132,9 +132,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
             branch.add(_question(question, now))
         if node.error is not None and node.error.location:
             branch.add(Text(f"at {one_line(node.error.location)}", "dim", overflow="fold"))
-        if node.waits_for:
-            answer = "" if node.waits_for.startswith("task ") else "the answer to "
-            branch.add(Text(f"waits for {answer}{node.waits_for}", "dim", overflow="fold"))
+        if node.wait:
+            branch.add(Text(node.wait, "dim", overflow="fold"))
         if node.run is not None:
             _add_nodes(branch, node.run, now, 0)
         _add_items(branch, node, questions, now, min(MAX_ITEMS, lines // 3 or MAX_ITEMS))

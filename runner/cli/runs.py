@@ -219,7 +219,7 @@ def show(context: CommandContext, run_id: str) -> None:
     tab-separated lines: first the run (run, id, graph, status, reason, "archived" for a run that is in the
     archive only), then its requester and their principals (requester, principals), then its agents'
     spending from budgets per run (spent, counter, amount), then each node (node, id, status, visit, attempts,
-    milliseconds, output, error or progress, worker, location of an error in the code), then each open
+    milliseconds, output, error, progress or wait, worker, location of an error in the code), then each open
     question (interrupt, id, node, name, people, reason), then each closed one (decided, id, node, name,
     decision).
     """
@@ -330,4 +330,4 @@ def _outcome(node: NodeView) -> str:
         return node.error.summary
     if node.output is not None:
         return compact(node.output)
-    return node.progress if node.status in {"ready", "running", "retrying"} else ""
+    return node.progress if node.status in {"ready", "running", "retrying"} else node.wait

@@ -38,6 +38,7 @@ from runner.settings import Settings
 from runner.store.addresses import ALTERNATIVE, without_password
 from runner.store.interface import Store
 from runner.store.shared import AuditLog, ServerInfo, Shared
+from runner.webhooks.webhook import Webhook
 
 PASS, WARN, FAIL = "pass", "warn", "fail"
 
@@ -67,6 +68,7 @@ class Facts:
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
     queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
+    `unasked` is why the workers of other apps can't be asked for their queues, or "".
     `other_servers` are the servers of partitions other than the first, by place; `layout` is why
     the partitions can't be used as set, or "". `signing` is the problem of the decision keys, or
     "". `voters` are the keys of people who have voted lately. `held` are the newest held runs.
@@ -86,6 +88,7 @@ class Facts:
     graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     foreign_queues: AbstractSet[str] = field(default_factory=set)
+    unasked: str = ""
     unreadable: Sequence[str] = field(default_factory=tuple)
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -96,6 +99,7 @@ class Facts:
     layout: str = ""
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
+    late_webhooks: Sequence[tuple[str, str]] = ()
     limits: Sequence[LimitView] = ()
     fair_keys: Sequence[FairKey] = ()
     queued: Sequence[QueuedKey] = ()
@@ -167,6 +171,7 @@ def read_facts(settings: Settings) -> Facts:
     )  # read at once, to be compared with the first server's clock
     graphs = {name: shape for name, shape in store.graphs().items() if name != GATE}
     graph_queues, run_queues = _read_queues(store, graphs, settings.node_queue)
+    foreign_queues, unasked = _foreign_queues(settings, workers)
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
         other_servers=servers,
@@ -174,6 +179,7 @@ def read_facts(settings: Settings) -> Facts:
         layout=shared.layout_problem(),
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
+        late_webhooks=list(_late_webhooks(shared)),
         limits=LimitControl(shared).all(),
         fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
         queued=list(shared.queued_keys()),
@@ -193,7 +199,8 @@ def read_facts(settings: Settings) -> Facts:
         unreadable=shared.unreadable_queues(
             {queue for worker in workers for queue in worker.queues}
         ),
-        foreign_queues=_foreign_queues(settings, workers),
+        foreign_queues=foreign_queues,
+        unasked=unasked,
         sweep_interval=settings.sweep_interval,
         broker=""
         if settings.broker_is_store or not settings.broker_url
@@ -222,6 +229,23 @@ def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
         problem, fix = trouble(shared.store, schedule, schedules.now())
         if problem:
             yield f"{schedule.id} {problem}", fix
+
+
+def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
+    """Yield each webhook whose deliveries wait for too long, by its id, with the number and last error."""
+    webhooks = shared.documents(Webhook)
+    for webhook in webhooks.all():
+        # A delivery that is repeated late may have waited for longer than the next one.
+        ends = (shared.deliveries.next_delivery(webhook.id, place) for place in (0, -1))
+        waiting = [end[0] for end in ends if end is not None]
+        waited = webhooks.now() - min((each.at for each in waiting), default=webhooks.now())
+        if waited > shared.settings.max_wait * 1000 and not webhook.paused:
+            count, _ = shared.deliveries.backlog(webhook.id)
+            last = max(waiting, key=lambda each: each.attempted_at).detail
+            yield (
+                webhook.id,
+                f"{count}, one of them for {span(waited)}: {last or 'not tried yet'}",
+            )
 
 
 RUNS_READ = 100
@@ -298,30 +322,29 @@ def _broker_problem(url: str) -> str:
     return ""
 
 
-def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> set[str]:
+def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> tuple[set[str], str]:
     """Ask the Celery workers on the broker for their queues, if nodes send tasks to queues of other apps.
 
-    If they can't be asked, the queues count as served.
+    If they can't be asked, the queues count as served, and the reason is returned, too.
     """
     task_queues = {queue for worker in workers for queue in worker.tasks}
     if task_queues.issubset(queue for worker in workers for queue in worker.queues):
-        return set()
+        return set(), ""
     if settings.broker.startswith("sqs:"):
-        return task_queues
+        return task_queues, ""
     from kombu import Connection  # noqa: PLC0415 - takes long, and few graphs need it
-    from kombu.exceptions import OperationalError  # noqa: PLC0415
     from kombu.pidbox import Mailbox  # noqa: PLC0415
 
-    connection = Connection(settings.broker, connect_timeout=BROKER_TIMEOUT)
     try:
-        connection.ensure_connection(max_retries=1)
-        mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)
-        replies = mailbox.multi_call("active_queues", timeout=BROKER_TIMEOUT)
-    except (OperationalError, *connection.connection_errors):
-        return task_queues
-    finally:
-        connection.release()
-    return {queue["name"] for reply in replies for queues in reply.values() for queue in queues}
+        with Connection(settings.broker, connect_timeout=BROKER_TIMEOUT) as connection:
+            connection.ensure_connection(max_retries=1)
+            mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)
+            replies = mailbox.multi_call("active_queues", timeout=BROKER_TIMEOUT)
+    except Exception as error:  # noqa: BLE001 - each broker's client has its own errors
+        return task_queues, one_line(error) or type(error).__name__
+    return {
+        queue["name"] for reply in replies for queues in reply.values() for queue in queues
+    }, ""
 
 
 def _is_open_to_network(url: str) -> bool:
@@ -486,7 +509,10 @@ def _disk(facts: Facts) -> Checks:
     result, detail, fix = DISK.get(
         facts.vitals.fsync if facts.vitals.appendonly else "off", DISK[""]
     )
-    yield Check(result, "disk", f"append-only file is {detail}", fix)
+    detail = f"append-only file is {detail}"
+    if facts.vitals.refused:
+        result, detail, fix = FAIL, facts.vitals.refused, "Make room on the server's disk."
+    yield Check(result, "disk", detail, fix)
 
 
 def _durability(facts: Facts) -> Checks:
@@ -695,6 +721,12 @@ def _queues(facts: Facts) -> Checks:
         problem = f"nodes send tasks to queues that no Celery worker serves: {names}"
         fix = "Start a worker of the app that has the task, with -Q and that queue."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
+    unasked = (
+        facts.unasked and f"workers of other apps can't be asked for them: {facts.unasked}"
+    )
+    yield from _check(
+        "queues", "", unasked, "Let this user of the broker write, and the broker have room."
+    )
 
 
 def _backlog(facts: Facts) -> Checks:
@@ -1022,15 +1054,25 @@ def _schedules(facts: Facts) -> Checks:
         yield Check(WARN, "schedule", problem, fix)
 
 
+def _webhooks(facts: Facts) -> Checks:
+    for webhook_id, waiting in facts.late_webhooks:
+        yield Check(
+            WARN,
+            "webhook",
+            f"deliveries to {webhook_id!r} wait ({waiting})",
+            f"Correct its endpoint; see `runner api GET /v1/webhooks/{webhook_id}/deliveries`.",
+        )
+
+
 CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _store,
     _memory,
+    _disk,
     _settings,
     _keys,
     _voters,
     _version,
     _eviction,
-    _disk,
     _durability,
     _partitions,
     _password,
@@ -1054,6 +1096,7 @@ CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _audit,
     _freezes,
     _schedules,
+    _webhooks,
     _limits,
     _fairness,
     _queued,

@@ -90,6 +90,12 @@ class NodeView:
     skipped: str = ""
     hold: str = ""
 
+    @property
+    def wait(self) -> str:
+        """The task or question that it waits for, as a phrase; "" for none."""
+        answer = "" if self.waits_for.startswith("task ") else "the answer to "
+        return self.waits_for and f"waits for {answer}{self.waits_for}"
+
 
 @immutable
 class RunView(RunHead):

@@ -164,6 +164,7 @@ class WebhookSender:
     def __init__(self, store: Store, shared: Shared) -> None:
         self._store, self._settings, self._groups = store, shared.settings, shared.notice_groups
         self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
+        self._failing = set[str]()
 
     def serve(self, webhook_id: str, is_stopping: Callable[[], bool]) -> None:
         """Serve a webhook until the process stops, or it is paused or removed, unless another process does.
@@ -268,6 +269,15 @@ class WebhookSender:
             if answer.code == GONE:
                 self._disable(webhook)
                 return
+            if after.status == "delivered":
+                self._failing.discard(webhook.id)
+            elif webhook.id not in self._failing:
+                self._failing.add(webhook.id)
+                log.warning(
+                    "webhook.failing: deliveries to %r fail, and are sent again later: %s",
+                    webhook.id,
+                    after.detail,
+                )
             if after.status == "failed":
                 log.error(
                     "webhook.failed: %s to %r is given up after %d attempts: %s",

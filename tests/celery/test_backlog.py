@@ -8,11 +8,12 @@ import time
 import pytest
 from fastapi.testclient import TestClient
 
+from runner import Status
 from runner.approvals.rules import Principal
 from runner.operations.backlog import read_backlog, with_waits
 from runner.operations.doctor import FAIL, PASS, examine, read_facts
 from runner.operations.installation import Installation
-from runner.operations.views import read_run
+from runner.operations.views import read_run, read_workers
 from runner.server import create_app
 from runner.server.access import GRANTS, Person
 from runner.settings import Settings
@@ -82,3 +83,35 @@ def test_a_check_fails_while_a_node_waits_too_long(crowd, monkeypatch):
     assert [results[bound].result for bound in (0, 3600)] == [FAIL, PASS]
     assert f"{QUEUE}: 360 waiting" in results[0].detail
     assert f"{QUEUE}: 360 waiting" in results[3600].detail
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_queue_that_remote_control_cancelled_is_served_by_no_worker(empty_site, pool):
+    """Doctor, list, backlog and run tell the truth after the next heartbeat, and after `add_consumer`."""
+    empty_site.add(pool, slots=2).wait_ready()
+    settings = Settings(redis_url=empty_site.url)
+    installation = Installation(settings)
+
+    def served():
+        (worker,) = read_workers(installation)
+        return QUEUE in worker.queues
+
+    def told(run):
+        (check,) = [each for each in examine(read_facts(settings)) if each.name == "queues"]
+        (row,) = read_backlog(installation, ["gated"]).queues
+        node, *_ = with_waits(installation, read_run(installation.store, run.id)).nodes
+        return check.result, row.slots, node.progress
+
+    assert served()
+    empty_site.control.cancel_consumer(QUEUE)
+    wait_until(lambda: not served(), "the heartbeat says that the queue is not consumed")
+    run = empty_site.client.start("gated", None)
+    assert told(run) == (FAIL, 0, f"next, no worker serves {QUEUE}")
+
+    empty_site.control.add_consumer(QUEUE)
+    wait_until(lambda: empty_site.redis.exists(f"started:{run.id}"), "the node runs")
+    wait_until(served, "the heartbeat says that the queue is consumed again")
+    assert told(run) == (PASS, 2, "")
+    empty_site.open_gate(run)
+    assert run.wait(60).status is Status.COMPLETED

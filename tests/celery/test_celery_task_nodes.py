@@ -9,10 +9,12 @@ from itertools import pairwise
 
 import pytest
 from celery import Celery
+from click.testing import CliRunner
 
 from runner import GraphBuilder, Status
 from runner.celery import CeleryTask
 from runner.celery.queues import tasks_of
+from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError
 from runner.operations.doctor import FAIL, PASS, examine, read_facts
@@ -88,12 +90,16 @@ def test_a_task_on_a_queue_that_nobody_serves_is_named(shop_site):
     wait_until(lambda: shop_site.redis.llen("celery") == 1, "the task is sent")
     charge = charge_node(shop_site, run)
     missing = queues_check(shop_site)
+    shown = CliRunner().invoke(
+        runner, ["runs", "show", run.id], env={"RUNNER_REDIS_URL": shop_site.url}
+    )
     open_shop(shop_site)
     run.wait(60)
     served = queues_check(shop_site)
     charged = charge_node(shop_site, run)
 
     assert charge.waits_for == "task shop.charge on queue celery"
+    assert "\twaits for task shop.charge on queue celery\t" in shown.stdout
     assert (missing.result, served.result) == (FAIL, PASS)
     assert "'shop.charge' on 'celery'" in missing.detail
     assert charged.waits_for == ""

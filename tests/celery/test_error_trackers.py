@@ -58,3 +58,37 @@ def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path
     assert (
         sent[0]["exception"]["values"][-1]["stacktrace"]["frames"][-1]["function"] == "explode"
     )
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_node_whose_task_was_discarded_is_an_error(empty_site, tmp_path, pool):
+    """Celery reports no error of an expired task; control: a failed task's is reported, and not again."""
+    events = tmp_path / "events"
+    worker = empty_site.add(
+        pool,
+        slots=1,
+        app="tests.celery.tracked:app",
+        forked=False,
+        RUNNER_GRAPHS="tests.celery.tracked",
+        SENTRY_FILE=str(events),
+    )
+    worker.wait_ready()
+    discarded = empty_site.client.start("discarded", 1)
+    assert discarded.wait(60).status is Status.FAILED
+    elsewhere = empty_site.client.start("elsewhere", 2)
+    assert elsewhere.wait(60).status is Status.FAILED
+    wait_until(
+        lambda: (
+            f"[{elsewhere.id}.only.1.1] raised expected: FailedElsewhere" in worker.output()
+        ),
+        "the second node has ended",
+    )
+
+    errors = [line for line in worker.output().splitlines() if "ERROR" in line]
+    text = f"task tracked.late ({discarded.id}.only.1.1.task) expired before a worker took it."
+    assert f"Task discarded/only[{discarded.id}.only.1.1] raised unexpected" in errors[0]
+    assert text in errors[0]
+    assert "Task tracked.explode" in errors[1]
+    assert len(errors) == 2
+    sent = [json.loads(line) for line in events.read_text().splitlines()]
+    assert [event["exception"]["values"][-1]["value"] for event in sent] == [text, "of a task"]

@@ -12,6 +12,7 @@ from sentry_sdk.transport import Transport
 
 import runner.celery
 from runner import GraphBuilder, RetryPolicy, graph
+from runner.celery import CeleryTask
 from runner.settings import as_broker
 
 
@@ -35,6 +36,11 @@ sentry_sdk.init(dsn="http://key@127.0.0.1:9/1", transport=ToFile)
 @app.task(name="tracked.explode")
 def explode_task():
     raise LookupError("of a task")
+
+
+@app.task(name="tracked.late", expires=0.001)
+def late_task():
+    """Expire before a worker has it."""
 
 
 def explode(ctx):
@@ -65,6 +71,16 @@ def fails():
 @graph("outer")
 def outer():
     return single(single(explode))
+
+
+@graph("elsewhere")
+def elsewhere():
+    return single(CeleryTask(explode_task, args=[]))
+
+
+@graph("discarded")
+def discarded():
+    return single(CeleryTask(late_task, args=[]))
 
 
 @graph("retries")

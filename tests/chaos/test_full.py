@@ -5,8 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import resource
 import signal
+import time
+from itertools import islice
+from operator import itemgetter
 
 import pytest
 import redis
@@ -16,15 +20,19 @@ from click.testing import CliRunner
 from runner import Status
 from runner.cli.program import runner
 from runner.errors import StoreError
+from runner.records.listings import grouped
+from runner.records.workers import Worker
 from runner.settings import as_broker
 from runner.store.redis.server_info import read_metrics
 from runner.store.redis.store import RedisStore
-from runner.store.redis.workers import WorkerRegistry
+from runner.store.redis.workers import WorkerRegistry, described
 from runner.store.requests import AskQuestions, EmitEvent
 from tests.celery.workers import MARGIN, RECOVERY, Site
 from tests.chaos.load import consistent
 from tests.chaos.servers import Server
 from tests.chaos.transitions import Walk
+from tests.server.conftest import GRAPHS
+from tests.server.conftest import Site as PagesSite
 from tests.waiting import wait_until
 
 UNLIMITED = resource.RLIM_INFINITY
@@ -42,6 +50,14 @@ def no_disk(server) -> None:
     """Let its files grow no further."""
     size = max(path.stat().st_size for path in (server.folder / "appendonlydir").iterdir())
     resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (size, UNLIMITED))
+
+
+def no_replica(server) -> None:
+    server.client.config_set("min-replicas-to-write", "1")
+
+
+def read_only(server) -> None:
+    server.client.execute_command("ACL", "SETUSER", "default", "-@write", "+@scripting")
 
 
 def room(server) -> None:
@@ -261,6 +277,95 @@ def test_workers_of_a_full_store_are_alive_and_log_a_line_for_each_refusal(serve
         roster.close()
         site.end()
         site.client.engine.store.close()
+
+
+PAGES = (
+    "/",
+    "/runs",
+    "/runs/00walk",
+    "/inbox",
+    "/graphs",
+    "/workers",
+    "/dead",
+    "/schedules",
+    "/limits",
+)
+PAGES += ("/webhooks", "/grants", "/absences")
+
+
+def doctor(server, **settings):
+    """Run doctor as a program would; return each check's lines, by name."""
+    environment = {"RUNNER_REDIS_URL": server.url, **settings}
+    done = CliRunner().invoke(runner, ["doctor", "--json"], env=environment)
+    assert done.exit_code in {0, 1}, done.output
+    checks = json.loads(done.stdout)["checks"]
+    return grouped(((c["name"], f"{c['result']} {c['detail']}") for c in checks), itemgetter(0))
+
+
+def needs_another_app(server) -> None:
+    """List a worker whose nodes send tasks to a queue of another app."""
+    roster = WorkerRegistry(server.url)
+    packer = Worker("celery@one", 1, "threads", 1, queues=["runner"], tasks={"depot": "pack"})
+    roster.enter(described(packer), time.time_ns() // 1_000_000)
+    roster.close()
+
+
+@pytest.mark.parametrize(
+    ("refuse", "check", "reason"),
+    [
+        (no_memory, "memory", "fail full"),
+        (no_disk, "disk", "fail .*MISCONF"),
+        (no_replica, "queues", "warn .*NOREPLICAS"),
+        (read_only, "queues", "warn .*no permissions"),
+    ],
+)
+def test_doctor_and_each_page_answer_while_the_store_refuses_writes(
+    server, store, refuse, check, reason
+):
+    """The reason is a line among the others, whatever check can't be made; and no page is an error."""
+    for _, _, send in islice(Walk(store, "00walk"), 3):
+        send("")
+    needs_another_app(server)
+    site = PagesSite(server.url, GRAPHS)
+    refuse(server)
+    if refuse is no_disk:
+        store.do(EmitEvent("00walk", "fills.the.disk", "", 0, "x" * 1000))
+        wait_until(lambda: writes(server) == "err", "the disk is full")
+    lines = doctor(server)
+    answers = {page: site.http.get(page, headers={"Accept": "text/html"}) for page in PAGES}
+
+    assert any(re.match(reason, line) for _, line in lines[check]), lines
+    assert any("can't be asked" in line for _, line in lines["queues"]), lines
+    assert {page: answer.status_code for page, answer in answers.items()} == dict.fromkeys(
+        PAGES, 200
+    )
+
+
+@pytest.mark.parametrize(
+    ("login", "rights", "reason"),
+    [
+        ("ana:wrong@", "+@all &*", "invalid username-password"),
+        ("ana:right@", "+ping +select +client &*", "no permissions"),
+        ("ana:right@", "+@all resetchannels", "permissions to access"),
+    ],
+)
+def test_doctor_says_why_the_broker_could_not_be_asked(server, tmp_path, login, rights, reason):
+    """The store is well and its broker, another server, refuses the question. Control: one that allows it."""
+    broker = Server(tmp_path, appendonly="no").start()
+    needs_another_app(server)
+    try:
+        broker.client.execute_command(
+            "ACL", "SETUSER", "ana", "on", ">right", "~*", *rights.split()
+        )
+        refused = doctor(server, RUNNER_BROKER_URL=f"redis://{login}127.0.0.1:{broker.port}/0")
+        asked = doctor(server, RUNNER_BROKER_URL=broker.url)
+    finally:
+        broker.end()
+
+    assert reason in str(refused["queues"]), refused["queues"]
+    assert "depot" not in str(refused["queues"])
+    assert "'pack' on 'depot'" in str(asked["queues"])
+    assert "can't be asked" not in str(asked)
 
 
 def test_a_store_that_throws_runs_away_is_shouted_about(server, tmp_path):

@@ -73,6 +73,8 @@ CASES = [
     ("eviction", WARN, replace(WELL, vitals=replace(VITALS, policy="volatile-ttl"))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, appendonly=False))),
     ("disk", WARN, replace(WELL, vitals=replace(VITALS, fsync="no"))),
+    ("disk", FAIL, replace(WELL, vitals=replace(VITALS, refused="MISCONF: no space"))),
+    ("queues", WARN, replace(WELL, unasked="Authentication required.")),
     (
         "durability",
         FAIL,
@@ -199,8 +201,9 @@ def test_a_broker_that_is_away_is_the_problem_and_not_queues_of_tasks(scheme):
     settings = Settings(redis_url="redis://127.0.0.1:1", broker_url=f"{scheme}://127.0.0.1:1//")
     workers = [Worker("w", queues=["runner"], tasks={"shop": "shop.charge"})]
 
-    assert _foreign_queues(settings, workers) == {"shop"}
-    assert _foreign_queues(settings, [replace(workers[0], queues=["shop"])]) == set()
+    queues, reason = _foreign_queues(settings, workers)
+    assert (queues, "refused" in reason) == ({"shop"}, True)
+    assert _foreign_queues(settings, [replace(workers[0], queues=["shop"])]) == (set(), "")
 
 
 def test_deleted_dead_letters_are_told():

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 
 import pytest
 import standardwebhooks
 
 from runner.errors import ConflictError, NotFoundError, UsageError
+from runner.operations.doctor import WARN, examine, read_facts
 from runner.settings import Settings
 from runner.store.redis import connection
 from runner.store.redis import deliveries as deliveries_module
@@ -135,6 +137,48 @@ def test_a_refused_delivery_is_sent_again_and_then_given_up(site, endpoint):
         site.until("h", "delivered")
 
     assert endpoint.ids() == [failed.id] * 4
+
+
+@pytest.mark.usefixtures("site")
+def test_deliveries_that_fail_are_a_line_of_the_log_and_of_doctor(redis_url, endpoint, caplog):
+    """One line for an outage, however many deliveries; doctor warns until they are sent, or it is paused."""
+    site = Site(redis_url, webhook_retry="600")
+    caplog.set_level("WARNING")
+    endpoint.code = 500
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+
+    def told(max_wait=0.0):
+        checks = examine(read_facts(site.settings.model_copy(update={"max_wait": max_wait})))
+        return [(check.result, check.detail) for check in checks if check.name == "webhook"]
+
+    def lines():
+        return [line for line in caplog.messages if line.startswith("webhook.failing")]
+
+    assert told() == []
+    with site.served("h"):
+        for _ in range(3):
+            site.run()
+        wait_until(lambda: len(endpoint.requests) == 3, "each has failed")
+        wait_until(lambda: all(each.code for each in site.deliveries("h")), "it is recorded")
+        (line,) = lines()
+        assert "deliveries to 'h' fail, and are sent again later: answered 500" in line
+        ((result, detail),) = told()
+        assert result == WARN
+        assert re.fullmatch(
+            r"deliveries to 'h' wait \(3, one of them for .*: answered 500.*\)", detail
+        )
+        assert told(max_wait=60) == []
+
+        endpoint.code = 200
+        for delivery in site.deliveries("h"):
+            site.admin.redeliver("h", delivery.id)
+        site.until("h", "delivered", 3)
+        assert told() == []
+        endpoint.code = 500
+        site.run()
+        wait_until(lambda: len(lines()) == 2, "the next outage is told")
+    site.admin.pause("h")
+    assert told() == []
 
 
 @pytest.mark.full

@@ -114,10 +114,13 @@ class Deliveries:
             pipe.execute()
         return is_waiting
 
-    def next_delivery(self, webhook_id: str) -> tuple[Delivery, bytes] | None:
-        """Return the delivery that is due first, even if it isn't due yet, with its body."""
+    def next_delivery(self, webhook_id: str, place: int = 0) -> tuple[Delivery, bytes] | None:
+        """Return the delivery that is due first, even if it isn't due yet, with its body.
+
+        With `place` -1 it is the one that is due last.
+        """
         documents, queue, _ = self._keys.deliveries(webhook_id)
-        first = self._redis.call("ZRANGE", queue, 0, 0)
+        first = self._redis.call("ZRANGE", queue, place, place)
         text = self._redis.call("HGET", documents, first[0]) if first else None
         return _read(text) if text else None
 

@@ -37,7 +37,8 @@ class ServerInfo:
     or "" if the server hides it, as some hosted ones do. `unable` says why it can't wait for its disk. With
     fewer than `least_replicas` it refuses writes; None if it hides that. `failing` lists some runs whose
     timers fail. `unarchived` ended runs wait for the archive; `archive` has the last record of the workers:
-    `place`, `at` (ms) and `problem`. `role` is "master", or "slave" for a replica.
+    `place`, `at` (ms) and `problem`. `role` is "master", or "slave" for a replica. `refused` is why it
+    refuses writes for want of a disk, or "".
     """
 
     server: str
@@ -56,6 +57,7 @@ class ServerInfo:
     archive: Mapping[str, str] = field(default_factory=dict)
     unarchived: int = 0
     role: str = ""
+    refused: str = ""
 
     @property
     def forgets(self) -> bool:
@@ -80,6 +82,7 @@ def read_server_info(
     try:
         info = _info(connection.call("INFO"))
         now = connection.now()
+        refused = _refused(connection)
         fsync, least = (
             _setting(connection, "appendfsync"),
             _setting(connection, "min-replicas-to-write"),
@@ -114,6 +117,7 @@ def read_server_info(
         archive=archive,
         unarchived=unarchived,
         role=info.get("role", ""),
+        refused=refused,
         failing=sorted({member.decode().split("|")[1] for member in failing}),
     )
 
@@ -133,6 +137,14 @@ def read_servers(
         connection.close()
     for number, (name, home) in enumerate(homes.items()):
         yield name, read_server_info(url, namespace, () if number else partitions, home)
+
+
+def _refused(connection: RedisConnection) -> str:
+    try:
+        connection.call("PING")  # a full disk refuses it, too
+    except StoreError as error:
+        return str(error) if "MISCONF" in str(error) else ""
+    return ""
 
 
 def _setting(connection: RedisConnection, name: str) -> str:
