@@ -84,8 +84,8 @@ def pending(question: Question) -> str:
     """Describe a decision that can still be taken back; "" if there is none."""
     if (undo := question.undo) is None:
         return ""
-    who = one_line(plain_name(undo.by))
-    return f"{VERBS[undo.decision]} by {who}, takes effect at {clock_time(undo.ends_at)}"
+    voter = one_line(plain_name(undo.by))
+    return f"{VERBS[undo.decision]} by {voter}, takes effect at {clock_time(undo.ends_at)}"
 
 
 def _heading(run: RunView, now: int) -> Text:

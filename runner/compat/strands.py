@@ -113,7 +113,7 @@ class CompatCalls(DirectCalls):
             super()._remember(past["document"], past["messages"])
         elif self._stored:  # by Strands
             written = self._sessions.list_messages(self._run_id, self._id)
-            agent.messages = [each.to_message() for each in written]
+            agent.messages = [message.to_message() for message in written]
             agent.state = UserState(self._stored.state)
 
     async def invoke(self, *arguments: Any, **options: Any) -> Any:
@@ -140,7 +140,7 @@ def agent_result(result: runner.AgentResult) -> Any:
 
 def questions(interrupts: Iterable[runner.Interrupt]) -> list[strands.interrupt.Interrupt]:
     """Return questions as Strands'."""
-    return [strands.interrupt.Interrupt(**each.to_dict()) for each in interrupts]
+    return [strands.interrupt.Interrupt(**question.to_dict()) for question in interrupts]
 
 
 EVENTS = {
@@ -237,8 +237,8 @@ class CompatGraph(runner.Graph):
                 if final is None:
                     raise ValueError(f"Node '{name}' did not produce a result event")
                 answers = [
-                    {"interruptId": each.id, "response": ctx.interrupt(each.name, each.reason)}
-                    for each in getattr(final, "interrupts", None) or ()
+                    {"interruptId": ask.id, "response": ctx.interrupt(ask.name, ask.reason)}
+                    for ask in getattr(final, "interrupts", None) or ()
                 ]
                 blocks = [{"interruptResponse": answer} for answer in answers]
             self._foreign[name] = final
@@ -247,7 +247,7 @@ class CompatGraph(runner.Graph):
             end = getattr(final, "status", None) or getattr(final, "stop_reason", "")
             if end is theirs.Status.FAILED or (end == "cancelled" and is_stopped):
                 raise RuntimeError(f"{name!r} failed or was cancelled")
-            texts = [str(each).strip() for each in theirs.NodeResult(final).get_agent_results()]
+            texts = [str(text).strip() for text in theirs.NodeResult(final).get_agent_results()]
             return "\n".join(texts)
 
         return run
@@ -313,8 +313,8 @@ class CompatGraph(runner.Graph):
         """Return a result as Strands', and show it in `state` and in the nodes."""
         state = self._state(result, result.status, task)
         state.execution_time, self.state = result.execution_time, state
-        for name, each in state.results.items():
-            self.nodes[name].execution_status, self.nodes[name].result = each.status, each
+        for name, item in state.results.items():
+            self.nodes[name].execution_status, self.nodes[name].result = item.status, item
         shown: Any = {k: len(v) if isinstance(v, set) else v for k, v in vars(state).items()}
         asked, order = questions(result.interrupts), state.execution_order
         shown |= {"interrupts": asked, "node_history": order}
@@ -331,10 +331,10 @@ class CompatGraph(runner.Graph):
         usage, latency = Counter(state.accumulated_usage), 0
         for name, node in run.results.items():
             if name in self.nodes and node.status in STATUS:
-                each = state.results[name] = self.node_result(name, node)
-                getattr(state, f"{each.status.value}_nodes").add(self.nodes[name])
-                usage.update(each.accumulated_usage)
-                latency += each.accumulated_metrics.get("latencyMs", 0)
+                result = state.results[name] = self.node_result(name, node)
+                getattr(state, f"{result.status.value}_nodes").add(self.nodes[name])
+                usage.update(result.accumulated_usage)
+                latency += result.accumulated_metrics.get("latencyMs", 0)
         state.accumulated_usage, state.accumulated_metrics = dict(usage), {"latencyMs": latency}
         return state
 

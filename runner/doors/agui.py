@@ -323,8 +323,10 @@ class AgentStream:
                 page = page_of(self._address, question.id)
                 note = {"id": question.id, "title": f"{title:.200}", "url": page, **votes}
                 if undo := question.undo:
-                    who, when = plain_name(undo.by), stamp(undo.ends_at)
-                    note["decided"] = f"{VERBS[undo.decision]} by {who}, takes effect at {when}"
+                    voter, when = plain_name(undo.by), stamp(undo.ends_at)
+                    note["decided"] = (
+                        f"{VERBS[undo.decision]} by {voter}, takes effect at {when}"
+                    )
                 notes.append(note)
         return ShownRun(seen_by(person, view), interrupts, notes)
 

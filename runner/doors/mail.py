@@ -265,15 +265,15 @@ class MailDoor:
         decision = decision_of(question, content)
         if isinstance(decision, Receipt):
             return {"": decision.detail}
-        who = hash_of(link.address)
+        voter = hash_of(link.address)
 
         def use(mailed: MailedQuestion) -> MailedQuestion:
-            if who in mailed.used:
+            if voter in mailed.used:
                 raise ConflictError("the link was used already. Nothing was done.")
-            return replace(mailed, used=[*mailed.used, who])
+            return replace(mailed, used=[*mailed.used, voter])
 
         def give_back(mailed: MailedQuestion) -> MailedQuestion:
-            return replace(mailed, used=[person for person in mailed.used if person != who])
+            return replace(mailed, used=[person for person in mailed.used if person != voter])
 
         self._mailed.upsert(MailedQuestion(link.question), use)
         is_refused = False

@@ -316,8 +316,8 @@ class SlackDoor:
             questions = waiting(self._services, person, MOST_LISTED) if person else Page(())
             inbox = f"{waiting_text(questions)}.", self._settings.page("/inbox?tab=mine")
             pages = [
-                (f"{shown(each.title):.150}", page_of(self._settings.server_url, each.id))
-                for each in questions
+                (f"{shown(view.title):.150}", page_of(self._settings.server_url, view.id))
+                for view in questions
             ]
             blocks = [
                 {
