@@ -559,7 +559,7 @@ FAULTS = (
     ),
     Mutation(
         MAIL,
-        "if who in mailed.used:",
+        "if voter in mailed.used:",
         "if False:",
         "a link decides twice in a race",
         test=f"{OF_MAIL}test_a_link_counts_once_in_a_race",
