@@ -8,6 +8,7 @@ when it counts again before the effect.
 
 from __future__ import annotations
 
+import functools
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
@@ -16,7 +17,7 @@ from typing import Any, Literal
 from runner.approvals import titles
 from runner.errors import UsageError
 from runner.immutable import immutable
-from runner.records import validation
+from runner.records import codec, validation
 from runner.records.codec import JSONMapping, JSONObject
 from runner.records.shown_text import shown
 
@@ -234,18 +235,7 @@ class Rule:
             UsageError: a field is missing, unknown or wrong.
         """
         try:
-            fields = dict(data)
-            fields["auth"] = Auth(**fields["auth"])
-            fields["stages"] = tuple(cls.thawed(stage) for stage in fields["stages"])
-            fields["escalate"] = tuple(
-                (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
-            )
-            fields.setdefault("kinds", ())
-            if fields.get("grants"):
-                fields["grants"] = Grants(**fields["grants"])
-            for name in ("eligible", "exclude", "decisions", "kinds"):
-                fields[name] = tuple(fields[name])
-            return cls(**fields)
+            return _thawed(codec.dump_json(data))
         except (TypeError, KeyError, ValueError) as error:
             raise UsageError(f"this isn't a rule for approvals: {error!r}.") from error
 
@@ -259,6 +249,23 @@ class Rule:
     def steps(self) -> Sequence[Rule]:
         """The stages, or the rule itself if it has none."""
         return self.stages or (self,)
+
+
+@functools.lru_cache(1_000)
+def _thawed(text: bytes) -> Rule:
+    """Read a rule from its JSON, once for all questions that have it."""
+    fields = codec.load_json(text)
+    fields["auth"] = Auth(**fields["auth"])
+    fields["stages"] = tuple(map(Rule.thawed, fields["stages"]))
+    fields["escalate"] = tuple(
+        (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
+    )
+    fields.setdefault("kinds", ())
+    if fields.get("grants"):
+        fields["grants"] = Grants(**fields["grants"])
+    for name in ("eligible", "exclude", "decisions", "kinds"):
+        fields[name] = tuple(fields[name])
+    return Rule(**fields)
 
 
 def selector(text: str) -> str:

@@ -45,14 +45,18 @@ def own_questions(
     )
 
 
-def count_waiting(engine: Engine, voter: Voter, query: InterruptQuery) -> int:
-    """Count the open questions that wait for a voter: exactly up to `BATCH`, above that at most."""
+def count_waiting(
+    engine: Engine, voter: Voter, query: InterruptQuery
+) -> tuple[int, Page[QuestionView]]:
+    """Count the open questions that wait for a voter, and return those among the first `BATCH`.
+
+    The count is exact up to `BATCH`, above that at most.
+    """
     query = _narrow(engine, voter, query)
     page = engine.store.open_interrupts(query, BATCH)
-    fitting = len(_select(engine, voter, "mine", page))
-    if page.next is None:
-        return fitting
-    return engine.store.count_questions([query])[0] - len(page) + fitting
+    waiting = Page(_select(engine, voter, "mine", page), page.next)
+    beyond = 0 if page.next is None else engine.store.count_questions([query])[0] - len(page)
+    return beyond + len(waiting), waiting
 
 
 def _narrow(engine: Engine, voter: Voter, query: InterruptQuery) -> InterruptQuery:

@@ -197,10 +197,12 @@ def own_page(
     return own_questions.own_questions(engine, voter, kind, query, limit, cursor=cursor)
 
 
-def count_mine(services: Services, person: Person, query: InterruptQuery) -> int:
-    """Count the open questions that wait for a person: see `count_waiting`."""
+def count_mine(
+    services: Services, person: Person, query: InterruptQuery
+) -> tuple[int, Page[QuestionView]]:
+    """Count the open questions that wait for a person, and return the first: see `count_waiting`."""
     if not person.may("decide"):
-        return 0
+        return 0, Page(())
     voter = voter_of(services, person)
     return own_questions.count_waiting(services.client.engine, voter, query)
 

@@ -535,6 +535,31 @@ def test_an_edit_shows_that_another_call_is_approved(desk):
 # -- cost --------------------------------------------------------------------------------------------------
 
 
+def commands_of(site, query):
+    """The commands that a page sends to the store."""
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        before = raw.info("stats")["total_commands_processed"]
+        rows(site, query)
+        return raw.info("stats")["total_commands_processed"] - before
+
+
+def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
+    """A row of one's own costs two reads, its document and its standing; the count on the tab adds none."""
+    made, check = [], Rule.__post_init__
+    monkeypatch.setattr(Rule, "__post_init__", lambda rule: (made.append(rule), check(rule)))
+    queries = ["", "tab=mine"]
+    for _ in range(2):
+        asked(desk, "payments", {"amount": 80})
+    few = [(rows(desk, query), commands_of(desk, query))[1] for query in queries]
+    for _ in range(10):
+        asked(desk, "payments", {"amount": 80})
+    made.clear()
+
+    assert [commands_of(desk, query) for query in queries] == [cost + 20 for cost in few]
+    assert made == []
+    assert [len(rows(desk, query)) for query in queries] == [12, 12]
+
+
 @pytest.mark.slow
 def test_a_page_costs_the_same_among_more_questions(desk):
     """Commands and bytes of a full page don't grow with the questions; compressed it is small."""

@@ -50,7 +50,7 @@ def home(
             if metric.name == "runner_runs"
         },
         open=int(_sum(metrics, "runner_questions_open")),
-        mine=count_mine(services, person, InterruptQuery(urgent=True)),
+        mine=count_mine(services, person, InterruptQuery(urgent=True))[0],
         oldest=question_of(oldest[0]) if oldest else None,
         ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",
         workers=int(_sum(metrics, "runner_workers")),

@@ -20,7 +20,7 @@ from runner.immutable import immutable
 from runner.operations.decided import decision_of
 from runner.operations.questions import QuestionView
 from runner.records.interrupts import tool_of
-from runner.records.listings import InterruptQuery, RunSummary
+from runner.records.listings import InterruptQuery, Page, RunSummary
 from runner.records.validation import one_line
 from runner.server.access import Known, Lists, Person
 from runner.server.answers import seen_by
@@ -115,13 +115,15 @@ def inbox(
     filters = questions.filters
     empty = {**dict.fromkeys(FILTERS, ""), "graph": person.graph and filters["graph"]}
     every = InterruptQuery(graph=empty["graph"] or None, urgent=True)
-    mine = count_mine(services, person, every)
+    mine, waiting = count_mine(services, person, every)
     tab = questions.tab or ("mine" if mine and filters == empty else "all")
     questions = replace(questions, tab=tab)
     query = questions.query(person)
     now = round(time.time() * 1000)
     folds = fold != "no" and tab != "done"
-    groups, following = _folded(services, person, questions, folds=folds)
+    is_read = tab == "mine" and filters == empty and not questions.cursor
+    batch = waiting if is_read else None
+    groups, following = _folded(services, person, questions, batch, folds=folds)
     rows = [replace(row_of(group[0], person, now), number=len(group)) for group in groups]
     closed_rows: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
@@ -155,14 +157,24 @@ def inbox(
 
 
 def _folded(
-    services: Services, person: Person, questions: QuestionList, *, folds: bool
+    services: Services,
+    person: Person,
+    questions: QuestionList,
+    batch: Page[QuestionView] | None,
+    *,
+    folds: bool,
 ) -> tuple[list[list[QuestionView]], str | None]:
-    """Read the questions of a page, with each map's as one group, and the cursor of the next page."""
+    """Read the questions of a page, with each map's as one group, and the cursor of the next page.
+
+    `batch` has the first of them, if they were read before.
+    """
     groups: dict[tuple[str, ...], list[QuestionView]] = {}
     following: str | None = questions.cursor
     read = 0
     while following is not None:
-        batch = replace(questions, cursor=following).load(services, person)
+        if batch is None:
+            rows_left = ROWS - read % ROWS
+            batch = replace(questions, cursor=following).load(services, person, rows_left)
         following, read = batch.next, read + len(batch)
         for question in batch:
             same = map_of(question.node_id) if folds else ""
@@ -174,6 +186,7 @@ def _folded(
                 question.risk,
             )
             groups.setdefault(key if same else (question.id,), []).append(question)
+        batch = None
         if questions.query(person).searches or read >= READ or len(groups) >= ROWS:
             break
     rows = [
