@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
 from typing import Any, Literal
 
+import pydantic_core
+
 from runner.approvals import titles
 from runner.errors import UsageError
 from runner.immutable import immutable
@@ -254,7 +256,7 @@ class Rule:
 @functools.lru_cache(1_000)
 def _thawed(text: bytes) -> Rule:
     """Read a rule from its JSON, once for all questions that have it."""
-    fields = codec.load_json(text)
+    fields = pydantic_core.from_json(text)
     fields["auth"] = Auth(**fields["auth"])
     fields["stages"] = tuple(map(Rule.thawed, fields["stages"]))
     fields["escalate"] = tuple(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, TypeVar, cast
+
+import pydantic_core
 
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
@@ -320,10 +323,10 @@ def _view(
         QuestionView,
         interrupt,
         **claim,
-        rule_words=in_words(
-            rule,
+        rule_words=_rule_words(
+            codec.dump_json(interrupt.rule),
             interrupt.requester,
-            interrupt.on_behalf_of,
+            tuple(interrupt.on_behalf_of),
             is_bound=interrupt.action is not None,
         ),
         have=max(tally.effects.values(), default=0),
@@ -333,6 +336,16 @@ def _view(
         delegated=standing.loans(now),
         delegation_ends={by: end for by, end in standing.ends.items() if end > now},
         undo=undo_of(standing) if interrupt.is_open else None,
+    )
+
+
+@functools.lru_cache(1_000)
+def _rule_words(
+    rule: bytes, requester: str, on_behalf_of: Sequence[str], *, is_bound: bool
+) -> str:
+    """Describe a stored rule, once for all questions of a requester that have it."""
+    return in_words(
+        Rule.thawed(pydantic_core.from_json(rule)), requester, on_behalf_of, is_bound=is_bound
     )
 
 

@@ -28,8 +28,14 @@ def is_time(field: str) -> bool:
 TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}
 
 
+PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of data that are the same in JSON."""
+
+
 def document(value: Any) -> Any:
     """Return the JSON form of a record, or of a list or mapping of records."""
+    if type(value) in PLAIN:  # as most values are, and the tests below are slow
+        return value
     if is_dataclass(value):
         return {
             JSON_NAMES.get(field.name, field.name): stamp(getattr(value, field.name))

@@ -561,6 +561,23 @@ def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
 
 
 @pytest.mark.slow
+def test_pages_of_ones_own_are_full_and_repeat_nothing(desk):
+    """Ana asked for three of the first fifty, and may not decide those: the page goes on behind them."""
+    others = []
+    for number in range(56):
+        by_ana = number in {0, 20, 49}
+        run = desk.start("payments", {"amount": 80}, requester="ana" if by_ana else "cora")
+        others += [] if by_ana else [question.id for question in run.interrupts()]
+
+    page = desk.http.get("/inbox?tab=mine", headers=HTML).text
+    (cursor,) = re.findall(r'cursor=([^"&]+)"', page)
+    pages = [rows(desk, "tab=mine"), rows(desk, f"tab=mine&cursor={cursor}")]
+
+    assert [len(ids) for ids in pages] == [50, 3]
+    assert [*pages[0], *pages[1]] == others
+
+
+@pytest.mark.slow
 def test_a_page_costs_the_same_among_more_questions(desk):
     """Commands and bytes of a full page don't grow with the questions; compressed it is small."""
 
