@@ -1315,7 +1315,7 @@ def test_links_stay_below_the_prefix(redis_url, root):
         assert all(link.startswith(f"{root}/") for link in links), path
         for link in set(links):
             if not re.search(
-                "/(cancel|again|fork|events|freeze|claim|comment|reassign)$", link
+                "/(cancel|again|fork|events|freeze|claim|comment|reassign|together)$", link
             ):
                 assert http.get(link.replace("&amp;", "&"), headers=HTML).status_code == 200, (
                     link
