@@ -162,9 +162,7 @@ class CompatGraph(runner.Graph):
     """A graph of this library that is made and called as Strands' graphs, and returns their results."""
 
     store: Store | None = None
-    shared = (
-        MemoryStore()
-    )  # of graphs with a session manager, unless `install` has named a store
+    shared = MemoryStore()  # for session managers, unless `install` has named a store
     edges: Any = ()
     entry_points: Any = ()
 
@@ -177,6 +175,7 @@ class CompatGraph(runner.Graph):
         providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
         if options.pop("plugins", None):
             raise DefinitionError("plugins of graphs have no counterpart here: use hooks.")
+        options.pop("trace_attributes", None)
         vars(self).update(options, edges=edges, entry_points=entry_points)
         builder = runner.GraphBuilder().set_graph_id(options.pop("id", None) or "default_graph")
         builder.reset_on_revisit(options.pop("reset_on_revisit", False))

@@ -511,7 +511,11 @@ def _disk(facts: Facts) -> Checks:
     )
     detail = f"append-only file is {detail}"
     if facts.vitals.refused:
-        result, detail, fix = FAIL, facts.vitals.refused, "Make room on the server's disk."
+        result, detail, fix = (
+            FAIL,
+            facts.vitals.refused,
+            "Make room on the server's disk, or see its log.",
+        )
     yield Check(result, "disk", detail, fix)
 
 

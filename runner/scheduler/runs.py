@@ -174,11 +174,11 @@ def _fill(changes: Changes, records: Records) -> None:
             changes.put(node, record)
 
 
-def cancel(changes: Changes, reason: str) -> TransitionResult:
+def cancel(changes: Changes, reason: str, delay_ms: int = 0) -> TransitionResult:
     """Stop a run on request; "already" if it is final or stopping."""
     if changes.run.is_final or changes.run.stopping:
         return changes.refuse("already")
-    stop(changes, Status.CANCELLED, reason, CALLER_MS)
+    stop(changes, Status.CANCELLED, reason, delay_ms)
     return close(changes, "cancelled")
 
 

@@ -852,7 +852,7 @@ class CancelRun(Request[Reply]):
         run = transaction.find(self.run_id)
         if run is None:
             return Reply("unknown")
-        reply = make(transaction, self.run_id, scheduler.cancel, self.reason)
+        reply = make(transaction, self.run_id, scheduler.cancel, self.reason, CALLER_MS)
         if reply.word == "already" and self.nonce and run.cancelled == self.nonce:
             return Reply("cancelled")
         if reply.word == "cancelled":

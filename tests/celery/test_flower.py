@@ -215,6 +215,16 @@ def test_the_page_of_a_task_links_its_run(ended, flower):
     assert "runner.example" not in flower.get("tasks")
 
 
+def test_the_task_that_a_celery_task_node_sent_links_that_node(monkeypatch):
+    """Its id ends with `.task`; a task of another app has no link."""
+    from runner.integrations.flower import page_of
+
+    monkeypatch.setenv("RUNNER_SERVER_URL", "https://runner.example")
+    wanted = "https://runner.example/runs/00run?node=a.b#node"
+    assert {page_of("00run.a.b.1.1"), page_of("00run.a.b.1.1.task")} == {wanted}
+    assert page_of("0c6e2f0e-6e5b-4a46-8f5f-6c1f4e5d2b1a") == ""
+
+
 def test_a_node_that_was_asked_goes_on_as_the_same_task(flower, threads):
     """A question's task is WAITING until its answer, and then ends as the node does."""
     run = threads.client.start("question", "go")

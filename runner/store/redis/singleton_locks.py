@@ -27,6 +27,8 @@ class SingletonLocks:
         key, ms = self._keys.singleton_lock(name), round(seconds * 1000)
         if self._redis.call("SET", key, 1, "NX", "PX", ms) is not None:
             return True
-        if self._redis.call("PTTL", key) > ms:  # the server's clock was set back
+        if (
+            self._redis.call("PTTL", key) > ms
+        ):  # the server's clock was set back, or others ask for longer
             self._redis.call("PEXPIRE", key, ms)
         return False
