@@ -18,6 +18,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 from runner.approvals.directory import addresses_of
@@ -31,6 +32,7 @@ from runner.doors.questions import (
     check_settings,
     decider,
     deciders,
+    has_voted,
     mac_of,
     message,
     page_of,
@@ -128,7 +130,8 @@ PASSING = (StoreError, SlackClientError, OSError, http.client.HTTPException)
 class SlackMessage:
     """The message that shows a question; `id` is the question's, `checksum` covers the content.
 
-    `mentioned` are the addresses of the people who were mentioned in its thread.
+    `mentioned` are the addresses of the people who were told of it, and of those whom its last reminder
+    told, with its number and a colon before them.
     """
 
     id: str
@@ -353,7 +356,7 @@ class SlackDoor:
         """Update a question's message to its state: write it, rewrite it, or remove its buttons.
 
         In the message's thread everyone who may decide is mentioned once, as an escalation or a delegation
-        lets them, and again by a reminder of a number; the decision is its end.
+        lets them, and again by a reminder of a number until they vote; the decision is its end.
 
         Raises:
             one of PASSING: the store or Slack failed.
@@ -390,51 +393,59 @@ class SlackDoor:
                 log.warning(
                     "slack.gone: The message of %s can't be changed: %s.", question_id, why
                 )
+            self._messages.change(question_id, partial(replace, checksum=checksum))
         if interrupt.is_open:
-            mentioned = self._mention(
-                interrupt, stored, f"Reminder {reminder}: " * bool(reminder)
-            )
-            self._messages.replace(
-                stored, replace(stored, checksum=checksum, mentioned=mentioned)
-            )
+            self._mention(interrupt, stored, reminder)
         else:
             self._writer.chat_postMessage(
                 channel=stored.channel, thread_ts=stored.ts, text=text
             )
             self._messages.remove(question_id)
 
-    def _mention(
-        self, interrupt: Interrupt, message: SlackMessage, reminder: str
-    ) -> Sequence[str]:
-        """Tell those who may decide now and were not told, with a reminder all; return all who were."""
+    def _mention(self, interrupt: Interrupt, message: SlackMessage, reminder: int) -> None:
+        """Tell those who may decide now and were not told; with a reminder all who have not voted."""
         question = read_question(self._services.store, interrupt)
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
-        people = {}
-        text = f"{reminder}{escaped(f'{shown(question.title):.150}')} waits for a decision."
+        mark, is_direct = f"{reminder}:" * bool(reminder), self._settings.slack_direct
+        told = [note for note in message.mentioned if ":" not in note or note.startswith(mark)]
+        mentions = []
+        text = f"{escaped(f'{shown(question.title):.150}')} waits for a decision."
+        if reminder:
+            text = f"Reminder {reminder}: {text}"
         page = page_of(self._settings.server_url, question.id)
         for address in addresses[:MOST_MENTIONED]:
-            if not reminder and address in message.mentioned:
+            if mark + address in told:
                 continue
-            # The person isn't here, the app may not look, or they may not decide yet.
-            with suppress(SlackApiError, Problem):
+            try:
                 account = self._writer.users_lookupByEmail(email=address)["user"]["id"]
                 name = Principal(account, f"https://slack.com/{self._settings.slack_team}")
-                decider(self._services, question, name, address, "account")
-                if self._settings.slack_direct:
+                person = decider(self._services, question, name, address, "account")
+                if has_voted(person, question):
+                    continue
+                if is_direct:
                     self._writer.chat_postMessage(channel=account, text=f"{text} {page}")
-                people[address] = f"<@{account}>"
-        is_direct = self._settings.slack_direct
-        if reminder or (people and not is_direct):
-            mentions = "" if is_direct else " ".join(people.values())
+            except Problem:  # they may not decide yet
+                continue
+            except SlackApiError as error:
+                # The person isn't here, or the app may not look.
+                if _is_passing(error) and _refusal(error) != "missing_scope":
+                    raise
+                continue
+            mentions.append(f"<@{account}>")
+            told += {address, mark + address}
+            if is_direct:
+                self._messages.change(question.id, partial(replace, mentioned=told))
+        if reminder or (mentions and not is_direct):
+            names = "" if is_direct else " ".join(mentions)
             self._writer.chat_postMessage(
                 channel=message.channel,
                 thread_ts=message.ts,
-                text=f"{mentions} {text}".strip(),
+                text=f"{names} {text}".strip(),
                 reply_broadcast=bool(reminder),
             )
-        return [*dict.fromkeys([*message.mentioned, *people])]
+            self._messages.change(question.id, partial(replace, mentioned=told))
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
         """Store which message shows a question; without a checksum the next notice rewrites it."""

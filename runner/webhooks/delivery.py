@@ -189,6 +189,7 @@ class WebhookSender:
                     _close(readers)
                     group, readers = webhook.group, self._groups.readers(webhook.group)
                     self._enqueue(webhook, _left_over(readers))
+                    self._failing.discard(webhook_id)
                 self._collect(webhook, readers, is_stopping)
                 self._send_due(webhook, is_stopping)
         finally:
@@ -271,7 +272,7 @@ class WebhookSender:
                 return
             if after.status == "delivered":
                 self._failing.discard(webhook.id)
-            elif webhook.id not in self._failing:
+            elif after.status == "waiting" and webhook.id not in self._failing:
                 self._failing.add(webhook.id)
                 log.warning(
                     "webhook.failing: deliveries to %r fail, and are sent again later: %s",

@@ -159,7 +159,7 @@ def test_a_digest_is_sent_at_the_time_of_the_person(desk):
 
 
 def test_before_an_end_a_digest_is_sent_once(desk, mailbox, monkeypatch):
-    """Not again for questions that expire within an hour of it, and not if its question was decided."""
+    """Not again for questions that expire within an hour of it."""
     first, second = ask(desk, "in_six_hours", "half_an_hour_later")
     monkeypatch.setattr(mail_digest, "AHEAD", 6 * HOUR)
     let_pass(desk, ANA, stored_now(desk) - 1)
@@ -174,6 +174,22 @@ def test_before_an_end_a_digest_is_sent_once(desk, mailbox, monkeypatch):
     ends = [desk.client.interrupt(question.id).ends_at for question in (first, second)]
     assert stored(desk)[ANA] == min(ends[0] - AHEAD, nine_in_berlin(stored_now(desk)))
     assert ends[1] - ends[0] < APART
+
+
+def test_a_digest_that_is_not_sent_holds_no_other_up(desk, mailbox, monkeypatch):
+    """Not sent, as its question was decided: the next question's digest is due within the hour."""
+    first, second = ask(desk, "in_six_hours", "half_an_hour_later")
+    ends = [desk.client.interrupt(question.id).ends_at for question in (first, second)]
+    desk.client.vote(first.id, "approve", by="ana")
+    monkeypatch.setattr(mail_digest, "AHEAD", ends[0] - stored_now(desk))
+    let_pass(desk, ANA, stored_now(desk))
+    look(desk)
+
+    assert mailbox.mails == []
+    assert stored_now(desk) < ends[1] - mail_digest.AHEAD < stored_now(desk) + APART
+    assert stored(desk)[ANA] == min(
+        ends[1] - mail_digest.AHEAD, nine_in_berlin(stored_now(desk))
+    )
 
 
 def test_high_risk_and_little_time_are_messages_of_their_own(desk, mailbox):

@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 from runner.approvals import Auth, Principal, Rule
 from runner.approvals.keys import KeySet
 from runner.doors.block_kit import MOST_INPUT, content_of
-from runner.errors import UsageError
+from runner.errors import DirectoryError, UsageError
 from runner.server import create_app
 from runner.server.problems import Problem
 from runner.settings import Settings
@@ -38,6 +38,7 @@ from tests.waiting import wait_until
 need("slack_sdk", "slack")
 
 from runner.doors import notice_thread, slack  # noqa: E402 - only where the extra is installed
+from runner.doors.notice_thread import Unavailable  # noqa: E402 - likewise
 from runner.doors.slack import MOST_SENT, Intent, SlackDoor  # noqa: E402 - likewise
 
 EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
@@ -324,6 +325,70 @@ def test_who_has_no_direct_message_is_told_later(site, workspace):
     workspace.reply = answer
     site.door.show(question.id)
     assert [user for user, _ in workspace.direct] == ["Uben", "Uana"]
+
+
+@pytest.mark.parametrize("reminder", [0, 1])
+@pytest.mark.parametrize("method", ["person", "users.lookupByEmail", "chat.postMessage"])
+def test_a_direct_message_is_sent_once(site, workspace, monkeypatch, method, reminder):
+    """If the directory or Slack fails for one person, the notice is handled again for that person only."""
+    site.settings.directory = f"{__name__}:mentioned"
+    site.settings.slack_direct = True
+    question = site.start("reminded").interrupts()[0]
+    if reminder:
+        site.door.show(question.id)
+    before, answer, person = len(workspace.direct), workspace.reply, mentioned.person
+
+    def reply(name, fields, authorization):
+        if name == method and {"Uben", "ben@example.com"} & {*fields.values()}:
+            return 429, {"ok": False, "error": "ratelimited"}, {"Retry-After": "0"}
+        return answer(name, fields, authorization)
+
+    def failing(account, email):
+        if method == "person" and email == "ben@example.com":
+            raise ConnectionError
+        return person(account, email)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(workspace, "reply", reply)
+        patch.setattr(mentioned, "person", failing, raising=False)
+        for _ in range(2):
+            with pytest.raises((Unavailable, DirectoryError)):
+                site.door.handle(question.id, lambda: True, reminder)
+    site.door.handle(question.id, lambda: True, reminder)
+
+    assert [user for user, _ in workspace.direct[before:]] == ["Uana", "Uben"]
+    assert len(workspace.threads) == reminder
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
+def test_who_has_voted_is_not_reminded(site, workspace, is_direct):
+    """In the thread and in direct messages: the others are."""
+    site.settings.directory = f"{__name__}:mentioned"
+    site.settings.slack_direct = is_direct
+    question, message = asked(site, workspace, "quorum")
+    assert len(workspace.direct) == 2 * is_direct
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.show(question.id, 1)
+
+    assert [user for user, _ in workspace.direct[2:]] == ["Uben"] * is_direct
+    reminder = workspace.threads[message["ts"]][-1]["text"]
+    assert reminder.partition("Reminder 1: ")[0] == "<@Uben> " * (not is_direct)
+
+
+def test_an_app_that_may_not_look_shows_questions(site, workspace, monkeypatch):
+    """An app without the scope for addresses mentions nobody, and its messages don't wait for the scope."""
+    site.settings.directory = f"{__name__}:mentioned"
+    answer = workspace.reply
+
+    def reply(name, fields, authorization):
+        if name == "users.lookupByEmail":
+            return 200, {"ok": False, "error": "missing_scope"}, {}
+        return answer(name, fields, authorization)
+
+    monkeypatch.setattr(workspace, "reply", reply)
+    question = site.start("rule").interrupts()[0]
+    assert site.door.handle(question.id, lambda: True)
+    assert (len(workspace.messages), workspace.threads) == (1, {})
 
 
 def event(body):

@@ -181,6 +181,31 @@ def test_deliveries_that_fail_are_a_line_of_the_log_and_of_doctor(redis_url, end
     assert told() == []
 
 
+def test_an_outage_after_a_pause_is_told(site, endpoint, caplog, monkeypatch):
+    """Also if the process has told of one before the pause; a last attempt is not said to be repeated."""
+    site.settings.webhook_retry = [600]
+    endpoint.code = 500
+    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    sender = site.sender()
+    monkeypatch.setattr(site, "sender", lambda: sender)
+    for number in (1, 2):
+        with site.served("h"):
+            site.run()
+            codes = [500] * number
+            wait_until(
+                lambda: [each.code for each in site.deliveries("h")] == codes,  # noqa: B023 - called at once
+                "it has failed",
+            )
+        site.admin.pause("h")
+        site.admin.resume("h")
+    site.settings.webhook_retry = []
+    with site.served("h"):
+        site.run()
+        site.until("h", "failed")
+
+    assert len([line for line in caplog.messages if line.startswith("webhook.failing")]) == 2
+
+
 @pytest.mark.full
 def test_a_dead_endpoint_holds_nobody_up(site, endpoint):
     """While one does not answer, another gets all; the dead one has one request in flight."""
