@@ -416,6 +416,36 @@ def test_plain_questions_are_answered_together(redis_url):
     ]
 
 
+def pay_in_words(ctx):
+    rule = Rule(eligible=["group:finance"]) if ctx.task["has_rule"] else None
+    answer = ctx.interrupt("pay?", ctx.task["reason"], rule=rule)
+    return answer.decision if rule else answer
+
+
+@pytest.mark.parametrize("has_rule", [False, True])
+def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
+    """As columns if it is an object, otherwise in its row, whichever question is the first."""
+    desk = Site(redis_url, {"pays": lambda: wired({"pay": pay_in_words}).build()})
+    as_person(desk, "ana")
+    reasons = [{"a": 4711}, "pay the other one", ["pay", "the third"]]
+    questions = [
+        asked(desk, {"reason": reason, "has_rule": has_rule}, graph="pays")
+        for reason in reasons
+    ]
+    for order in (questions, questions[::-1]):
+        query = "&".join(f"q={one.id}" for one in order)
+        text = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+        found = {
+            re.search(r'name="q" value="([^"]+)', row)[1]: row
+            for row in re.findall(r"<tr data-row.*?</tr>", text, re.DOTALL)
+        }
+        object_row, text_row, list_row = (found[one.id] for one in questions)
+        assert (">4711<" in object_row, "Why" in object_row) == (True, False)
+        assert "pay the other one" in text_row
+        assert "the third" in list_row
+        assert text.index("Not verified") < text.index("<tbody>")
+
+
 def test_the_history_says_what_was_changed(desk):
     """From what to what, by whom, also after another edit has made the first one void."""
     question = asked(desk, {"need": 2, "amount": 48000})
