@@ -446,6 +446,24 @@ def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
         assert text.index("Not verified") < text.index("<tbody>")
 
 
+def test_a_claim_made_after_the_table_was_opened_counts(desk):
+    """The question is not decided with the others, and the result says why; one's own claim is no bar."""
+    questions = [asked(desk, {"amount": amount}) for amount in (1, 2, 3)]
+    ids = [one.id for one in questions]
+    form = {"q": ids, "digest": [one.digest for one in questions], "pick": ids}
+    send(desk, f"/q/{ids[2]}/claim", digest=questions[2].digest)
+    as_person(desk, "cfo")
+    send(desk, f"/q/{ids[1]}/claim", digest=questions[1].digest)
+    as_person(desk, "ana")
+    none = send(desk, "/inbox/together", decision="reject", **form)
+    assert (none.status_code, 'id="result"' in none.text) == (422, False)
+    sent = send(desk, "/inbox/together", decision="approve", **form).text
+    (result,) = re.findall(r'id="result" data-failed="1"><p>(.*?)</div>', sent, re.DOTALL)
+    assert "<b>2 approved</b>, <b>1 not</b>: " in result
+    assert "cfo works on it" in result
+    assert [desk.client.interrupt(name).is_open for name in ids] == [False, True, False]
+
+
 def test_the_history_says_what_was_changed(desk):
     """From what to what, by whom, also after another edit has made the first one void."""
     question = asked(desk, {"need": 2, "amount": 48000})
