@@ -156,7 +156,12 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
     assert there != today
     for day, ids in ((there, {by_ana.id, by_ben.id}), (today, set())):
         assert set(rows(desk, f"tab=done&since={day}&until={day}&zone={zone}")) == ids
-    for wrong in ("since=soon", "since=2026-11-28&zone=Moon", "since=2026-11-28&zone=../x"):
+    for wrong in (
+        "since=soon",
+        "since=2026-11-28&zone=Moon",
+        "since=2026-11-28&zone=../x",
+        "until=2026-11-28T15:00",
+    ):
         assert desk.http.get(f"/inbox?tab=done&{wrong}", headers=HTML).status_code == 422
     soon = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
     assert listed(desk, status="decided", by="ana", until=soon) == {by_ana.id}
