@@ -21,6 +21,7 @@ from tests.server.conftest import Served, Site
 from tests.server.test_finance_day import look
 from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
+from tests.waiting import wait_until
 
 REFUNDS = 5
 
@@ -309,7 +310,7 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         as_person(desk, name)
         page = desk.http.get(f"/q/{question.id}", headers=HTML).text
         assert ("cfo works on this" in page) == (name == "ana")
-        assert ("Release the claim of cfo" in page) == (name == "ana")
+        assert (">Release" in page, ">Claim<" in page) == (name == "cfo", False)
         if name == "ana":
             for wrong in ({}, {"despite": "human:|ben"}):
                 refused = vote(desk, question, "reject", comment="too much", **wrong)
@@ -320,6 +321,25 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
             assert desk.client.interrupt(question.id).is_open
         assert vote(desk, question, **fields).status_code == 200
         assert not desk.client.interrupt(question.id).is_open
+
+
+def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
+    """The question can be claimed again; until then nobody, not even who had it, is named or asked."""
+    question = asked(desk)
+    path, api = f"/q/{question.id}", f"/v1/questions/{question.id}"
+    as_person(desk, "cfo")
+    assert desk.http.post(f"{api}:claim", json={"ttl": 1}).json()["status"] == "accepted"
+    assert "claimed by cfo until" in desk.http.get(path, headers=HTML).text
+    wait_until(lambda: not desk.http.get(api).json()["claim"], "the claim lapses")
+    for name in ("cfo", "ana"):
+        as_person(desk, name)
+        page = desk.http.get(path, headers=HTML).text
+        assert (">Release" in page, ">Claim<" in page) == (False, True)
+        for text in (page, desk.http.get("/inbox?tab=mine", headers=HTML).text):
+            assert "claimed by" not in text
+    assert send(desk, f"{path}/claim", digest=question.digest).status_code == 303
+    assert vote(desk, question).status_code == 200
+    assert desk.http.get(api).json()["claim"] == ""
 
 
 def test_a_plain_question_is_claimed_and_commented(desk):
