@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
-from datetime import datetime, timedelta
+from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
@@ -284,12 +284,12 @@ def midnight(text: str, zone: str, days: int = 0) -> int:
         Problem: the text is not a date, or the zone is unknown.
     """
     try:
-        day = datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone or "UTC"))
-        day += timedelta(days)
+        day = date.fromisoformat(text) + timedelta(days)
+        start = datetime.combine(day, time.min, ZoneInfo(zone or "UTC"))
     except (ValueError, OverflowError, LookupError, OSError) as error:
         problem = f"{text!r:.40} is not a date such as 2026-11-28, or {zone!r:.40} is not a time zone."
         raise Problem(422, problem) from error
-    return round(day.timestamp() * 1000)
+    return round(start.timestamp() * 1000)
 
 
 def line_ends(text: str) -> str:

@@ -21,6 +21,7 @@ from tests.server.conftest import Served, Site
 from tests.server.test_finance_day import look
 from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
+from tests.waiting import wait_until
 
 REFUNDS = 5
 
@@ -156,7 +157,12 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
     assert there != today
     for day, ids in ((there, {by_ana.id, by_ben.id}), (today, set())):
         assert set(rows(desk, f"tab=done&since={day}&until={day}&zone={zone}")) == ids
-    for wrong in ("since=soon", "since=2026-11-28&zone=Moon", "since=2026-11-28&zone=../x"):
+    for wrong in (
+        "since=soon",
+        "since=2026-11-28&zone=Moon",
+        "since=2026-11-28&zone=../x",
+        "until=2026-11-28T15:00",
+    ):
         assert desk.http.get(f"/inbox?tab=done&{wrong}", headers=HTML).status_code == 422
     soon = datetime.fromtimestamp(time.time() + 60, UTC).isoformat()
     assert listed(desk, status="decided", by="ana", until=soon) == {by_ana.id}
@@ -304,7 +310,7 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         as_person(desk, name)
         page = desk.http.get(f"/q/{question.id}", headers=HTML).text
         assert ("cfo works on this" in page) == (name == "ana")
-        assert ("Release the claim of cfo" in page) == (name == "ana")
+        assert (">Release" in page, ">Claim<" in page) == (name == "cfo", False)
         if name == "ana":
             for wrong in ({}, {"despite": "human:|ben"}):
                 refused = vote(desk, question, "reject", comment="too much", **wrong)
@@ -315,6 +321,25 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
             assert desk.client.interrupt(question.id).is_open
         assert vote(desk, question, **fields).status_code == 200
         assert not desk.client.interrupt(question.id).is_open
+
+
+def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
+    """The question can be claimed again; until then nobody, not even who had it, is named or asked."""
+    question = asked(desk)
+    path, api = f"/q/{question.id}", f"/v1/questions/{question.id}"
+    as_person(desk, "cfo")
+    assert desk.http.post(f"{api}:claim", json={"ttl": 1}).json()["status"] == "accepted"
+    assert "claimed by cfo until" in desk.http.get(path, headers=HTML).text
+    wait_until(lambda: not desk.http.get(api).json()["claim"], "the claim lapses")
+    for name in ("cfo", "ana"):
+        as_person(desk, name)
+        page = desk.http.get(path, headers=HTML).text
+        assert (">Release" in page, ">Claim<" in page) == (False, True)
+        for text in (page, desk.http.get("/inbox?tab=mine", headers=HTML).text):
+            assert "claimed by" not in text
+    assert send(desk, f"{path}/claim", digest=question.digest).status_code == 303
+    assert vote(desk, question).status_code == 200
+    assert desk.http.get(api).json()["claim"] == ""
 
 
 def test_a_plain_question_is_claimed_and_commented(desk):
@@ -414,6 +439,54 @@ def test_plain_questions_are_answered_together(redis_url):
         False,
         False,
     ]
+
+
+def pay_in_words(ctx):
+    rule = Rule(eligible=["group:finance"]) if ctx.task["has_rule"] else None
+    answer = ctx.interrupt("pay?", ctx.task["reason"], rule=rule)
+    return answer.decision if rule else answer
+
+
+@pytest.mark.parametrize("has_rule", [False, True])
+def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
+    """As columns if it is an object, otherwise in its row, whichever question is the first."""
+    desk = Site(redis_url, {"pays": lambda: wired({"pay": pay_in_words}).build()})
+    as_person(desk, "ana")
+    reasons = [{"a": 4711}, "pay the other one", ["pay", "the third"]]
+    questions = [
+        asked(desk, {"reason": reason, "has_rule": has_rule}, graph="pays")
+        for reason in reasons
+    ]
+    for order in (questions, questions[::-1]):
+        query = "&".join(f"q={one.id}" for one in order)
+        text = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+        found = {
+            re.search(r'name="q" value="([^"]+)', row)[1]: row
+            for row in re.findall(r"<tr data-row.*?</tr>", text, re.DOTALL)
+        }
+        object_row, text_row, list_row = (found[one.id] for one in questions)
+        assert (">4711<" in object_row, "Why" in object_row) == (True, False)
+        assert "pay the other one" in text_row
+        assert "the third" in list_row
+        assert text.index("Not verified") < text.index("<tbody>")
+
+
+def test_a_claim_made_after_the_table_was_opened_counts(desk):
+    """The question is not decided with the others, and the result says why; one's own claim is no bar."""
+    questions = [asked(desk, {"amount": amount}) for amount in (1, 2, 3)]
+    ids = [one.id for one in questions]
+    form = {"q": ids, "digest": [one.digest for one in questions], "pick": ids}
+    send(desk, f"/q/{ids[2]}/claim", digest=questions[2].digest)
+    as_person(desk, "cfo")
+    send(desk, f"/q/{ids[1]}/claim", digest=questions[1].digest)
+    as_person(desk, "ana")
+    none = send(desk, "/inbox/together", decision="reject", **form)
+    assert (none.status_code, 'id="result"' in none.text) == (422, False)
+    sent = send(desk, "/inbox/together", decision="approve", **form).text
+    (result,) = re.findall(r'id="result" data-failed="1"><p>(.*?)</div>', sent, re.DOTALL)
+    assert "<b>2 approved</b>, <b>1 not</b>: " in result
+    assert "cfo works on it" in result
+    assert [desk.client.interrupt(name).is_open for name in ids] == [False, True, False]
 
 
 def test_the_history_says_what_was_changed(desk):

@@ -560,6 +560,18 @@ def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
     assert [len(rows(desk, query)) for query in queries] == [12, 12]
 
 
+def test_a_plain_question_costs_two_reads_of_its_run(desk):
+    """Besides its document and its standing: the place, and who asked for the run."""
+    for _ in range(2):
+        asked(desk, "names", {})
+    few = (rows(desk, "tab=all"), commands_of(desk, "tab=all"))[1]
+    for _ in range(10):
+        asked(desk, "names", {})
+
+    assert commands_of(desk, "tab=all") == few + 40
+    assert len(rows(desk, "tab=all")) == 12
+
+
 @pytest.mark.slow
 def test_pages_of_ones_own_are_full_and_repeat_nothing(desk):
     """Ana asked for three of the first fifty, and may not decide those: the page goes on behind them."""

@@ -298,6 +298,14 @@ def test_alike_questions_are_decided_together(site):
         "/v1/questions:vote",
         json={"decision": "approve", "digests": {**digests, other.id: other.digest}},
     )
+    for wrong in (
+        {"decision": "approve", "response": {"amount": 1}},
+        {"decision": "reject", "response": False},
+        {"decision": "respond", "response": {"amount": 1}},
+    ):
+        refused = site.http.post("/v1/questions:vote", json={**wrong, "digests": digests})
+        assert (refused.status_code, "items" in refused.json()) == (422, False), wrong
+        assert [site.client.engine.store.votes(name) for name in digests] == [[]] * 3
     told = site.http.post(
         "/v1/questions:vote", json={"decision": "approve", "digests": digests}
     ).json()["items"]

@@ -402,6 +402,13 @@ def withdraw_vote(
 def vote_all(body: Votes, person: DecidesAll, services: Served) -> Page[Receipt]:
     """Decide questions of one graph, node or map, and name, each with a receipt; a mixture is refused."""
     check_alike(services.store, list(body.digests), body.digests)
+    is_answer = body.decision == "respond"
+    if body.response is not None and not is_answer:
+        raise Problem(422, "Only respond takes a response; nothing was done.")
+    if is_answer and services.client.interrupt(next(iter(body.digests))).action:
+        raise Problem(
+            422, "Approve or reject calls: respond doesn't take them; nothing was done."
+        )
     response = codec.pack(body.response, "response")
     decisions = (
         Decision(question_id, response, None, None, digest, body.decision, comment=body.comment)

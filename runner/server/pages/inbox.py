@@ -139,7 +139,6 @@ def inbox(
         rows=rows,
         decided=closed_rows,
         runs=runs,
-        now=now,
         next=following,
         tab=tab,
         tabs=TABS,

@@ -310,8 +310,7 @@ AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
 
 def claim_of_another(question: QuestionView, person: Person) -> str:
     """Return the other person who has claimed an open question; "" if nobody has."""
-    is_claimed = question.is_open and question.claim_ends_at > time.time() * 1000
-    return question.claim if is_claimed and question.claim != person.principal.key else ""
+    return question.claim if question.claim != person.principal.key else ""
 
 
 def _sent_decision(question: QuestionView, form: FormTexts) -> tuple[str, Any, str, FormTexts]:

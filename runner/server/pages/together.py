@@ -21,7 +21,7 @@ from runner.operations.questions import (
     read_questions,
 )
 from runner.records import codec
-from runner.records.interrupts import Decision, Receipt, tool_of
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus, tool_of
 from runner.records.json_form import pretty
 from runner.records.listings import InterruptQuery, Page
 from runner.server.access import DecidesAll, Person
@@ -119,6 +119,13 @@ def decide_together(
         problem = "Say in the comment why you reject them."
     elif decision == "approve" and phrase and typed != phrase:
         problem = f"Type {phrase} exactly."
+    if problem or problems:
+        selection = []
+    claims = {
+        question.id: Receipt(ReceiptStatus.REJECTED, question.id, detail=obstacle)
+        for question in questions
+        if question.id in selection and (obstacle := _claim(question, person))
+    }
     votes = [
         Decision(
             name,
@@ -131,9 +138,9 @@ def decide_together(
             shown_at=shown_at_of(request, person, token, about),
         )
         for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
-        if name in selection and not (problem or problems)
+        if name in selection and name not in claims
     ]
-    receipts = decide_each(services, person, votes)
+    receipts = [*decide_each(services, person, votes), *claims.values()]
     return _together(
         request,
         services,
@@ -170,12 +177,18 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 
 
+def _claim(question: QuestionView, person: Person) -> str:
+    """Return that another person works on a question; "" if nobody does."""
+    claim = claim_of_another(question, person)
+    return f"{plain_name(claim)} works on it: open it" if claim else ""
+
+
 def _obstacle(services: Services, person: Person, question: QuestionView) -> str:
     """Return why a question can't be decided together with others; "" if it can."""
     if not question.is_open:
         return f"it is {question.status}"
-    if claim := claim_of_another(question, person):
-        return f"{plain_name(claim)} works on it: open it"
+    if obstacle := _claim(question, person):
+        return obstacle
     if takes_own_key(question):
         return "it takes a signature with a key of your own: open it"
     if has_voted(services.store, question, person.principal.key):

@@ -381,9 +381,9 @@ class RedisStore:
         )
 
     def requester(self, run_id: str) -> JSONMapping | None:
-        root = self._redis.call("HGET", self._keys.run(run_id), "root")
-        key = self._keys.run(root.decode() if root else run_id)
-        stored = self._redis.call("HGET", key, "requester")
+        root, stored = self._redis.call("HMGET", self._keys.run(run_id), "root", "requester")
+        if root:
+            stored = self._redis.call("HGET", self._keys.run(root.decode()), "requester")
         return load(stored) if stored else None
 
     def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
