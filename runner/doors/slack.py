@@ -409,14 +409,14 @@ class SlackDoor:
         with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
         mark, is_direct = f"{reminder}:" * bool(reminder), self._settings.slack_direct
-        told = [note for note in message.mentioned if ":" not in note or note.startswith(mark)]
+        marks = [note for note in message.mentioned if ":" not in note or note.startswith(mark)]
         mentions = []
         text = f"{escaped(f'{shown(question.title):.150}')} waits for a decision."
         if reminder:
             text = f"Reminder {reminder}: {text}"
         page = page_of(self._settings.server_url, question.id)
         for address in addresses[:MOST_MENTIONED]:
-            if mark + address in told:
+            if mark + address in marks:
                 continue
             try:
                 account = self._writer.users_lookupByEmail(email=address)["user"]["id"]
@@ -434,9 +434,9 @@ class SlackDoor:
                     raise
                 continue
             mentions.append(f"<@{account}>")
-            told += {address, mark + address}
+            marks += {address, mark + address}
             if is_direct:
-                self._messages.change(question.id, partial(replace, mentioned=told))
+                self._messages.change(question.id, partial(replace, mentioned=marks))
         if reminder or (mentions and not is_direct):
             names = "" if is_direct else " ".join(mentions)
             self._writer.chat_postMessage(
@@ -445,7 +445,7 @@ class SlackDoor:
                 text=f"{names} {text}".strip(),
                 reply_broadcast=bool(reminder),
             )
-            self._messages.change(question.id, partial(replace, mentioned=told))
+            self._messages.change(question.id, partial(replace, mentioned=marks))
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:
         """Store which message shows a question; without a checksum the next notice rewrites it."""

@@ -315,16 +315,16 @@ def _view(
         for absence in standing_in(absences, interrupt, tally.stage, now)
         if interrupt.is_open
     )
-    shared: JSONObject = {"away": away}
+    common: JSONObject = {"away": away}
     if interrupt.is_open and standing.claimed_until > now:
-        shared |= {"claim": standing.claim, "claim_ends_at": standing.claimed_until}
+        common |= {"claim": standing.claim, "claim_ends_at": standing.claimed_until}
     if interrupt.rule is None:
-        return question_view(QuestionView, interrupt, **shared)
+        return question_view(QuestionView, interrupt, **common)
     rule = Rule.thawed(interrupt.rule)
     return question_view(
         QuestionView,
         interrupt,
-        **shared,
+        **common,
         rule_words=_rule_words(
             codec.dump_json(interrupt.rule),
             interrupt.requester,
