@@ -26,9 +26,6 @@ from runner.scheduler.changes import (
 )
 from runner.scheduler.lifecycle import close
 
-CALLER_MS = 1_000
-"""Time in which the caller of `cancel` does each step of a stop; a sweep beside it would conflict."""
-
 
 def start(changes: Changes) -> TransitionResult:
     """Start a run: one live arrival at each entry point."""

@@ -50,7 +50,6 @@ from runner.records.migration import Migration
 from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
 from runner.records.size_limits import MAX_RESULT
 from runner.scheduler.changes import Changes, TimerKind, TransitionResult
-from runner.scheduler.runs import CALLER_MS
 from runner.store.apply_transition import (
     DELAYED,
     OPEN,
@@ -84,6 +83,9 @@ from runner.store.receipts import by_visit, receipts_for
 
 WAITS = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 """The statuses in which a run can be migrated."""
+
+CALLER_MS = 1_000
+"""Time in which the caller of `cancel` does each step of a stop; a sweep beside it would conflict."""
 
 
 def make(

@@ -184,7 +184,7 @@ def take_turn(sweeper: Sweeper) -> None:
 def test_a_turn_goes_on_while_something_is_due(redis_url, monkeypatch, at_once, sweeps, left):
     """A stop of more questions than a sweep closes ends in one turn; control: one sweep a turn."""
     monkeypatch.setattr("runner.celery.threads.AT_ONCE", at_once)
-    monkeypatch.setattr("runner.scheduler.runs.CALLER_MS", 0)
+    monkeypatch.setattr("runner.store.requests.CALLER_MS", 0)
     for module in (changes, run_view):
         monkeypatch.setattr(module, "DRAIN_LIMIT", 5)
     store, (sweeper, *_) = fleet_of_sweepers(redis_url)
