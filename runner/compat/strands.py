@@ -133,9 +133,9 @@ def agent_result(result: runner.AgentResult) -> Any:
     """Return an agent's result as Strands'."""
     metrics: Any = EventLoopMetrics()
     metrics.accumulated_usage.update(result.metrics.accumulated_usage)
-    asked, output = questions(result.interrupts) or None, result.structured_output
-    made: Any = strands.agent.AgentResult
-    return made(result.stop_reason, result.message, metrics, result.state, asked, output)
+    interrupts, output = questions(result.interrupts) or None, result.structured_output
+    make: Any = strands.agent.AgentResult
+    return make(result.stop_reason, result.message, metrics, result.state, interrupts, output)
 
 
 def questions(interrupts: Iterable[runner.Interrupt]) -> list[strands.interrupt.Interrupt]:
@@ -350,8 +350,8 @@ class CompatGraph(runner.Graph):
             value = agent_result(value)
         elif isinstance(value, GraphResult):
             value = self.nodes[name].executor.convert(value)
-        given = (value, node.execution_time, STATUS[node.status], usage, latency, 1)
-        return theirs.NodeResult(*given, questions(node.interrupts))
+        fields_of_result = (value, node.execution_time, STATUS[node.status], usage, latency, 1)
+        return theirs.NodeResult(*fields_of_result, questions(node.interrupts))
 
 
 class CompatSwarm(CompatGraph, runner.Swarm):

@@ -118,9 +118,9 @@ class DigestSender:
         early = [(question.expires_at or EVER) - AHEAD for question in questions]
         # The question for whose end it was made may be decided by now.
         is_time = timetable is None or next_time(timetable, digest.due - 1) == digest.due
-        after = now
+        next_from = now
         if early and (is_time or early[0] <= now):
-            after += APART
+            next_from += APART
             mail = self._message(digest, questions, timetable.timezone if timetable else "UTC")
             problem, is_refused = self._server.send(mail, address)
             if problem and not is_refused:
@@ -131,7 +131,7 @@ class DigestSender:
         if timetable is None or not early:
             self._digests.remove(address)
             return
-        due = min(next_time(timetable, now), *(at for at in early if at > after), EVER)
+        due = min(next_time(timetable, now), *(at for at in early if at > next_from), EVER)
         self._digests.replace(digest, replace(digest, due=due))
 
     def _message(

@@ -128,8 +128,8 @@ def deciders(question: QuestionView) -> list[str]:
         entries = [name for step in rule.steps for name in step.eligible]
         entries += [
             name
-            for each in (rule, *rule.stages)
-            for _, names in each.escalate
+            for step in (rule, *rule.stages)
+            for _, names in step.escalate
             for name in names
         ]
     entries += [f"user:{key}" for key in question.delegated]

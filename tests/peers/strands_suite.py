@@ -123,7 +123,7 @@ DIFFERS = {
         "test_stream_e2e",
         "test_event_loop_cycle_text_response_throttling_early_end",
     ),
-    "Those of `AgentInitializedEvent` may be async, too, which Strands refuses.": (
+    "Callbacks of `AgentInitializedEvent` may be async, which Strands refuses.": (
         "test_hook_registry_add_callback_agent_init_coroutine",
     ),
     "Errors are this library's, with texts of their own": (
