@@ -111,8 +111,13 @@ class ThreadDispatcher:
 class Graph:
     """A built graph: call it to run it here, or register its factory to run it on workers."""
 
-    def __init__(self, definition: Definition, store: Store | None = None) -> None:
-        """Make a graph from its definition; use GraphBuilder.build() instead."""
+    def __init__(
+        self, definition: Definition, store: Store | None = None, *, run_id: str = ""
+    ) -> None:
+        """Make a graph from its definition; use `GraphBuilder.build()` instead.
+
+        `run_id` continues an interrupted run of the store, as `resume` does.
+        """
         self._definition = definition
         self._given_store, self._sessions = store, Sessions()
         self._open: str | None = None
@@ -120,6 +125,8 @@ class Graph:
         self._engine: Engine | None = None
         self._threads = ThreadDispatcher()
         self._lock = threading.Lock()
+        if run_id:
+            self.resume(run_id)
 
     @property
     def definition(self) -> Definition:

@@ -13,6 +13,7 @@ import contextlib
 import functools
 import logging
 import math
+import platform
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -139,8 +140,11 @@ class Engine:
     """
 
     is_stopping: Callable[[], bool] = staticmethod(lambda: False)
-    worker: str = ""
-    """The name of the worker that this engine claims nodes for, without spaces, quotes and backslashes."""
+    worker: str = "_".join(platform.node().split())
+    """The name of the worker that this engine claims nodes for, without spaces, quotes and backslashes.
+
+    A program that isn't a worker, for example a gate, has its machine's name.
+    """
 
     fire: Mapping[str, Callable[[str], object]] = MappingProxyType({})
     """Handles a due schedule, job or webhook, by kind; a process that can't leaves it to another."""

@@ -413,13 +413,15 @@ def test_a_store_of_ones_own():
 
 
 def test_a_new_object_takes_the_answers_of_an_open_run(fake_store):
-    """`resume` continues a run of the same store, as in a process that starts after the questions."""
+    """`resume` and `run_id` continue a run of the same store, as in a process that starts later."""
 
     def build():
         return wired({"a": ask}).set_store(fake_store.open()).build()
 
     asked = build()("task")
     graph = build().resume(asked.run_id)
+    resumed = local.Graph(graph.definition, fake_store.open(), run_id=asked.run_id)
+    assert resumed._open == asked.run_id
     with pytest.raises(ResponseError):
         graph("task")
     result = graph(answer_all(asked))
