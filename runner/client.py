@@ -213,7 +213,8 @@ class Run:
 
         A worker checks the output against the function's return type and evaluates the conditions of
         its edges; it holds the node again if the output doesn't fit. No hook of the node fires, and
-        its open questions are withdrawn. `by` and `reason` are as in `hold`.
+        its open questions are withdrawn. If the node and its run have failed, this retries the run
+        with that output. `by` and `reason` are as in `hold`.
 
         Raises:
             UnstorableError, PayloadTooLarge: the output can't be stored. Otherwise as `hold`.

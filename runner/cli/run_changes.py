@@ -114,8 +114,9 @@ skip = option("--output JSON", "JSON, @FILE or - (stdin).", required=True)(
         "skip",
         """End a node with an output, without running it.
 
-        NODE is held, or could be. Its open questions are withdrawn, and the nodes after it go on. The
-        output of the command is the run's status. Exit codes: as `runner runs hold`.
+        NODE is held, or could be. Its open questions are withdrawn, and the nodes after it go on. If NODE
+        has failed, and so has its run, the run is retried with this output. The output of the command is
+        the run's status. Exit codes: as `runner runs hold`.
 
         \b
         Example:

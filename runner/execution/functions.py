@@ -571,7 +571,8 @@ class NodeContext:
             return codec.unpack(entry["result"])
         raise RunnerError(
             f"once({key!r}) was started before and left no result: it may or may not have happened. "
-            "Look at the service: if it has, do the next steps by hand; otherwise start a new run."
+            "Look at the service: if it has, skip the node with its output, and the run goes on: "
+            "`runner runs skip RUN NODE --output JSON`; otherwise start a new run."
         )
 
     def _record(self, key: str, entry: dict[str, Any] | None) -> None:

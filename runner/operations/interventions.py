@@ -6,10 +6,12 @@ from typing import Literal
 
 from runner.approvals.rules import Principal
 from runner.approvals.votes import principal_of
+from runner.definition.model import HIDDEN, map_of
 from runner.errors import ConflictError, NotFoundError
 from runner.execution.engine import Engine
+from runner.operations.recovery import write_retry
 from runner.records import codec, size_limits, validation
-from runner.records.run import EventKind, existing
+from runner.records.run import EventKind, Status, existing
 from runner.store.requests import Intervene
 
 Action = Literal["hold", "release", "skip"]
@@ -43,11 +45,13 @@ def intervene(
 ) -> bool:
     """Hold a node, release it, or skip it with its output; return False for a repeat.
 
+    The skip of a node that has failed retries its failed run, in which the node is held until it is skipped.
+
     Raises:
         NotFoundError: the run or the node doesn't exist. ConflictError: the node runs, or has ended.
         UnstorableError, PayloadTooLarge: the output can't be stored.
     """
-    existing(engine.store.peek(run_id), run_id)
+    run = existing(engine.store.peek(run_id), run_id)
     values = [codec.pack(output, "output") for output in outputs]
     size_limits.check("output", values, engine.store.max_bytes)
     operator, text = principal_of(by or "").key, validation.reason(reason)
@@ -61,6 +65,12 @@ def intervene(
             f"node {node!r} of run {run_id} is held as its graph has changed. Nothing was changed; migrate "
             "the run first, with `runner runs migrate`."
         )
+    is_own = not (record.child or map_of(node) or node.startswith(HIDDEN))
+    if outputs and is_own and record.status is run.status is Status.FAILED:
+        _, retried = write_retry(
+            engine.store, run.root or run_id, by=operator, held=(run_id, node)
+        )
+        engine.ring(retried)
     reply = engine.do(Intervene(run_id, node, KINDS[action], operator, text, values)).word
     if reply in REFUSALS:
         refusal = NotFoundError if reply == "unknown" else ConflictError

@@ -237,17 +237,30 @@ def retry(
 
 
 def write_retry(
-    store: Store, run_id: str, node: str | None = None, by: str = ""
+    store: Store, run_id: str, node: str | None = None, by: str = "", held: Sequence[str] = ()
 ) -> tuple[list[str], Reply]:
-    """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells."""
+    """Plan a retry and write it; return the nodes that run again, and the reply with their doorbells.
+
+    `held` names a run and its node that `by` holds instead of letting it run.
+    """
     for _ in range(TRIES):
         rewrites = plan_retry(store, run_id, node)
+        if held:
+            rewrites = [_with_hold(rewrite, by, *held) for rewrite in rewrites]
         reply = store.do(RewriteRuns(rewrites, new_nonce(), by))
         if reply.word == "reopened":
             return running_again(rewrites[0].records), reply
         if reply.word == "full":
             raise TooManyRuns(reply.detail)
     raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
+
+
+def _with_hold(rewrite: Rewrite, by: str, run_id: str, node: str) -> Rewrite:
+    if rewrite.run_id != run_id:
+        return rewrite
+    records = rewrite.records
+    nodes = {**records.nodes, node: replace(records.node(node), hold=by)}
+    return replace(rewrite, records=replace(records, nodes=nodes))
 
 
 def plan_retry(store: Store, run_id: str, node: str | None = None) -> list[Rewrite]:

@@ -286,6 +286,62 @@ def test_a_retry_keeps_the_hold_or_skip_of_a_node_that_has_not_run(in_redis, act
     assert ran == [1]
 
 
+def test_the_skip_of_a_failed_node_continues_its_run(in_redis):
+    """A payment that may have been made isn't tried again; what comes after it gets the output."""
+    paid = []
+
+    def pay(ctx):
+        ctx.once("pay", lambda: paid.append(1) or 1 / 0, on_unknown="raise")
+
+    inner = wired({"pay": pay, "b": late}, "pay b").build()
+    bench = Bench(wired({"m": inner, "c": late}, "m c").build(), in_redis).start()
+    bench.finish_all()
+    assert bench.store.peek(bench.run_id).status is Status.FAILED
+    with pytest.raises(ConflictError, match="has ended"):
+        run_of(bench).skip("m", "no", by="ana")
+    with pytest.raises(ConflictError, match="has ended"):
+        run_of(bench).skip("c", "no", by="ana")
+    child = Run(bench.store.read(bench.run_id).nodes["m"].child, bench.engine)
+
+    assert child.skip("pay", "paid", by="ana", reason="seen in the ledger")
+    bench.finish_all()
+
+    assert bench.store.peek(bench.run_id).status is Status.COMPLETED
+    assert paid == [1]
+    assert bench.result().results["m"].result.results["b"].output == ["paid"]
+    kinds = [event.kind for event in bench.store.events(child.id)]
+    assert kinds.count("node.overridden") == 1
+
+
+def test_a_skip_of_a_failed_map_replaces_all_its_items(in_redis):
+    """None of them runs again, and a failed node beside it does."""
+    ran = []
+
+    def item(ctx):
+        ran.append(ctx.task)
+        raise ValueError("broken")
+
+    def numbers(ctx) -> list[int]:
+        return [1, 2]
+
+    builder = GraphBuilder()
+    builder.add_node(numbers, "s")
+    builder.add_map(item, "m", over="s")
+    builder.add_node(late, "c")
+    builder.add_edge("s", "m")
+    builder.add_edge("m", "c")
+    bench = Bench(builder.build(), in_redis).start()
+    bench.finish_all()
+    assert bench.store.peek(bench.run_id).status is Status.FAILED
+    before = len(ran)
+
+    assert run_of(bench).skip("m", ["one", "two"], by="ana")
+    bench.finish_all()
+
+    assert bench.store.peek(bench.run_id).status is Status.COMPLETED
+    assert len(ran) == before
+
+
 def test_a_migration_keeps_the_skip_of_a_node_that_has_not_begun(in_redis):
     """The function doesn't run in the new graph."""
     ran = []

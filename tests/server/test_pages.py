@@ -890,6 +890,22 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert send(site, f"{path}/again").headers["location"] != path
 
 
+def test_a_failed_node_is_skipped_on_its_page(site):
+    """Only while its run has failed; the run then completes. A node that has failed isn't held."""
+    path = f"/runs/{site.start('broken').id}"
+    page = site.http.get(f"{path}?node=fail", headers=HTML).text
+    assert "run again: it ends with this output" in page
+    assert "/node/hold" not in page
+
+    assert send(site, f"{path}/node/skip", node="fail", output='"paid"').status_code == 303
+    site.work()
+
+    page = site.http.get(f"{path}?node=fail", headers=HTML).text
+    assert "Skipped by ana, did not run." in page
+    assert "/node/skip" not in page
+    assert site.http.get(f"/v1{path}").json()["status"] == "completed"
+
+
 def nested():
     inner = wired({"draft": echo, "read": echo}, "draft read").build()
     builder = GraphBuilder().set_failure_policy("continue")
