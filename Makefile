@@ -21,7 +21,7 @@ ALL := agui,dev,docs,embedded,langgraph,mcp,openai,openai-agents,pydantic-ai,sla
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help agui-client peers-suite strands-tests mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak gate-soak simulate check docs format bench bench-peers bench-report dist release-dry clean
+.PHONY: help agui-client peers-suite strands-tests mcp-kit install run test test-slow test-newest test-lowest test-all faults writes update chaos chaos-sample soak gate-soak simulate check docs format bench approvals-bench bench-peers bench-report dist release-dry clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -118,9 +118,15 @@ peers-suite: $(STAMP) ## Run the own tests of Strands on this library, and write
 strands-tests: $(STAMP) ## Download the own tests of Strands into build/strands-suite
 	@$(BIN)/python -m tests.peers.strands_suite --fetch
 
-bench-peers: $(STAMP) ## The same against LangGraph, DBOS, Restate and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
-	@[ -x $(PEERS)/bin/python ] || $(BIN)/python -m venv $(PEERS)
-	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement bench/peers/requirements.txt
+$(PEERS)/.installed: bench/peers/requirements.txt $(STAMP)
+	@$(BIN)/python -m venv $(PEERS)
+	@$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
+	@touch $@
+
+approvals-bench: $(PEERS)/.installed ## Ask, wait and decide, ours beside others: make approvals-bench [WAITING=1000,100000] [ONLY=ours,dbos]
+	$(BIN)/python -m bench.approvals --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(WAITING),--waiting $(WAITING))
+
+bench-peers: $(PEERS)/.installed ## The same against LangGraph, DBOS, Restate and Temporal: make bench-peers [ONLY=dbos] [ROUNDS=2]
 	@npm install --silent --no-audit --no-fund --prefix $(PEERS) @restatedev/restate-server@1.7 || true
 	$(BIN)/python -m bench.peers --python $(PEERS)/bin/python $(if $(ONLY),--only $(ONLY)) $(if $(ROUNDS),--rounds $(ROUNDS))
 

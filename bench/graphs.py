@@ -16,6 +16,7 @@ from math import isqrt
 from typing import Any
 
 from runner import Fairness, Graph, GraphBuilder, NodeContext, graph
+from runner.approvals.rules import Rule
 
 SLEEP = 0.2
 """Seconds that an agent-like node waits, as for a model."""
@@ -31,6 +32,9 @@ AGENTS = 500
 
 TURNS = 1_000
 """Turns of the agent that has many."""
+
+TWO = Rule(eligible=["ana", "ben"], need=2, title="Refund {amount} EUR for order {order}")
+"""Who decides on a refund."""
 
 Function = Callable[[NodeContext], object]
 
@@ -70,6 +74,12 @@ def request(ctx: NodeContext) -> object:
     reason = {"amount": 1200, "currency": "EUR", "to": "Acme Inc."}
     people = ["ana@example.com", "bo@example.com"]
     return ctx.interrupt("release", reason, response_schema=schema, assignees=people)
+
+
+def refund(ctx: NodeContext) -> float:
+    """Ask two people for a refund, and return when it was paid."""
+    ctx.interrupt("refund", rule=TWO, action=ctx.task)
+    return ctx.once("pay", time.time)
 
 
 def build(nodes: Mapping[str, Function], edges: list[tuple[str, str]]) -> Graph:
@@ -169,6 +179,7 @@ FACTORIES: dict[str, Callable[[], Graph]] = {
     "waiting": lambda: build(
         {"a": noop, "ask": question, "b": noop}, [("a", "ask"), ("ask", "b")]
     ),
+    "refund": lambda: build({"refund": refund}, []),
     "request": lambda: build(
         {"a": noop, "ask": request, "b": noop}, [("a", "ask"), ("ask", "b")]
     ),

@@ -12,13 +12,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bench import budgets, results
+from bench import approvals, budgets, results
 from bench.__main__ import PARTS
 from bench.grid import Grid
 from bench.peers import __main__ as peers
 
 PAGE = Path("docs/ideas/benchmarks.md")
-ALL: dict[str, ModuleType] = {**PARTS, "peers": peers}
+ALL: dict[str, ModuleType] = {**PARTS, "peers": peers, "approvals": approvals}
 POOLS = ("threads", "solo", "prefork", "")
 
 

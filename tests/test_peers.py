@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench import approvals
 from bench.peers.__main__ import FOLDER, Peer, Unavailable
 from tests.waiting import wait_until
 
@@ -103,3 +104,15 @@ def test_a_benchmark_that_is_terminated_leaves_no_postgres():
 
     wait_until(lambda: not is_running(pid), "Postgres has ended")
     assert not folder.exists()
+
+
+@pytest.mark.slow
+def test_approvals_are_asked_listed_and_decided():
+    """Each column of the table has a figure of ours, and so many questions wait as were wanted."""
+    figures = approvals.measure_ours([700])
+
+    (found,) = figures.values()
+    assert found["waiting"] == 700
+    assert set(approvals.COLUMNS) <= set(found)
+    (row,) = approvals.grids("", figures)[0].rows
+    assert "-" not in row

@@ -271,7 +271,7 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
                 continue
             try:
                 arguments = [
-                    _database(database, place) if option == "postgres" else option
+                    make_database(database, place) if option == "postgres" else option
                     for option in options
                 ]
                 sides[name] = Peer([python, program, *arguments], folder / f"peer{place}.log")
@@ -285,14 +285,24 @@ def measure(python: str, only: list[str], rounds: int) -> dict[str, Any]:
     return figures
 
 
-def _database(url: str, place: int) -> str:
+def make_database(url: str, place: int) -> str:
     """Make a database for one peer, and return its URL."""
     if not url:
         raise Unavailable("there is no Postgres: apt install postgresql")
     name = f"peer{place}"
-    psql = [shutil.which("psql") or "psql", "--quiet", url.format("postgres"), "--command"]
-    subprocess.run([*psql, f"CREATE DATABASE {name}"], check=True)
+    _ask_postgres(url.format("postgres"), f"CREATE DATABASE {name}")
     return url.format(name)
+
+
+def database_bytes(url: str) -> int:
+    """Return the size of a peer's database."""
+    return int(_ask_postgres(url, "SELECT pg_database_size(current_database())"))
+
+
+def _ask_postgres(url: str, command: str) -> str:
+    psql = [shutil.which("psql") or "psql", "--quiet", "--no-align", "--tuples-only", url]
+    done = subprocess.run([*psql, "--command", command], check=True, stdout=subprocess.PIPE)
+    return done.stdout.decode()
 
 
 def _rounds(sides: dict[str, Ours | Peer], figures: dict[str, Any], rounds: int) -> None:

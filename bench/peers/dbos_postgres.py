@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 import time
 from importlib.metadata import version
 
 from dbos import DBOS, DBOSConfig, SetWorkflowID
-from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, serve
+from program import ANSWERS, FIRST, LENGTH, STEPS, WIDTH, approval_jobs, flow_jobs, serve
 
 DBOS(config=DBOSConfig(name="bench", system_database_url=sys.argv[1], log_level="ERROR"))
 
@@ -74,12 +75,39 @@ def resume() -> list[float]:
     return times
 
 
+@DBOS.workflow()
+async def refund() -> float:
+    """Wait for a message as a coroutine, then take a step."""
+    await DBOS.recv_async("go", timeout_seconds=86_400)
+    return moment()
+
+
+async def begin() -> str:
+    """Start a workflow that waits."""
+    return (await DBOS.start_workflow_async(refund)).workflow_id
+
+
+def page() -> list:
+    """List the first workflows that have not ended."""
+    return DBOS.list_workflows(status="PENDING", name="refund", limit=FIRST)
+
+
+def decide(workflow: str) -> float:
+    """Send the message, and return when the step after it ran."""
+    DBOS.send(workflow, True, "go")  # noqa: FBT003 - the message
+    return DBOS.retrieve_workflow(workflow).get_result()
+
+
 def whole(workflow: object, nodes: int) -> None:
     """Run a workflow to its end."""
     count = asyncio.run(fan()) if workflow is fan else workflow()
     if count != nodes:
         raise ValueError(f"{count} steps ran, not {nodes}")
 
+
+LOOP = asyncio.new_event_loop()
+"""The loop of the workflows that wait."""
+threading.Thread(target=LOOP.run_forever, daemon=True).start()
 
 DBOS.launch()
 serve(
@@ -89,6 +117,9 @@ serve(
         "fan": lambda: whole(fan, WIDTH + 2),
         "resume": resume,
         **flow_jobs(lambda: whole(flow, STEPS)),
+        **approval_jobs(
+            lambda: asyncio.run_coroutine_threadsafe(begin(), LOOP).result(), page, decide
+        ),
     },
 )
 DBOS.destroy()

@@ -10,12 +10,13 @@ import sys
 import time
 import uuid
 from importlib.metadata import version
+from itertools import islice
 from typing import Annotated, TypedDict
 
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, interrupt
-from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, serve
+from program import ANSWERS, FIRST, LENGTH, STEPS, WIDTH, approval_jobs, flow_jobs, serve
 from psycopg.rows import dict_row
 from psycopg_pool import ConnectionPool
 
@@ -112,6 +113,24 @@ def main() -> None:
                 times.append((at - sent) * 1000)
             return times
 
+        def begin() -> str:
+            thread = uuid.uuid4().hex
+            run("asking", {"count": 0, "at": []}, thread)
+            return thread
+
+        def page() -> list:
+            # The library has no list of what waits: the newest checkpoints are read, and their states.
+            newest = [each.config["configurable"] for each in saver.list(None, limit=4 * FIRST)]
+            threads = dict.fromkeys(each["thread_id"] for each in newest)
+            states = (
+                graphs["asking"].get_state({"configurable": {"thread_id": thread}})
+                for thread in threads
+            )
+            return list(islice((state for state in states if state.interrupts), FIRST))
+
+        def decide(thread: str) -> float:
+            return run("asking", Command(resume=True), thread)["at"][0]
+
         serve(
             {name: version(name) for name in PACKAGES},
             {
@@ -119,6 +138,7 @@ def main() -> None:
                 "fan": lambda: whole("fan", WIDTH + 2),
                 "resume": resume,
                 **flow_jobs(lambda: whole("flow", STEPS)),
+                **approval_jobs(begin, page, decide),
             },
         )
 

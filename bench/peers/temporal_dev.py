@@ -12,17 +12,29 @@ import subprocess
 import sys
 import time
 import uuid
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from temporalio import activity, workflow
 from temporalio.testing import WorkflowEnvironment
 from temporalio.worker import Worker
 
 with workflow.unsafe.imports_passed_through():
-    from program import ANSWERS, LENGTH, STEPS, WIDTH, flow_jobs, reply, serve
+    from program import (
+        ANSWERS,
+        FIRST,
+        LENGTH,
+        STEPS,
+        WIDTH,
+        approval_jobs,
+        flow_jobs,
+        reply,
+        serve,
+    )
 
 QUEUE = "bench"
 WITHIN = timedelta(seconds=60)
@@ -127,8 +139,9 @@ async def main() -> None:
         loop = asyncio.get_running_loop()
 
         def run(kind: type, nodes: int) -> None:
-            work = client.execute_workflow(kind.run, id=uuid.uuid4().hex, task_queue=QUEUE)
-            count = asyncio.run_coroutine_threadsafe(work, loop).result()
+            count = wait(
+                client.execute_workflow(kind.run, id=uuid.uuid4().hex, task_queue=QUEUE)
+            )
             if count != nodes:
                 raise ValueError(f"{count} activities ran, not {nodes}")
 
@@ -144,11 +157,28 @@ async def main() -> None:
                 times.append((await handle.result() - sent) * 1000)
             return times
 
+        def wait(work: Coroutine[Any, Any, Any]) -> Any:
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+        def begin() -> str:
+            started = client.start_workflow(Asking.run, id=uuid.uuid4().hex, task_queue=QUEUE)
+            return wait(started).id
+
+        async def first() -> list:
+            running = client.list_workflows("ExecutionStatus = 'Running'", limit=FIRST)
+            return [each async for each in running]
+
+        async def decide(name: str) -> float:
+            handle = client.get_workflow_handle(name, result_type=float)
+            await handle.signal(Asking.go)
+            return await handle.result()
+
         jobs = {
             "chain": lambda: run(Chain, LENGTH),
             "fan": lambda: run(Fan, WIDTH + 2),
-            "resume": lambda: asyncio.run_coroutine_threadsafe(answer(), loop).result(),
+            "resume": lambda: wait(answer()),
             **flow_jobs(lambda: run(Flow, STEPS)),
+            **approval_jobs(begin, lambda: wait(first()), lambda name: wait(decide(name))),
         }
         kinds, activities = [Chain, Flow, Fan, Asking], [step, moment]
         versions = {"temporalio": version("temporalio"), "server": _version(path)}
