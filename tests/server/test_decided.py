@@ -18,7 +18,7 @@ from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
-from tests.server.test_pages import HTML
+from tests.server.test_pages import HTML, send
 
 
 def pay(ctx):
@@ -90,6 +90,23 @@ def test_the_question_says_who_decided(paid):
     assert "approved with changes by ben, eva, 2 of 2" in paged
     answer = paid.http.get(f"/q/{plain.id}", headers=HTML).text.partition("Outcome")[2]
     assert "answered by cora" in answer
+
+
+def test_a_decided_question_is_asked_again_in_a_fork(paid):
+    """The link of an operator shows the plan of a new run that begins with the asking node."""
+    path = f"/q/{paid.question.id}"
+    page = paid.http.get(path, headers=HTML).text
+    (link,) = re.findall(r'href="([^"]*)">Ask again', page)
+    plan = paid.http.get(html.unescape(link), headers=HTML)
+
+    assert (plan.status_code, "Fork from a node" in plan.text) == (200, True)
+    assert send(paid, f"/runs/{paid.run.id}/fork", node="pay").status_code == 303
+    paid.work()
+    (asked,) = paid.client.interrupts(name="pay?")
+    assert f"/q/{asked.id}" in paid.http.get("/inbox", headers=HTML).text
+    assert "Ask again" not in paid.http.get(f"/q/{asked.id}", headers=HTML).text
+    paid.as_role("decide")
+    assert "Ask again" not in paid.http.get(path, headers=HTML).text
 
 
 def test_a_rejection_names_who_rejected(site):
