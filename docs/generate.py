@@ -64,7 +64,8 @@ SUBJECTS: dict[str, tuple[str, dict[str, str]]] = {
     "Hooks": (
         (
             "[Hooks](../how-to/hooks.md); [hook events](hook-events.md) lists when each fires. "
-            "Every event has the fields and the `interrupt` of `HookEvent`."
+            "Every event has the fields and the `interrupt` of `HookEvent`, and those "
+            "of `AgentEvent` or `GraphEvent`."
         ),
         {"runner.hooks": "*"},
     ),
@@ -111,7 +112,7 @@ ENGINE = re.compile(
     "abandon|callbacks_for|check_input|claimed|config|counts|covers|delay|due|execute|from_document|longest|"
     "of_call|of_reply|position|queue|refusal|shape|share|show|to_document|topology|"
     # Of Services: only the API and the pages.
-    "dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
+    "archive|deliveries|doors|drop_doorbells|hub|notice_groups|notices|take_sample|ticker|workers|dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
     "graphs_by_queue|history|queued_keys|queued_nodes|rate_times|remove_graph|scheduler|schedules|servers|sessions|unreadable_queues|use_key|"
     "waiting_keys|webhooks"
 )
@@ -296,7 +297,12 @@ def entry(name: str, value: Any, *, call: bool = True) -> str:
     if not callable(value):
         return "\n".join([*lines, f"The constant `{value!r}`.", ""])
     is_event = isinstance(value, type) and hooks.HookEvent in value.__mro__[1:]
-    inherited = inspect.signature(hooks.HookEvent).parameters if is_event else ()
+    inherited = {
+        field
+        for base in (value.__mro__[1:] if is_event else ())
+        if issubclass(base, hooks.HookEvent)
+        for field in inspect.signature(base).parameters
+    }
     is_result = is_event or name in RESULTS
     written = signature(name, value, without=inherited, defaults=not is_result) if call else ""
     twin = SYNC_TWINS.get(name)
@@ -320,7 +326,7 @@ def members(value: type, twin: type | None = None) -> list[str]:
         private = ENGINE.fullmatch(name) or (name.startswith("_") and name != "__call__")
         if private or home.__module__.partition(".")[0] not in OURS:
             continue
-        if home is not value and home in vars(hooks).values():
+        if home is not value and home in [*vars(hooks).values(), runner_package.Graph]:
             continue
         if twin is not None and inspect.getdoc(member) == inspect.getdoc(
             getattr(twin, name, None)
@@ -341,6 +347,8 @@ def members(value: type, twin: type | None = None) -> list[str]:
                 arguments = "(...)"  # as a call
             called = "" if name == "__call__" else f".{name}"
             lines.append(f"- `{called}{arguments}{arrow}{returns}`: {item(function)}")
+    if runner_package.Graph in value.__mro__[1:]:
+        lines.append("- It also has the members of `Graph`.")
     return [*lines, ""] if lines else lines
 
 

@@ -114,12 +114,11 @@ class GraphBuilder:
         `timeout` is in seconds; `priority` goes from 0 (first) to 9; `resume="each"` resumes the
         node at every answer instead of at the last; `limits` bound its executions. Change `version`
         when runs that wait in this node must not continue with the new code. A Graph's task is the
-        output of the node before it, or outputs by node id if there are several, or else the run's
-        task; `task` is a function of a NodeContext, or a typed function, that returns another task.
-        With `approval` people are asked before the node runs, and see its task and inputs, which
-        they can't edit; a rejection fails the node. `approval` is a Rule, or a function of
-        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule or None. `undo` is
-        as in `add_undo`, with the node's retry, timeout, queue and priority.
+        output of the node before it, or the returned value of the function `task`. With `approval`
+        people are asked before the node runs, and see its task and inputs; a rejection fails the
+        node. It is a Rule, or a function of `{"task": ..., "inputs": ...}` (and of a CallContext)
+        that returns a Rule or None. `undo` is as in `add_undo`, with the node's retry, timeout,
+        queue and priority.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -274,8 +273,8 @@ class GraphBuilder:
     def set_entry_point(self, node_id: str) -> GraphBuilder:
         """Start at this node; several calls start at several nodes.
 
-        Without a call, all nodes without an incoming edge start; but in a graph with edges, a node
-        without any edge must be named here, because its edge may have been forgotten.
+        Without a call, all nodes without an incoming edge start; in a graph with edges, a node
+        without any must be named here.
 
         Raises:
             DefinitionError: the node was not added.
@@ -354,9 +353,6 @@ class GraphBuilder:
 
     def set_queue(self, queue: str) -> GraphBuilder:
         """Set the queue of nodes that name none, including nodes of nested graphs.
-
-        Without it they go to the queue of the graph's name, and nested graphs to their node's
-        queue.
 
         Raises:
             DefinitionError: it isn't a queue's name.
