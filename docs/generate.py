@@ -109,8 +109,8 @@ SYNC_TWINS: dict[str, type] = {
     "AsyncRun": runner_package.Run,
 }
 ENGINE = re.compile(
-    "abandon|callbacks_for|check_input|claimed|config|counts|covers|delay|due|execute|from_document|longest|"
-    "of_call|of_reply|position|queue|refusal|shape|share|show|to_document|topology|"
+    "abandon|as_answer|call|callbacks_for|check_input|claimed|config|counts|covers|decider|delay|due|execute|from_document|longest|"
+    "of_call|of_reply|position|problem|queue|refusal|ring|shape|share|show|to_document|topology|"
     # Of Services: only the API and the pages.
     "archive|deliveries|doors|drop_doorbells|hub|notice_groups|notices|take_sample|ticker|workers|dead_letters|fair_keys|findings|jobs|key_uses|layout_problem|limit_settings|note_key_use|"
     "graphs_by_queue|history|queued_keys|queued_nodes|rate_times|remove_graph|scheduler|schedules|servers|sessions|unreadable_queues|use_key|"

@@ -372,11 +372,11 @@ class Client:
     ) -> Run:
         """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
-         `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
-         `requester` is the principal who asks for the run, whom a rule may exclude from deciding;
-         if it is a bot or a service, `on_behalf_of` names the people it acts for, who are excluded
-         as well. `proof` is the signature of `approvals.start_body`. A second start with an
-         `idempotency_key` returns the first run, even if its task differs.
+        `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
+        `requester` is the principal who asks for the run, whom a rule may exclude from deciding; if
+        it is a bot or a service, `on_behalf_of` names the people it acts for, who are excluded as
+        well. `proof` is the signature of `approvals.start_body`. A second start with an
+        `idempotency_key` returns the first run, even if its task differs.
 
         Raises:
             NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be
