@@ -541,7 +541,7 @@ def scripts_page() -> str:
         called_by = ", ".join(
             f"`{file.removeprefix('store/redis/')}` `{function}`" for file, function in callers
         )
-        rows.append(f"- **{name}**, called by {called_by}: {script_purpose(name)}")
+        rows.append(f"- **{name}** ({called_by}): {script_purpose(name)}")
     return SCRIPTS + "\n".join(rows)
 
 
