@@ -178,8 +178,7 @@ class Run:
 
         Completed visits stay. Nodes that failed or were cancelled, or only the failed `node`, run
         again in the same visit: with the same idempotency key, so `once()` and an agent's
-        conversation continue where they were; withdrawn questions are asked again. A node that ran
-        without the output of a failed node runs once more when that node has completed. Limits of
+        conversation continue where they were; withdrawn questions are asked again. Limits of
         executions and of time count from zero. Child runs continue with their parent. `by` is the
         principal who asks for the retry; an event of the run and the audit record it.
 
@@ -229,9 +228,8 @@ class Run:
         Completed visits stay; a waiting node that still exists continues in its visit, with its
         questions and answers. `mapping` maps older nodes to the present ones: {"old": "new"}; a
         node mapped to itself keeps its state although its `version` has changed. `drop` names older
-        nodes to remove. Nodes of nested graphs are written "outer/inner". A new edge counts as
-        taken if its source has completed and it has no condition or its condition holds now. With
-        `dry_run` nothing is changed.
+        nodes to remove. Nodes of nested graphs are written "outer/inner". With `dry_run` nothing is
+        changed.
 
         Raises:
             NotFoundError: the run or a node doesn't exist. UsageError: the run is a child run, or
@@ -776,9 +774,8 @@ class Client:
         """Let another person decide an open question, for example if its assignee has left.
 
         A question without a rule is withdrawn, and that person is asked. With a rule they may vote
-        `until` a time in place of an eligible person (`instead_of`; by default the only person it
-        names), as far as the rule's `delegate` allows. `by` is the operator; events and audit
-        record the reason.
+        `until` a time in place of an eligible person (`instead_of`), as far as the rule's
+        `delegate` allows. `by` is the operator; events and audit record the reason.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is no longer open.

@@ -153,17 +153,16 @@ class Rule:
     `answered:../<node>`; whoever is excluded can't reject either. Approvals for one effect must
     together weigh `need`; `weights` are by selector, 1 by default. Rejections that together weigh
     `veto` reject; "majority" means as much as `need`, None never. With `stages` each stage opens
-    when the one before it is met, and only the stages' own numbers and selectors count.
-    `edit="resets"` makes an edit void earlier votes. `delegate` is "none", "group" or "anyone".
-    `escalate` lists (seconds, selectors that become eligible then), in the business time of the
-    `calendar` if one is named. People vote; with `agents` also agents, or exactly the principals of
-    these `kinds`, as in ("human", "service"). The decision may be used for `use_within` seconds
-    after it. `decisions` are those that people may take: "edit" approves other arguments, and
-    "respond" gives a result in place of the call. For `undo` seconds, at most an hour, whoever gave
-    the last vote may take it back. `title` describes the effect in one sentence, with the names of
-    arguments in braces: "Refund {amount} to {customer}". `because` says why this call needs people,
-    as in "the amount is above 500"; `policy`, which is filled in, names the function that returned
-    the rule. `grants` allows decisions on calls to come.
+    when the one before it is met. `edit="resets"` makes an edit void earlier votes. `delegate` is
+    "none", "group" or "anyone". `escalate` lists (seconds, selectors that become eligible then), in
+    the business time of the `calendar` if one is named. People vote; with `agents` also agents, or
+    exactly the principals of these `kinds`, as in ("human", "service"). The decision may be used
+    for `use_within` seconds after it. `decisions` are those that people may take: "edit" approves
+    other arguments, and "respond" gives a result in place of the call. For `undo` seconds, at most
+    an hour, whoever gave the last vote may take it back. `title` describes the effect in one
+    sentence, with the names of arguments in braces: "Refund {amount} to {customer}". `because` says
+    why this call needs people, as in "the amount is above 500"; `policy`, which is filled in, names
+    the function that returned the rule. `grants` allows decisions on calls to come.
     """
 
     eligible: Sequence[str] = ("anyone",)

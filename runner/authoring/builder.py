@@ -173,9 +173,9 @@ class GraphBuilder:
     def add_undo(self, node: str | NodeSpec, executor: object, **options: Any) -> NodeSpec:
         """Undo a node by another one if its run fails or is cancelled after the node has completed.
 
-        When all else has ended, the undos run one after another, the node that completed last
-        first. An undo's only input is the node's output. `executor` and `options` are as in
-        `add_node`, but an undo can't be a Graph. The run ends after its last undo, even if one fails.
+        The undos run at the end, one after another, the node that completed last first. An undo's
+        only input is the node's output. `executor` and `options` are as in `add_node`, but an undo
+        can't be a Graph.
 
         Raises:
             DefinitionError: the node was not added, has an undo, or an option can't be used.
@@ -203,11 +203,10 @@ class GraphBuilder:
     ) -> NodeSpec:
         """Add a node that runs its executor once for each item of a list and outputs the list of results.
 
-        `over` is the id of the node that outputs the list, or a function of a NodeContext that returns it;
-        None means the map's only input, or the task. At most `concurrency` items run at once, by
-        default 10,000. A failed item fails the map, or with `on_error="continue"` leaves None in its
-        place. Other `options` are passed to `add_node`; retry, timeout, queue and priority apply to each
-        item.
+        `over` is the id of the node that outputs the list, or a function of a NodeContext that
+        returns it; None means the map's only input, or the task. At most `concurrency` items run at
+        once, by default 10,000. A failed item fails the map, or with `on_error="continue"` leaves
+        None in its place. Other `options` are passed to `add_node`.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
