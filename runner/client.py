@@ -176,14 +176,11 @@ class Run:
     def retry(self, node: str | None = None, *, by: Principal | str | None = None) -> list[str]:
         """Continue a failed or cancelled run; return the nodes that run again.
 
-        Completed visits stay and are not run again. Nodes that failed or were cancelled, or only
-        the failed `node`, run again in the same visit: with the same idempotency key, so `once()`
-        and an agent's conversation continue where they were, and withdrawn questions are asked
-        again. A node that ran without the output of a failed node runs once more when that node has
-        completed. Limits of executions and of time count from zero. Child runs continue with their
-        parent. If the last node completed while the run was being stopped, no node runs and the run
-        is completed. `by` is the principal who asks for the retry; an event of the run and the
-        audit record it.
+        Completed visits stay. Nodes that failed or were cancelled, or only the failed `node`, run
+        again in the same visit: with the same idempotency key, so `once()` and an agent's
+        conversation continue where they were; withdrawn questions are asked again. Limits of
+        executions and of time count from zero. Child runs continue with their parent. `by` is the
+        principal who asks for the retry; an event of the run and the audit record it.
 
         Raises:
             NotFoundError: the run or the node doesn't exist. UsageError: the node has not failed,
@@ -194,9 +191,9 @@ class Run:
     def hold(self, node: str, *, by: Principal | str, reason: str = "") -> bool:
         """Keep a node that hasn't begun, or is between two attempts, from running; False for a repeat.
 
-        Other nodes go on. A hold is for one visit of the node, and survives workers and deploys; the
-        first one counts. A node that waits for people keeps their answers. Timeouts go on. `by` is
-        the operator; an event of the run and the audit record them, and the reason.
+        A hold is for one visit of the node, and survives workers and deploys. A node that waits for
+        people keeps their answers. Timeouts go on. `by` is the operator; an event of the run and
+        the audit record them, and the reason.
 
         Raises:
             NotFoundError: the run or the node doesn't exist. ConflictError: the node runs now, or
@@ -211,10 +208,9 @@ class Run:
     def skip(self, node: str, output: object, *, by: Principal | str, reason: str = "") -> bool:
         """Have a node end with an output instead of running; it is held, or could be. False for a repeat.
 
-        A worker checks the output against the function's return type and evaluates the conditions of
-        its edges; it holds the node again if the output doesn't fit. No hook of the node fires, and
-        its open questions are withdrawn. If the node and its run have failed, this retries the run
-        with that output. `by` and `reason` are as in `hold`.
+        A worker holds the node again if the output doesn't fit the function's return type. No hook
+        of the node fires, and its open questions are withdrawn. If the node and its run have failed,
+        this retries the run with that output. `by` and `reason` are as in `hold`.
 
         Raises:
             UnstorableError, PayloadTooLarge: the output can't be stored. Otherwise as `hold`.
@@ -230,12 +226,11 @@ class Run:
     ) -> MigrationResult:
         """Migrate this waiting run to the graph that the workers have now.
 
-        Completed visits stay and are not run again; a waiting node that still exists continues in
-        its visit, with its questions and answers. `mapping` maps older nodes to the present ones:
-        {"old": "new"}; a node mapped to itself keeps its state although its `version` has changed.
-        `drop` names older nodes to remove. Nodes of nested graphs are written "outer/inner". A new
-        edge counts as taken if its source has completed and it has no condition or its condition
-        holds now. With `dry_run` nothing is changed.
+        Completed visits stay; a waiting node that still exists continues in its visit, with its
+        questions and answers. `mapping` maps older nodes to the present ones: {"old": "new"}; a
+        node mapped to itself keeps its state although its `version` has changed. `drop` names older
+        nodes to remove. Nodes of nested graphs are written "outer/inner". With `dry_run` nothing is
+        changed.
 
         Raises:
             NotFoundError: the run or a node doesn't exist. UsageError: the run is a child run, or
@@ -252,9 +247,9 @@ class Run:
     def remove(self) -> None:
         """Remove this ended run, and all runs nested in it, before their retention is over.
 
-        Its task, results, questions, answers, messages and events are deleted, and its idempotency
-        key may start another run. The next sweep removes nested runs. Data already sent elsewhere
-        is not removed: notices, dead letters, sessions, logs, and copies in forks.
+        Its idempotency key may then start another run. The next sweep removes nested runs. Data
+        already sent elsewhere is not removed: notices, dead letters, sessions, logs, and copies in
+        forks.
 
         Raises:
             NotFoundError: the run doesn't exist. ConflictError: it has not ended, or its `on_end`
@@ -276,17 +271,14 @@ class Run:
         """Start a new run that repeats this run from one of its nodes; this run is not changed.
 
         Every completed visit that does not depend on the given visit of the node (by default the
-        latest) is kept: it is not run again, and its result is copied. The node, its dependents and
-        everything that had not completed start again. `input` becomes the task of that visit of the
-        node: a function's `ctx.task`, an agent's prompt, a graph's task, or a map's list if that is
-        the task. The inputs from nodes before it (`ctx.inputs`) stay. Without `input` the task is
-        the run's. The new run has the same task, state and tags, and the tag `forked_from`. A node
-        of which only some visits are kept starts without its memory of them.
+        latest) is kept, with its result; all others run again. `input` becomes the task of that
+        visit: a function's `ctx.task`, an agent's prompt, a graph's task, or a map's list if that
+        is the task. `ctx.inputs` stay. The new run has the same task, state and tags, and the tag
+        `forked_from`.
 
         `by` is the principal who forks it: the new run's requester, on behalf of this run's
         requesters, so that rules exclude all of them. It is signed by `sign`, or with
-        RUNNER_SIGNING_KEY. Without `by` the requester is this run's, and unsigned: if a rule
-        excludes the requester, `by` is required.
+        RUNNER_SIGNING_KEY. If a rule excludes the requester, `by` is required.
 
         Raises:
             NotFoundError: the run, node or visit doesn't exist. UsageError: the node has not run
@@ -379,12 +371,11 @@ class Client:
     ) -> Run:
         """Start a run of a graph that this program, RUNNER_GRAPHS or a worker has registered.
 
-        No worker has to run yet: the first worker that has the graph takes the run. `on_end` names
-        a Celery task, or `task@queue`, that a worker calls when the run has ended. `requester` is
-        the principal who asks for the run, whom a rule may exclude from deciding; if it is a bot or
-        a service, `on_behalf_of` names the people it acts for, who are excluded as well. `proof` is
-        the signature of `approvals.start_body`. A second start with an `idempotency_key` returns the
-        first run, even if its task differs: put all that makes a request another one into the key.
+        `on_end` names a Celery task, or `task@queue`, that a worker calls when the run has ended.
+        `requester` is the principal who asks for the run, whom a rule may exclude from deciding; if
+        it is a bot or a service, `on_behalf_of` names the people it acts for, who are excluded as
+        well. `proof` is the signature of `approvals.start_body`. A second start with an
+        `idempotency_key` returns the first run, even if its task differs.
 
         Raises:
             NotFoundError: the graph is unknown. DefinitionError: a module of RUNNER_GRAPHS can't be
@@ -487,7 +478,6 @@ class Client:
 
         `graph` and `run` include questions of nested graphs; `assignee` selects questions assigned
         to that person, and leaves out those that anyone may answer; `older_than` is in seconds.
-        Pages continue as with `runs`.
 
         Raises:
             UsageError: the limit or the cursor can't be used.
@@ -547,15 +537,13 @@ class Client:
     ) -> Receipt:
         """Decide on one question: "approve", "edit", "reject", or "respond", which replaces a call.
 
-        `response` is the answer of "respond", the whole new arguments of "edit", or with "approve" the
-        arguments that another person has edited. Only votes for the same arguments add up. `proof`
-        is the signature of `approvals.vote_body`, which a rule may require; without it
+        `response` is the answer of "respond", the whole new arguments of "edit", or with "approve"
+        the arguments that another person has edited. Only votes for the same arguments add up.
+        `proof` is the signature of `approvals.vote_body`, which a rule may require; without it
         RUNNER_SIGNING_KEY signs, if that is set. `shown_at` (ms since 1970) is when you showed the
         question to the person, for the audit. The receipt's status is "accepted" if the vote
-        decided, "counted" if others must follow, "duplicate" if it was cast before, or says why it
-        doesn't count: "forbidden", "rejected" (with the detail), "expired", "superseded" or
-        "unknown". A question without a rule takes "approve" as true, "reject" as false, and
-        "respond".
+        decided, "counted" if others must follow, or says why it doesn't count. A question without a
+        rule takes "approve" as true, "reject" as false, and "respond".
 
         Raises:
             UsageError: `by` isn't a principal. UnstorableError: the response can't be stored.
@@ -786,10 +774,9 @@ class Client:
     ) -> Receipt:
         """Let another person decide an open question, for example if its assignee has left.
 
-        A question without a rule is withdrawn, and that person is asked again. With a rule they may
-        vote in place of an eligible person (`instead_of`; by default the only person it names), as
-        far as the rule's `delegate` allows, and `until` a time. `by` is the operator; events and
-        audit record the reason.
+        A question without a rule is withdrawn, and that person is asked. With a rule they may vote
+        `until` a time in place of an eligible person (`instead_of`), as far as the rule's
+        `delegate` allows. `by` is the operator; events and audit record the reason.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is no longer open.
@@ -880,9 +867,7 @@ class Client:
 
         The node that asked continues: `interrupt()` raises InterruptWithdrawn in it, which fails
         the node unless its code catches it. With `reask` it runs again at once and asks a new
-        question with a new id, with the same text if the code is the same. So does an attempt after
-        the failed one. `by` is the person who withdraws it; the run's events and the audit record
-        it.
+        question. `by` is the person who withdraws it; the run's events and the audit record it.
 
         Raises:
             NotFoundError: it was never asked. ConflictError: it is no longer open.

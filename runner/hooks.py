@@ -325,8 +325,8 @@ async def fire(
 ) -> list[Interrupt]:
     """Run all callbacks on an event and return the questions that have no answer yet.
 
-    A sync callback runs on a thread, so that a blocking callback holds up nothing else; with `lock`
-    only one runs at a time. An error of a callback is raised.
+    A sync callback runs on a thread; with `lock` only one runs at a time. An error of a callback is
+    raised.
     """
     for callback in callbacks:
         await _call(callback, event, lock)

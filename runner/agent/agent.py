@@ -60,12 +60,12 @@ class Agent:
     `limits` bounds one invocation by turns, output_tokens and total_tokens (`max_turns` and
     `max_tokens` set the first and the last). The model sees at most `conversation_window` messages.
     A rate-limited model is called up to `model_attempts` times; the first wait is `model_delay`
-    seconds, and each further wait is twice as long. `tool_attempts` bounds a tool call's attempts.
+    seconds, and each further one twice as long. `tool_attempts` bounds a tool call's attempts.
     `session_id` names a conversation that a node of this agent continues in every run on the same
-    store: a string, or a function of the invocation state (None: no session). Model providers get
-    it too. The conversation belongs to the outermost graph; `shared_session` opens it to all.
-    `budgets` limit spending, also across runs, and are checked before each call; with them or with
-    a `price`, `usage` also has modelCalls, toolCalls and costMicros (millionths).
+    store: a string, or a function of the invocation state (None: no session). It belongs to the
+    outermost graph; `shared_session` opens it to all. `budgets` limit spending, also across runs,
+    and are checked before each call; with them or with a `price`, `usage` also has modelCalls,
+    toolCalls and costMicros (millionths).
     """
 
     kind = "agent"

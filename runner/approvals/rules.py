@@ -149,23 +149,20 @@ class Rule:
     """Rule for a question: who may decide it, how many are needed, and when it ends.
 
     `eligible` and `exclude` are selectors: `user:<principal>` or a plain name, `group:<name>`,
-    `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and, for a node of
-    a graph around the rule's, `answered:../<node>`; whoever is excluded can't reject either.
-    Approvals for one effect must together weigh `need`; `weights` are by selector, 1 by default.
-    Rejections that together weigh `veto` reject; "majority" means as much as `need`, None means
-    that rejections are only counted. With `stages` each stage opens when the one before it is met,
-    and only the stages' own numbers and selectors count. `edit="resets"` makes an edit void earlier
-    votes. `delegate` is "none", "group" or "anyone". `escalate` lists (seconds, selectors that
-    become eligible then), in the business time of the `calendar` if one is named. People vote; with
-    `agents` also agents, or exactly the principals of these `kinds`, as in ("human", "service").
-    The decision may be used for `use_within` seconds after it. `decisions` are those that people
-    may take: "edit" approves other arguments, and "respond" gives a result in place of the call, so
-    most payments leave both out. For `undo` seconds, at most an hour, nothing follows from the
-    decision, and whoever gave the last vote may take it back. `title` describes the effect in one
+    `role:<name>`, `anyone`; `exclude` also takes `requester`, `answered:<node>` and
+    `answered:../<node>`; whoever is excluded can't reject either. Approvals for one effect must
+    together weigh `need`; `weights` are by selector, 1 by default. Rejections that together weigh
+    `veto` reject; "majority" means as much as `need`, None never. With `stages` each stage opens
+    when the one before it is met. `edit="resets"` makes an edit void earlier votes. `delegate` is
+    "none", "group" or "anyone". `escalate` lists (seconds, selectors that become eligible then), in
+    the business time of the `calendar` if one is named. People vote; with `agents` also agents, or
+    exactly the principals of these `kinds`, as in ("human", "service"). The decision may be used
+    for `use_within` seconds after it. `decisions` are those that people may take: "edit" approves
+    other arguments, and "respond" gives a result in place of the call. For `undo` seconds, at most
+    an hour, whoever gave the last vote may take it back. `title` describes the effect in one
     sentence, with the names of arguments in braces: "Refund {amount} to {customer}". `because` says
-    why this call needs people, as in "the amount is above 500"; `policy` names the function that
-    returned the rule (see `policies.py`, which fills it in). `grants` allows decisions on calls to
-    come, within those bounds.
+    why this call needs people, as in "the amount is above 500"; `policy`, which is filled in, names
+    the function that returned the rule. `grants` allows decisions on calls to come.
     """
 
     eligible: Sequence[str] = ("anyone",)

@@ -114,12 +114,11 @@ class GraphBuilder:
         `timeout` is in seconds; `priority` goes from 0 (first) to 9; `resume="each"` resumes the
         node at every answer instead of at the last; `limits` bound its executions. Change `version`
         when runs that wait in this node must not continue with the new code. A Graph's task is the
-        output of the node before it, or outputs by node id if there are several, or else the run's
-        task; `task` is a function of a NodeContext, or a typed function, that returns another task.
-        With `approval` people are asked before the node runs, and see its task and inputs, which
-        they can't edit; a rejection fails the node. `approval` is a Rule, or a function of
-        `{"task": ..., "inputs": ...}` (and of a CallContext) that returns a Rule or None. `undo` is
-        as in `add_undo`, with the node's retry, timeout, queue and priority.
+        output of the node before it, or the returned value of the function `task`. With `approval`
+        people are asked before the node runs, and see its task and inputs; a rejection fails the
+        node. It is a Rule, or a function of `{"task": ..., "inputs": ...}` (and of a CallContext)
+        that returns a Rule or None. `undo` is as in `add_undo`, with the node's retry, timeout,
+        queue and priority.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -174,9 +173,9 @@ class GraphBuilder:
     def add_undo(self, node: str | NodeSpec, executor: object, **options: Any) -> NodeSpec:
         """Undo a node by another one if its run fails or is cancelled after the node has completed.
 
-        When all else has ended, the undos run one after another, the node that completed last
-        first. An undo's only input is the node's output. `executor` and `options` are as in
-        `add_node`, but an undo can't be a Graph. The run ends after its last undo, even if one fails.
+        The undos run at the end, one after another, the node that completed last first. An undo's
+        only input is the node's output. `executor` and `options` are as in `add_node`, but an undo
+        can't be a Graph.
 
         Raises:
             DefinitionError: the node was not added, has an undo, or an option can't be used.
@@ -204,11 +203,10 @@ class GraphBuilder:
     ) -> NodeSpec:
         """Add a node that runs its executor once for each item of a list and outputs the list of results.
 
-        `over` is the id of the node that outputs the list, or a function of a NodeContext that returns it;
-        None means the map's only input, or the task. At most `concurrency` items run at once, by
-        default 10,000. A failed item fails the map, or with `on_error="continue"` leaves None in its
-        place. Other `options` are passed to `add_node`; retry, timeout, queue and priority apply to each
-        item.
+        `over` is the id of the node that outputs the list, or a function of a NodeContext that
+        returns it; None means the map's only input, or the task. At most `concurrency` items run at
+        once, by default 10,000. A failed item fails the map, or with `on_error="continue"` leaves
+        None in its place. Other `options` are passed to `add_node`.
 
         Raises:
             DefinitionError: the id or an option can't be used, or the executor can't be a node here.
@@ -274,8 +272,8 @@ class GraphBuilder:
     def set_entry_point(self, node_id: str) -> GraphBuilder:
         """Start at this node; several calls start at several nodes.
 
-        Without a call, all nodes without an incoming edge start; but in a graph with edges, a node
-        without any edge must be named here, because its edge may have been forgotten.
+        Without a call, all nodes without an incoming edge start; in a graph with edges, a node
+        without any must be named here.
 
         Raises:
             DefinitionError: the node was not added.
@@ -354,9 +352,6 @@ class GraphBuilder:
 
     def set_queue(self, queue: str) -> GraphBuilder:
         """Set the queue of nodes that name none, including nodes of nested graphs.
-
-        Without it they go to the queue of the graph's name, and nested graphs to their node's
-        queue.
 
         Raises:
             DefinitionError: it isn't a queue's name.

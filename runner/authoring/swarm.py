@@ -70,10 +70,9 @@ class Router:
 class Swarm(Graph):
     """Agents that hand a task over to each other by a tool, until one ends without a hand-off.
 
-    Each hand-off is a node execution, on workers a Celery task. The run fails at a limit:
-    `max_handoffs` and `max_iterations` bound the executions of agents; `execution_timeout` is the
-    time that agents have worked, without waits, `node_timeout` the longest execution; of the last
-    `repetitive_handoff_detection_window` executions at least
+    The run fails at a limit: `max_handoffs` and `max_iterations` bound the executions of agents;
+    `execution_timeout` is the time that agents have worked, without waits, `node_timeout` the
+    longest execution; of the last `repetitive_handoff_detection_window` executions at least
     `repetitive_handoff_min_unique_agents` must be different agents' (0: not checked).
     """
 

@@ -22,9 +22,8 @@ def install(app: Celery) -> None:
 
     The `RUNNER_*` settings name the store (RUNNER_REDIS_URL) and the modules with graphs
     (RUNNER_GRAPHS). They are read from the environment when a worker starts or a client is made, so
-    a settings file of the project may put its own values there: `os.environ["RUNNER_REDIS_URL"] =
-    REDIS_URL`. The app's own settings stay as they are; its workers also serve the queues that the
-    graphs name, unless `-Q` says otherwise.
+    a settings file of the project may put its own values there. The app's own settings stay as they
+    are; its workers also serve the queues of the graphs, unless `-Q` says otherwise.
     """
     from runner.celery import application  # noqa: PLC0415 - graphs that name a CeleryTask load no Celery
 

@@ -427,8 +427,8 @@ class NodeContext:
         """The same text at every start of this visit: pass it to services that accept one.
 
         It derives from the idempotency key of the run's start, so a run started again with that
-        key, after the store was lost, does not pay twice. Without that key it derives from the
-        run's id. After `approved` it is the key of that approval, in every visit that could use it.
+        key, after the store was lost, does not pay twice. After `approved` it is the key of that
+        approval, in every visit that could use it.
         """
         return self._approval_key or self._visit.idempotency_key
 
@@ -442,13 +442,12 @@ class NodeContext:
     ) -> Any:
         """Ask a person, or return the answer: the first call ends this execution, a later one returns.
 
-        `response` answers at once, unless a person has. An answer must fit `response_schema` (a
-        pydantic model, whose instance is then returned, or a JSON Schema); `assignees` are the
-        people who may give it. `expires_in` is in seconds; then `on_expire` applies: "reject" (the
-        default: InterruptExpired is raised here), {"response": value}, "fail" (the node fails) or
-        {"route": node} (the node ends, and an edge for that leads on). People are reminded every
-        `remind_every` seconds, or when the seconds in `remind_after` have passed since the
-        question. `title` is a sentence with names of the reason in braces, as in a rule.
+        `response` answers at once. An answer must fit `response_schema` (a pydantic model, whose
+        instance is then returned, or a JSON Schema); `assignees` are the people who may give it.
+        `expires_in` is in seconds; then `on_expire` applies: "reject" (the default:
+        InterruptExpired is raised here), {"response": value}, "fail" (the node fails) or {"route":
+        node} (an edge for that leads on). People are reminded every `remind_every` seconds, or
+        `remind_after` these seconds. `title` is a sentence with names of the reason in braces.
 
         With a `rule` people vote, and an `Approval` is returned, even for a rejection. `action` is
         the action to approve (an object of JSON data): the function must then do exactly that, or

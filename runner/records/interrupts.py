@@ -96,8 +96,7 @@ class Interrupt:
     are milliseconds of the store's clock; `expires_in` and the times of reminders are seconds.
     `on_expire` is "reject", "fail", {"response": value} or {"route": node}. `withdrawal` holds the
     reason of an operator's withdrawal, whether to ask again and whom (`to`), and the attempt.
-    `reminded` counts the reminders sent. `replaces` is the id of the question that this one
-    replaces, because its answer no longer fits the schema or its node had another name.
+    `replaces` is the id of the question that this one replaces.
 
     A question with a `rule` (as `Rule.frozen` writes it) is decided by votes, and its digest has
     the form `digest_v` 2. `action` is the preimage of the action that would run, `requester` the
@@ -537,8 +536,7 @@ class Decision:
     def as_answer(self) -> Decision:
         """Return the answer to a question without a rule: yes, no, or the response.
 
-        An edit has no meaning there, and a yes or no would drop a response. Such decisions keep
-        their `decision`, lose their response, and are refused.
+        Other decisions keep their `decision`, lose their response, and are refused.
         """
         if not self.decision:
             return self

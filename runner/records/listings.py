@@ -40,7 +40,7 @@ class Page(Generic[Item]):
     """Some items of a listing; `next` is the cursor of the next page, None at the end.
 
     It behaves like a list of its items. A page may have fewer items than the limit although more
-    follow, because the work for one page is bounded even if few of many runs match.
+    follow.
     """
 
     items: Sequence[Item]

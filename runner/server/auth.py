@@ -45,10 +45,10 @@ PREFIX = "rk_"
 class Local:
     """A login with all roles, by the token that the server logs at its start: for development on one machine.
 
-    A browser exchanges the token for a cookie at `/login?token=...`, a program sends it as `Authorization:
-    Bearer`. It is the same as long as `secret` is; without one it is new at each start. It works on the
-    loopback interface only: `runner server` refuses to listen elsewhere with it, and requests with a proxy's
-    headers, or to a name other than the loopback interface's (see DNS rebinding), are refused, too.
+    A browser exchanges the token for a cookie at `/login?token=...`, a program sends it as
+    `Authorization: Bearer`. Without a `secret` it is new at each start. It works on the loopback
+    interface only; requests with a proxy's headers, or to another host name (see DNS rebinding),
+    are refused.
     """
 
     login_path = "/login"
@@ -165,9 +165,8 @@ class ProxyHeaders:
     """The person that a proxy in front names, which has checked the login.
 
     `user` and `groups` are names of headers, `groups` with comma-separated values; names are UTF-8.
-    Headers count only from `trusted` networks, since any other client could write them; "unix" trusts a
-    socket file. With a `secret` they count only if the header `secret_header` has it. `issuer` vouches for
-    the names.
+    Headers count only from `trusted` networks ("unix" trusts a socket file), and with a `secret`
+    only if the header `secret_header` has it. `issuer` vouches for the names.
 
     `default_roles` are every person's, `role_of` maps each group to its members' roles. `roles` names a
     header of roles, only for a proxy that deletes it from clients' requests, which most do not. With

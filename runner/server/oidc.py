@@ -71,10 +71,10 @@ def roles_in_claim(claims: JSONMapping) -> Iterable[str]:
 class OIDC:
     """Logins by an OpenID provider.
 
-    `roles` returns the roles that a token's claims give; by default the claim `roles` names them. `groups`
-    is the claim with the groups. `max_age` is the length of a session in seconds. `emails` lists the
-    verified addresses, and domains such as "@example.com", that may log in; without it, everyone may whom
-    the provider logs in.
+    `roles` returns the roles that a token's claims give; by default the claim `roles` names them.
+    `groups` is the claim with the groups. `max_age` is the length of a session in seconds. `emails`
+    lists the verified addresses, and domains such as "@example.com", that may log in; by default
+    everyone may.
     """
 
     login_path = "/login"

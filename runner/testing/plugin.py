@@ -76,9 +76,8 @@ def fake_store() -> Iterator[FakeStore]:
     """Make an empty fake Redis in this process: `.url` is its address, `.client` reads its keys.
 
     `.open()` returns a store on it, for `set_store` of a graph that is called in the test. A
-    client, a store and the command line (except `doctor`) work on it. A worker doesn't: other
-    processes can't see it. It keeps nothing on disk, has no replicas and no memory limit, and is
-    slower than a real server.
+    client, a store and the command line (except `doctor`) work on it; workers, which are other
+    processes, don't.
     """
     from runner.errors import MissingExtra  # noqa: PLC0415 - few tests need it
 
