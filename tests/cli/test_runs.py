@@ -120,16 +120,6 @@ def test_a_cancelled_run_ends_with_1(cli, shop_url):
     assert cli("run", "shop-endless", "--idempotency-key", key, "--wait").exit_code == 1
 
 
-def test_the_same_idempotency_key_starts_one_run(cli):
-    """A repeated start returns the first run."""
-    first, second = (
-        cli("run", "shop-echo", "--input", "1", "--idempotency-key", "one").stdout
-        for _ in range(2)
-    )
-
-    assert first == second
-
-
 @pytest.mark.full
 def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     """`@file` and `-` are other ways to pass the same JSON."""
@@ -144,17 +134,6 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
 
     assert json.loads(from_file.stdout)["task"] == {"order": 7}
     assert json.loads(from_stdin.stdout)["task"] == {"order": 7}
-
-
-def test_tags_are_stored_with_the_run(cli):
-    """The tags of `--tag` are in the list."""
-    run_id = cli("run", "shop-echo", "--tag", "team=shop", "--tag", "why=a=b").stdout.strip()
-
-    listed = [
-        line for line in cli("runs", "list").stdout.splitlines() if line.startswith(run_id)
-    ]
-
-    assert listed[0].split("\t")[4] == "team=shop why=a=b"
 
 
 @pytest.mark.parametrize(
