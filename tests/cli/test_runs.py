@@ -79,24 +79,6 @@ def test_waiting_for_a_run_that_fails_ends_with_1(cli):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_waiting_for_a_run_that_needs_a_person_ends_with_3(cli):
-    """Once the run waits only for people, `--wait` ends and prints how to answer."""
-    done = cli("run", "shop-refund", "--input", "1042", "--wait")
-
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-
-    assert done.exit_code == 3
-    assert lines[0][3] == "interrupted"
-    assert lines[-1][0] == "interrupt"
-    assert lines[-1][2:] == [
-        "approve",
-        "shop_refund",
-        "ana,ben",
-        '{"order": 1042, "amount": 120}',
-    ]
-    assert f"runner interrupts respond {lines[-1][1]}" in done.stderr
-
-
 @pytest.mark.slow
 def test_a_run_that_takes_too_long_ends_with_8_and_continues(cli, shop_url):
     """`--timeout` ends the watching, not the run."""

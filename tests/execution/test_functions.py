@@ -157,28 +157,6 @@ def test_what_cannot_be_stored_fails_the_node_naming_the_place():
     assert "annotate what the function returns: `-> set`" in str(result.error)
 
 
-def test_async_functions_run_side_by_side():
-    """Async functions of one graph run at the same time, each awaited to its end."""
-    together = asyncio.Event()
-    seen = []
-
-    async def first(ctx):
-        await asyncio.wait_for(together.wait(), 20)
-        return "first"
-
-    async def second(ctx):
-        seen.append(threading.current_thread().name)
-        together.set()
-        return "second"
-
-    result = wired({"a": first, "b": second}).build()("task")
-
-    assert {node: node_result.output for node, node_result in result.results.items()} == {
-        "a": "first",
-        "b": "second",
-    }
-
-
 # -- how a function fails ----------------------------------------------------------------------------
 
 

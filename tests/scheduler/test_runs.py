@@ -340,14 +340,3 @@ def test_a_store_that_was_emptied_learns_the_graph_again():
         del bench.store._database.shapes[fingerprint]
 
     assert bench.finish().execution_order == ["b", "in"]
-
-
-def test_a_cancel_reaches_a_run_in_process():
-    """A node may cancel its own run: the call returns a cancelled result."""
-    graph = wired(
-        {"a": lambda ctx: graph._engine.cancel(ctx.run_id, "by a node"), "b": ident}, "a b"
-    ).build()
-    result = graph("task")
-
-    assert (result.status, result.reason) == (Status.CANCELLED, "by a node")
-    assert statuses(result) == {"a": "completed"}

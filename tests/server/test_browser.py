@@ -20,7 +20,6 @@ from runner.store.requests import EmitEvent
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo, put_grant
-from tests.server.test_grants import PAID, finance, till
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -506,38 +505,6 @@ def test_any_answer_can_be_sent_as_json(redis_url, browser, scripts):
         page.close()
     site.work()
     assert run.result().results["ask"].output == answer
-
-
-def test_a_grant_is_made_used_and_revoked(redis_url, browser):
-    """Two people make it, a call begins by it without a question, and once it is revoked they are asked."""
-    PAID.clear()
-    site = Site(redis_url, {"till": till})
-    (question,) = site.start("till", "go").interrupts()
-    finance(site, "ana")
-    with Served(site.app, free_port()) as served:
-        page = browser.new_page()
-        page.goto(f"{served.url}/q/{question.id}")
-        page.click("text=the next ones like this, up to")
-        page.fill("[name='max.amount']", "150")
-        page.check("[name='only.order']")
-        page.fill("[name=uses]", "2")
-        page.click("text=Grant them")
-        page.wait_for_selector("td[data-label=state]:has-text('waits')")
-        finance(site, "ben")
-        page.goto(f"{served.url}/grants")
-        page.click("#rows button:text-is('Approve')")
-        page.wait_for_selector("td[data-label=state]:has-text('valid')")
-        assert (site.start("till", "go").interrupts(), PAID) == ([], [120])
-
-        page.goto(f"{served.url}/grants")
-        assert "1 of 2" in page.inner_text("td[data-label=used]")
-        page.click("summary:text-is('Revoke')")
-        page.fill("[name=reason]", "the campaign is over")
-        page.click("button:text-is('Revoke')")
-        page.wait_for_selector("td[data-label=state]:has-text('the campaign is over')")
-        assert page.locator("#rows button").count() == 0
-        page.close()
-    assert (len(site.start("till", "go").interrupts()), PAID) == (1, [120])
 
 
 def test_an_edit_by_a_colleague_is_on_a_page_that_is_open(redis_url, browser):
