@@ -167,22 +167,6 @@ def test_a_question_during_the_replay_keeps_the_snapshot() -> None:
     assert scene.node.results[0]["content"] == [{"text": "ok a one two"}]
 
 
-def test_an_exception_with_an_empty_message_is_an_exception() -> None:
-    """`ValueError()` comes back as ValueError(), never as None."""
-    kinds: list[Any] = []
-
-    def look(event: AfterToolCallEvent) -> None:
-        kinds.append(
-            (type(event.exception), str(event.exception), event.result["content"][0]["text"])
-        )
-        event.interrupt("look")
-
-    scene = Scene(use("mute"), hooks=(after(look),))
-    scene.node.run()
-    done(scene.node.resume(look=True))
-    assert kinds == [(ValueError, "", "Error: ValueError - ")] * 2
-
-
 def test_an_exception_comes_back_as_itself() -> None:
     """Type, arguments, attributes, notes and cause survive the pause, without pickle."""
     errors: list[BaseException] = []

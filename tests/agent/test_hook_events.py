@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from runner import GraphBuilder, Status, hooks
-from runner.agent import Agent, AgentResult, tool
+from runner.agent import Agent, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.records.outcomes import Interrupted
 from tests.agent.visits import Hooks, Node, done, failed, use
@@ -219,22 +219,6 @@ def test_before_invocation_may_deny_it() -> None:
     assert trace.lines == []
 
 
-def test_message_added_parks_after_the_message_was_added() -> None:
-    """Replay point: the message is in the conversation once, however often the callback runs."""
-
-    def ask(event: hooks.MessageAddedEvent) -> None:
-        if event.message["role"] == "assistant":
-            event.interrupt("read_it")
-
-    trace = Trace((hooks.MessageAddedEvent, ask))
-    trace.node.run()
-    assert [m["role"] for m in trace.conversation] == ["user", "assistant"]
-    assert trace.lines == ["model"]
-    trace.node.resume(read_it=1)
-    done(trace.node.resume(read_it=1))
-    assert [m["role"] for m in trace.conversation] == ["user", "assistant", "user", "assistant"]
-
-
 def test_after_tools_asks_before_the_results_are_added() -> None:
     """Replay point: all results are final, none is in the conversation yet."""
 
@@ -250,23 +234,6 @@ def test_after_tools_asks_before_the_results_are_added() -> None:
     )
     assert sorted(trace.lines) == ["model", "work 0", "work 1"]
     assert len(trace.node.results) == 2
-
-
-def test_after_invocation_parks_with_the_result() -> None:
-    """Replay point: only the callback runs again; the result it saw is the result that comes out."""
-    shown: list[Any] = []
-
-    def ask(event: hooks.AfterInvocationEvent) -> None:
-        shown.append((event.result.stop_reason, str(event.result)))
-        event.interrupt("publish")
-
-    trace = Trace((hooks.AfterInvocationEvent, ask))
-    trace.node.run()
-    lines = list(trace.lines)
-    outcome = done(trace.node.resume(publish=True))
-    assert trace.lines == lines
-    assert shown == [("end_turn", "end\n")] * 2
-    assert AgentResult.from_document(outcome.result).stop_reason == "end_turn"
 
 
 def test_after_invocation_may_answer_at_once() -> None:

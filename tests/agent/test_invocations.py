@@ -50,18 +50,6 @@ def test_an_agent_remembers_over_direct_calls() -> None:
     ]
 
 
-def test_an_interrupted_agent_takes_answers() -> None:
-    """The seed's way to resume: a list of interruptResponse blocks."""
-    agent = asking()
-    result = agent("go")
-    assert (result.stop_reason, [q.name for q in result.interrupts]) == ("interrupt", ["q"])
-    assert "why" in str(result)
-    assert result.message["content"][0]["toolUse"]["name"] == "ask"
-    result = agent([answer(result.interrupts[0].id, "yes")])
-    assert result.stop_reason == "end_turn"
-    assert agent.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "person: yes"}]
-
-
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -339,25 +327,6 @@ def test_a_model_gives_the_structured_output_through_its_tool() -> None:
     assert result.structured_output == Verdict(approved=True)
     assert str(result) == '{"approved":true,"why":""}'
     assert len(node.messages) == 3
-
-
-def test_a_model_that_forgets_is_made_to_give_it() -> None:
-    """One more turn with the forced tool, and only that tool offered."""
-    seen: list[Any] = []
-
-    class Forced(ScriptedModel):
-        async def stream(
-            self, messages: Any, tool_specs: Any = None, *args: Any, **options: Any
-        ) -> Any:
-            """Write down what is offered."""
-            seen.append(([spec["name"] for spec in tool_specs], options["tool_choice"]))
-            async for chunk in super().stream(messages, tool_specs, *args, **options):
-                yield chunk
-
-    model = Forced(["just text", use("Verdict", approved=False)])
-    agent = Agent("judge", model, [ask], structured_output_model=Verdict)
-    assert agent("go").structured_output == Verdict(approved=False)
-    assert seen == [(["ask", "Verdict"], None), (["Verdict"], {"tool": {"name": "Verdict"}})]
 
 
 def test_a_model_that_refuses_twice_fails_the_node() -> None:

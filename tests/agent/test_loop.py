@@ -86,16 +86,6 @@ def result_of(node: Node) -> AgentResult:
 # -- plain turns -------------------------------------------------------------------------------------
 
 
-def test_a_reply_without_tools_ends_the_invocation() -> None:
-    """The text is the node's output, and the conversation holds the input and the reply."""
-    node = Ledger().node("hello there")
-    outcome = done(node.run())
-    assert outcome.output == "hello there"
-    assert outcome.usage == {"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}
-    assert [m["role"] for m in node.messages] == ["user", "assistant"]
-    assert str(result_of(node)) == "hello there\n"
-
-
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
 def test_tools_run_and_their_results_are_one_message_in_the_order_of_the_calls(
     executor: str,
@@ -163,41 +153,6 @@ def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
     done(node.resume(ask_b="yes"))
     assert sorted(ledger.ran) == ["a", "ask b", "ask b", "c"]
     assert [r["content"][0]["text"] for r in node.results] == ["noted a", "b: yes", "noted c"]
-
-
-def test_a_tool_may_ask_one_thing_after_the_other() -> None:
-    """Each round runs the tool and its Before callbacks from the top, with the earlier answers."""
-    before: list[bool] = []
-
-    @tool(context=True)
-    def two(tool_context: ToolContext) -> list[Any]:
-        """Ask twice."""
-        return [tool_context.interrupt("one"), tool_context.interrupt("two")]
-
-    hooks = ((BeforeToolCallEvent, lambda event: before.append(event.is_replay)),)
-    node = Ledger().node([use("two")], "end", tools=[two], hooks=hooks)
-    node.run()
-    node.resume(one=1)
-    assert node.names == ["two"]
-    done(node.resume(two=False))
-    assert node.results[0]["content"] == [{"text": "[1,false]"}]
-    assert before == [False, True, True]
-
-
-def test_a_persons_answer_wins_over_one_given_in_advance() -> None:
-    """Once a person has answered, that answer is returned, whatever is given in advance."""
-
-    @tool(context=True)
-    def ask(tool_context: ToolContext) -> str:
-        """Ask without an answer at first, later with one."""
-        return str(
-            tool_context.interrupt("q", response="advance" if tool_context.is_replay else None)
-        )
-
-    node = Node(lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask]))
-    node.run()
-    done(node.resume(q="person"))
-    assert node.results[0]["content"] == [{"text": "person"}]
 
 
 def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own() -> None:
@@ -349,75 +304,6 @@ def test_no_tool_starts_before_the_checkpoint_that_names_it_is_stored() -> None:
     assert sorted(ledger.ran) == ["a", "b"]
     named = [(call["use"]["toolUseId"], call["stage"]) for call in node.saves[0]["calls"]]
     assert named == [("t1", "before"), ("t2", "before")]
-
-
-def test_killed_in_the_third_of_five_tools_the_first_two_are_not_run_again() -> None:
-    """A crash repeats the call in flight and nothing before it; the model isn't asked again."""
-    ledger = Ledger()
-    deaths = [True]
-
-    @tool(context=True)
-    def third(tool_context: ToolContext) -> str:
-        """Die in the middle, once."""
-        ledger.ran.append("third")
-        ledger.keys.append(tool_context.idempotency_key)
-        if deaths:
-            deaths.pop()
-            node.kill_after = 0
-        return "third"
-
-    calls = [
-        use("note", word="1"),
-        use("note", word="2"),
-        use("third"),
-        use("note", word="4"),
-        use("note", word="5"),
-    ]
-    node = ledger.node(calls, "end", tools=[third], tool_executor="sequential")
-    with pytest.raises(Killed):
-        node.run()
-    assert ledger.ran == ["1", "2", "third"]
-    node.kill_after = None
-    done(node.run())
-    assert ledger.ran == ["1", "2", "third", "third", "4", "5"]
-    assert len(set(ledger.keys)) == 1
-    assert ledger.asked_model == 2
-    assert [r["content"][0]["text"] for r in node.results] == [
-        "noted 1",
-        "noted 2",
-        "third",
-        "noted 4",
-        "noted 5",
-    ]
-
-
-def test_a_result_of_a_concurrent_batch_is_stored_while_its_siblings_run() -> None:
-    """A crash in the slow tool doesn't run the quick one again."""
-    ledger = Ledger()
-    quick_is_stored = threading.Event()
-    deaths = [True]
-
-    @tool
-    def slow() -> str:
-        """Die once, after the quick one is stored."""
-        ledger.ran.append("slow")
-        if deaths:
-            assert quick_is_stored.wait(60)
-            deaths.pop()
-            node.kill_after = 0
-        return "slow"
-
-    def saved(document: dict[str, Any]) -> None:
-        if any(call["stage"] == "done" for call in document["calls"]):
-            quick_is_stored.set()
-
-    node = ledger.node([use("slow"), use("note", word="quick")], "end", tools=[slow])
-    node.on_save = saved
-    with pytest.raises(Killed):
-        node.run()
-    node.kill_after = None
-    done(node.run())
-    assert sorted(ledger.ran) == ["quick", "slow", "slow"]
 
 
 def test_killed_in_a_callback_after_the_tool_the_tool_is_not_run_again() -> None:

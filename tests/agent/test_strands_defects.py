@@ -87,35 +87,6 @@ def test_a_question_beside_a_failure_stays_answerable(store):
     assert (ended.status, ended.results["x"].output) == (Status.FAILED, "person: yes")
 
 
-def test_an_answer_on_a_cycle_is_never_dropped(store):
-    """A node on a cycle asks in its first visit and in its next; each answer goes on from there."""
-    graph = build(
-        store,
-        [
-            ("write", "review"),
-            ("review", "write", lambda state: state.results["review"].output == "person: no"),
-            (
-                "review",
-                "publish",
-                lambda state: state.results["review"].output == "person: yes",
-            ),
-        ],
-        write=name_of,
-        review=asker(),
-        publish=name_of,
-    )
-    first = graph("go")
-    second = graph(answers(first, review="no"))
-    assert (second.status, [question.visit for question in second.interrupts]) == (
-        Status.INTERRUPTED,
-        [2],
-    )
-    ended = graph(answers(second, review="yes"))
-
-    assert ended.status is Status.COMPLETED
-    assert ended.execution_order == ["write", "review", "write", "review", "publish"]
-
-
 class Verdict(pydantic.BaseModel):
     """A verdict."""
 

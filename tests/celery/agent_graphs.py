@@ -11,19 +11,7 @@ import threading
 
 from runner import Agent, GraphBuilder, Swarm, ToolContext, graph, tool
 from runner.hooks import (
-    AfterGraphEvent,
-    AfterInvocationEvent,
-    AfterModelCallEvent,
-    AfterNodeCallEvent,
     AfterToolCallEvent,
-    AfterToolsEvent,
-    BeforeGraphEvent,
-    BeforeInvocationEvent,
-    BeforeModelCallEvent,
-    BeforeNodeCallEvent,
-    BeforeToolCallEvent,
-    BeforeToolsEvent,
-    MessageAddedEvent,
 )
 from runner.testing import ScriptedModel
 from tests.celery.graphs import GATE_SECONDS, result_text, store, weather_tool
@@ -195,63 +183,7 @@ def looked_at_local():
 # -- the events around nodes and graphs -------------------------------------------------------------------
 
 
-def around(event) -> None:
-    """Ask where the run's invocation state says so."""
-    kind = type(event).__name__
-    name = event.invocation_state["name"]
-    note(name, "events", kind, getattr(event, "node_id", ""), event.is_replay)
-    if kind in event.invocation_state["ask"]:
-        note(name, "answers", kind, event.interrupt(kind, reason=name))
-
-
-@graph("around")
-def asked_around():
-    def work(ctx):
-        note(ctx.invocation_state["name"], "events", "work", ctx.node_id)
-        return ctx.node_id
-
-    kinds = (BeforeGraphEvent, BeforeNodeCallEvent, AfterNodeCallEvent, AfterGraphEvent)
-    builder = GraphBuilder()
-    builder.add_node(work, "a")
-    builder.add_node(work, "b")
-    builder.add_edge("a", "b")
-    return builder.set_hook_providers([Provider(*((kind, around) for kind in kinds))]).build()
-
-
 # -- the events inside an agent, and an agent inside an agent ---------------------------------------------
-
-INSIDE = (
-    BeforeInvocationEvent,
-    MessageAddedEvent,
-    BeforeModelCallEvent,
-    AfterModelCallEvent,
-    BeforeToolsEvent,
-    BeforeToolCallEvent,
-    AfterToolCallEvent,
-    AfterToolsEvent,
-    AfterInvocationEvent,
-)
-
-
-@graph("inside")
-def asked_inside():
-    @tool(context=True)
-    def work(tool_context: ToolContext) -> str:
-        """Work."""
-        note(
-            tool_context.invocation_state["name"],
-            "events",
-            "work",
-            tool_context.idempotency_key,
-        )
-        return "worked"
-
-    def reply(messages):
-        note(task_of(messages), "model", len(messages))
-        return "end" if len(messages) > 1 else {"toolUse": {"name": "work"}}
-
-    hooks = [Provider(*((kind, around) for kind in INSIDE))]
-    return one_node(Agent("a", ScriptedModel([reply, reply]), [work], hooks=hooks))
 
 
 @graph("boss")

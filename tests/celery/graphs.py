@@ -242,31 +242,6 @@ def agent_basic():
     return builder.build()
 
 
-@graph("agent_parallel")
-def agent_parallel():
-    builder = GraphBuilder()
-    builder.add_node(weather_agent(), "weather_agent")
-    builder.add_node(Agent(name="time", model=ScriptedModel(["It is noon."])), "time_agent")
-    builder.add_node(Agent(name="news", model=ScriptedModel(["No news."])), "news_agent")
-    return builder.build()
-
-
-@graph("agent_several")
-def agent_several():
-    builder = GraphBuilder()
-    builder.add_node(weather_agent("north"), "north")
-    builder.add_node(weather_agent("south"), "south")
-    return builder.build()
-
-
-@graph("agent_reject")
-def agent_reject():
-    model = ScriptedModel([{"toolUse": {"name": "delete_tool"}}, result_text])
-    builder = GraphBuilder()
-    builder.add_node(Agent(name="cleaner", model=model, tools=[delete_tool]), "cleaner")
-    return builder.build()
-
-
 def list_of(ctx):
     return list(range(ctx.task))
 

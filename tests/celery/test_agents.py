@@ -19,26 +19,12 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.full
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.celery.graphs,tests.celery.agent_graphs"}
-AROUND = ("BeforeGraphEvent", "BeforeNodeCallEvent", "AfterNodeCallEvent", "AfterGraphEvent")
-INSIDE = (
-    "BeforeInvocationEvent",
-    "MessageAddedEvent",
-    "BeforeModelCallEvent",
-    "AfterModelCallEvent",
-    "BeforeToolsEvent",
-    "BeforeToolCallEvent",
-    "AfterToolCallEvent",
-    "AfterToolsEvent",
-    "AfterInvocationEvent",
-)
 WAITING = {
     "boss": ("boss", None),
-    **{kind: ("inside", {"name": kind, "ask": [kind]}) for kind in INSIDE},
     "again": ("looked_at", None),
     "enough": ("looked_at", None),
     "local": ("looked_at_local", None),
     "team": ("team", None),
-    **{kind: ("around", {"name": kind, "ask": [kind]}) for kind in AROUND},
 }
 IN_FLIGHT = {
     "sequential": "five_sequential",
@@ -233,73 +219,6 @@ def test_an_error_of_a_local_class_keeps_its_name_and_nearest_base(killed):
     assert first[1:] == ["QuotaError", "False", "True", "False"]
     assert second[1:] == ["QuotaError", "False", "True", "True"]
     assert result.results["a"].output.startswith("Error: QuotaError - ")
-
-
-EVENTS = {
-    "BeforeGraphEvent": (0, 1),
-    "BeforeNodeCallEvent": (1, 2),
-    "AfterNodeCallEvent": (3, 2),
-    "AfterGraphEvent": (7, 1),
-}
-"""For each event that asks: how much had happened before it first fired, and how often it fires."""
-ORDER = [
-    "BeforeGraphEvent",
-    *(["BeforeNodeCallEvent", "work", "AfterNodeCallEvent"] * 2),
-    "AfterGraphEvent",
-]
-
-
-@pytest.mark.parametrize("kind", AROUND)
-def test_events_around_nodes_and_graphs_wait_for_another_process(killed, kind):
-    """What they hold back doesn't happen before the answer, and nothing that happened is repeated."""
-    ahead, questions = EVENTS[kind]
-    assert [interrupt.name for interrupt in killed.before[kind].interrupts] == [kind]
-    assert len(killed.notes("events", kind)) == ahead + 1
-
-    for _ in range(questions):
-        result = killed.answer(kind, "yes")
-
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["a", "b"]
-    lines = killed.notes("events", kind)
-    fresh = [line[1] for line in lines if line[-1] != "True"]
-    assert fresh == ORDER
-    replays = [line for line in lines if line[-1] == "True"]
-    assert [line[1] for line in replays] == [kind] * questions
-    assert killed.notes("answers", kind) == [[lines[-1][0], kind, "yes"]] * questions
-    assert lines[0][0] != lines[-1][0]
-
-
-def test_events_that_ask_nothing_hold_nothing_back(killed):
-    """Control: the same graph and callbacks without a question end at once, every event fired once."""
-    run = killed.begin("quiet", "around", {"name": "quiet", "ask": []})
-
-    assert run.wait(60).status is Status.COMPLETED
-    assert [line[1] for line in killed.notes("events", "quiet")] == ORDER
-
-
-@pytest.mark.parametrize("kind", INSIDE)
-def test_events_inside_an_agent_wait_for_another_process(killed, kind):
-    """Whichever event asks, another process goes on from there: no model call and no tool is repeated."""
-    result = killed.before[kind]
-    assert [interrupt.name for interrupt in result.interrupts] == [kind]
-    while result.status is Status.INTERRUPTED:
-        result = killed.answer(kind, "yes")
-
-    assert result.status is Status.COMPLETED
-    assert result.results["a"].output == "end"
-    assert [line[1] for line in killed.notes("model", kind)] == ["1", "3"]
-    lines = killed.notes("events", kind)
-    assert [line[1] for line in lines].count("work") == 1
-    assert lines[0][0] != lines[-1][0]
-    assert [line[1:] for line in killed.notes("answers", kind)] == [[kind, "yes"]] * count(
-        lines, kind
-    )
-
-
-def count(lines, kind):
-    """Count the replays of an event: each is one answer."""
-    return sum(line[1] == kind and line[-1] == "True" for line in lines)
 
 
 def test_a_question_of_an_inner_agent_is_answered_in_another_process(killed):

@@ -70,6 +70,7 @@ def test_help_lists_what_makes_sense_below_an_app(call):
     assert "  worker " not in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "program", [["runner.cli"], ["celery", "-A", "tests.celery.other_teams_app:app", "runner"]]
 )

@@ -35,15 +35,6 @@ def in_process(name):
     return asked, calls
 
 
-@pytest.mark.parametrize("name", EVENTS)
-def test_an_event_asks_in_process(name):
-    """It asks, and no call is repeated for the answer."""
-    asked, calls = in_process(name)
-
-    assert asked > 0
-    assert calls == CALLS
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("pool", POOLS)
 def test_an_event_asks_on_workers_and_over_a_crash(empty_site, pool):

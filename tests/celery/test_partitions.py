@@ -19,7 +19,6 @@ from runner.settings import Settings
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import open_store
-from runner.store.redis.server_info import read_metrics
 from runner.store.redis.workers import WorkerRegistry
 from tests.celery import graphs
 from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
@@ -175,18 +174,6 @@ def test_graphs_run_in_both_partitions(spread):
             assert {child[:2] for child in spread.store.children(run.id)} <= {run.id[:2]}
 
 
-def test_a_key_starts_one_run(spread):
-    """A repeated start finds its run, wherever that is."""
-    keys = [f"key{number}" for number in range(RUNS)]
-    first, again = (
-        [spread.client.start("chain", "go", idempotency_key=key).id for key in keys]
-        for _ in range(2)
-    )
-
-    assert first == again
-    assert {run_id[:2] for run_id in first} == {"00", "01"}
-
-
 def test_answers_reach_both_partitions_by_every_door(spread):
     """On the stream, from Python, and as a Celery task: each with its receipt."""
     runs = spread.start("question")
@@ -232,53 +219,6 @@ def test_an_answer_before_its_question_is_kept_in_both(spread):
 
     assert {spread.receipt(REPLIES)["status"] for _ in runs} == {"accepted"}
     wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "both are applied")
-
-
-def test_lists_and_numbers_span_both_partitions(spread):
-    """Pages of three have every run and question once, in order; metrics add up."""
-    runs = spread.start("question")
-    for read in (
-        lambda cursor: spread.client.runs(graph="question", limit=3, cursor=cursor),
-        lambda cursor: spread.client.interrupts(graph="question", limit=3, cursor=cursor),
-    ):
-        items, cursor = [], None
-        while cursor != "":
-            page = read(cursor)
-            items += page
-            cursor = page.next or ""
-        assert {run.id for run in runs} <= {item.run_id for item in items}
-        assert len({getattr(item, "id", item.run_id) for item in items}) == len(items)
-        times = [getattr(item, "asked_at", None) or -item.created_at for item in items]
-        assert times == sorted(times)
-
-    settings = spread.places
-    metrics = read_metrics(settings.redis_url, settings.namespace, settings.partitions)
-    counts = {
-        metric.labels["status"]: metric.value
-        for metric in metrics
-        if metric.name == "runner_runs"
-    }
-    waiting = spread.client.runs(status=Status.INTERRUPTED, limit=1000)
-    assert counts["interrupted"] == len(waiting) >= RUNS
-
-
-def test_a_limit_counts_in_all_runs(spread):
-    """Of the six nodes of runs in both partitions one runs at a time."""
-    keys = iter(lambda: str(uuid4()), "")
-    runs = []
-    for number in (0, 1, 1):
-        key = next(key for key in keys if spread.store.partition("turns", key) == number)
-        runs.append(spread.client.start("turns", "go", idempotency_key=key))
-
-    def count(kind):
-        return sum(event.kind == kind for run in runs for event in run.events())
-
-    wait_until(lambda: count("node.limited") == 5, "all other nodes wait for a place")
-    assert count("node.started") == 1
-    for run in runs:
-        spread.open_gate(run)
-    assert {run.wait(60).status for run in runs} == {Status.COMPLETED}
-    assert partitions_of(runs) == {"00", "01"}
 
 
 def runs_of_a_killed_worker(site, app):

@@ -81,14 +81,6 @@ def replies_to(channel):
     return channel.queue_declare("", exclusive=True).queue
 
 
-@pytest.mark.parametrize("graph", ["chain", "diamond", "loop"])
-def test_graphs_run_over_rabbitmq(site, rabbit, graph):
-    """Chains, branches and loops run to their ends with RabbitMQ as the broker."""
-    ready(site, rabbit)
-
-    assert site.client.start(graph, "go").wait(60).status is Status.COMPLETED
-
-
 PLAIN = """
 import sys
 from celery import Celery

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Status
-from runner.errors import ConflictError, InterruptWithdrawn
+from runner.errors import ConflictError
 from tests.waiting import wait_until
 
 
@@ -40,38 +40,6 @@ def test_a_failed_run_is_mended_and_goes_on(threads):
         run.retry()
 
 
-def test_a_graph_inside_is_mended_in_its_place(threads):
-    """The child run goes on where it failed, and its parent after it."""
-    run = threads.client.start("repairable_inside", "go")
-    ends(run, Status.FAILED)
-    (child,) = threads.client.engine.store.children(run.id)
-    threads.redis.set(f"mended:{child}", 1)
-
-    assert run.retry() == ["inner"]
-
-    result = ends(run, Status.COMPLETED)
-    assert result.results["after"].output == ["x"]
-    assert ran(threads, child) == ["x 1", "y 1", "y 2"]
-    assert threads.client.engine.store.children(run.id) == [child]
-
-
-def test_a_cancelled_run_goes_on(threads):
-    """A run that was cancelled while it waited asks its question again, under a new id."""
-    run = threads.client.start("question", "go")
-    (question,) = run.wait(60).interrupts
-    run.cancel("a mistake")
-    ends(run, Status.CANCELLED)
-
-    assert run.retry() == ["node.with.dots"]
-
-    wait_until(run.interrupts, "it is asked again")
-    (again,) = run.interrupts()
-    assert again.id != question.id
-    assert threads.client.respond(question.id, "no").status == "superseded"
-    threads.client.respond(again.id, "yes")
-    assert ends(run, Status.COMPLETED).results["node.with.dots"].output == "yes"
-
-
 def test_a_held_node_goes_on_when_it_is_released_and_a_skipped_one_ends(threads):
     """It keeps the answer that comes meanwhile; a worker ends the other with the output that is given."""
     store, node = threads.client.engine.store, "node.with.dots"
@@ -89,39 +57,6 @@ def test_a_held_node_goes_on_when_it_is_released_and_a_skipped_one_ends(threads)
 
     assert ends(run, Status.COMPLETED).results[node].output == "yes"
     assert not run.release(node, by="bo")
-
-
-def test_a_run_is_forked_from_a_node(threads):
-    """The node has its edited input, nodes before it don't run again, and the source stays as it is."""
-    run = threads.client.start("repairable", "go")
-    ends(run, Status.FAILED)
-
-    forked = run.fork("b", input="other")
-
-    threads.redis.set(f"mended:{forked.id}", 1)
-    wait_until(
-        lambda: forked.status is not Status.EXECUTING,
-        "the fork has come to its end or question",
-    )
-    if forked.status is Status.FAILED:  # it was quicker than the test that mends
-        forked.retry()
-    wait_until(forked.interrupts, "the fork asks a question of its own")
-    threads.client.respond(forked.interrupts()[0].id, "yes")
-    result = ends(forked, Status.COMPLETED)
-    assert result.results["a"].output == {"task": "go"}
-    assert [line for line in ran(threads, forked.id) if line[0] == "a"] == []
-    assert run.status is Status.FAILED
-
-
-def test_a_run_is_started_again(threads):
-    """It is a run of its own with the same task and tags."""
-    run = threads.client.start("chain", "go", tags={"team": "red"})
-    run.wait(60)
-
-    again = run.again()
-
-    assert again.wait(60).execution_order == ["a", "b", "c"]
-    assert again.id != run.id
 
 
 def test_a_question_is_asked_anew_and_the_old_answer_is_superseded(threads):
@@ -143,15 +78,3 @@ def test_a_question_is_asked_anew_and_the_old_answer_is_superseded(threads):
     threads.client.respond(new.id, "Seattle")
     result = ends(run, Status.COMPLETED)
     assert result.results["weather_agent"].output == "Weather in Seattle: sunny"
-
-
-def test_a_withdrawn_question_fails_its_node(threads):
-    """The node's error says that the question was withdrawn, and why."""
-    run = threads.client.start("question", "go")
-    (question,) = run.wait(60).interrupts
-
-    threads.client.withdraw(question.id, "no longer needed")
-
-    error = ends(run, Status.FAILED).results["node.with.dots"].result
-    assert isinstance(error, InterruptWithdrawn)
-    assert "no longer needed" in str(error)

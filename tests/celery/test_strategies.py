@@ -16,10 +16,6 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.full
 
 RUNS = {
-    "basic": "agent_basic",
-    "parallel": "agent_parallel",
-    "several": "agent_several",
-    "reject": "agent_reject",
     "kept": "agent_basic",
     "by_message": "waiting",
 }
@@ -60,63 +56,6 @@ def respond(run, result, *responses):
     )
     assert {receipt.status for receipt in receipts} == {"accepted"}
     return run.wait(60)
-
-
-def text(result, node: str) -> str:
-    return result.results[node].output
-
-
-def test_basic_agent_interrupt(interrupted):
-    """An agent's tool asks, a person answers, the agent completes with the answer."""
-    runs, before = interrupted
-    waiting = before["basic"]
-    assert waiting.status is Status.INTERRUPTED
-    assert [interrupt.name for interrupt in waiting.interrupts] == ["weather_approval"]
-    assert waiting.interrupts[0].reason == "need location"
-
-    result = respond(runs["basic"], waiting, "Seattle")
-
-    assert result.status is Status.COMPLETED
-    assert text(result, "weather_agent") == "Weather in Seattle: sunny"
-
-
-def test_parallel_execution(interrupted):
-    """Agents beside the one that asks complete while it waits, and are not run again."""
-    runs, before = interrupted
-    waiting = before["parallel"]
-    assert waiting.status is Status.INTERRUPTED
-    assert sorted(waiting.execution_order) == ["news_agent", "time_agent"]
-
-    result = respond(runs["parallel"], waiting, "Oslo")
-
-    assert result.status is Status.COMPLETED
-    assert sorted(result.execution_order) == ["news_agent", "time_agent", "weather_agent"]
-    assert result.results["time_agent"] == waiting.results["time_agent"]
-
-
-def test_multiple_interrupts(interrupted):
-    """Several agents ask at the same time; each gets its own answer."""
-    runs, before = interrupted
-    waiting = before["several"]
-    assert sorted(interrupt.node_id for interrupt in waiting.interrupts) == ["north", "south"]
-    assert len({question.id for question in waiting.interrupts}) == 2
-
-    result = respond(
-        runs["several"], waiting, *(question.node_id.upper() for question in waiting.interrupts)
-    )
-
-    assert text(result, "north") == "Weather in NORTH: sunny"
-    assert text(result, "south") == "Weather in SOUTH: sunny"
-
-
-def test_reject_scenario(interrupted):
-    """A person says no: the tool learns so, and the agent goes on with that."""
-    runs, before = interrupted
-
-    result = respond(runs["reject"], before["reject"], "no")
-
-    assert result.status is Status.COMPLETED
-    assert text(result, "cleaner") == "refused by a person"
 
 
 def test_session_persistence(interrupted):

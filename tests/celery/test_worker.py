@@ -308,29 +308,6 @@ def test_a_retry_does_not_wait_for_the_next_sweep(empty_site):
         assert result.results["flaky"].output == 2
 
 
-START = "from runner import Client; print(Client().start('chain', 'go').id)"
-
-
-@pytest.mark.slow
-def test_a_program_starts_a_run_before_the_first_worker(empty_site):
-    """A start needs RUNNER_GRAPHS alone: the store knows no graph yet, and the first worker runs it."""
-    settings = {"RUNNER_REDIS_URL": empty_site.url, "RUNNER_GRAPHS": "tests.celery.graphs"}
-    command = [sys.executable, "-c", START]
-    started = subprocess.run(
-        command, check=True, capture_output=True, text=True, env={**os.environ, **settings}
-    )
-    lost = {**os.environ, **settings, "RUNNER_GRAPHS": "tests.celery.nowhere"}
-    refused = subprocess.run(command, check=False, capture_output=True, text=True, env=lost)
-
-    assert (
-        "the module 'tests.celery.nowhere' of RUNNER_GRAPHS can't be imported" in refused.stderr
-    )
-    run = empty_site.client.run(started.stdout.strip())
-    assert run.status is Status.EXECUTING
-    empty_site.add().wait_ready()
-    assert run.wait(60).status is Status.COMPLETED
-
-
 def test_an_existing_app_runs_our_graphs_beside_its_own_tasks(empty_site):
     """After `runner.celery.install(app)` the workers of an app serve their own queue and ours."""
     worker = empty_site.add(app="tests.celery.other_teams_app:app")

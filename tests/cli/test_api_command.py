@@ -21,20 +21,6 @@ def request_(cli, monkeypatch):
     return send
 
 
-def test_a_schedule_is_made_listed_paused_and_removed(request_):
-    """The user of the process is who made it; a name that is taken is a conflict."""
-    body = {"id": "nightly", "graph": "shop-refund", "cron": "0 3 * * *"}
-
-    code, made = request_("POST", "/v1/schedules", body)
-
-    assert (code, made["requester"]) == (0, "human:|ana")
-    assert [item["id"] for item in request_("GET", "/v1/schedules")[1]["items"]] == ["nightly"]
-    assert request_("POST", "/v1/schedules", body)[0] == 5
-    assert request_("post", "/v1/schedules/nightly:pause")[1]["paused"] is True
-    assert request_("DELETE", "/v1/schedules/nightly") == (0, "")
-    assert request_("DELETE", "/v1/schedules/nightly")[0] == 4
-
-
 def test_a_body_that_is_refused_names_the_field(request_, cli):
     """With the exit code of wrong usage, and nothing is made."""
     code, error = request_("POST", "/v1/webhooks", {"url": 3})

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import subprocess
@@ -22,7 +21,6 @@ from runner.definition.registry import Registry
 from runner.dev.supervised_process import SupervisedProcess
 from tests.logins import address_in, logged_in
 from tests.ports import free_port
-from tests.processes import is_alive
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -35,79 +33,6 @@ def project(tmp_path):
     done = CliRunner().invoke(runner, ["init", str(folder)])
     assert done.exit_code == 0, done.stderr
     return folder
-
-
-@pytest.mark.slow
-def test_the_project_s_own_tests_pass(project):
-    """What is written works as it is, on a real worker, too, and needs no Redis of one's own."""
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "-p",
-        "no:randomly",
-    ]
-    # For a checkout that was installed before there was a plugin; elsewhere pytest knows it anyway.
-    path = {**os.environ, "PYTHONPATH": str(ROOT), "PYTEST_PLUGINS": "runner.testing.plugin"}
-    done = subprocess.run(
-        command, cwd=project, env=path, capture_output=True, text=True, check=False
-    )
-
-    assert done.returncode == 0, done.stdout
-    assert "7 passed" in done.stdout
-
-
-@pytest.mark.slow
-def test_the_project_runs_with_the_commands_of_its_readme(project):
-    """`runner dev` in the folder, a run, and its answer: nothing else has to be set."""
-    path = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "runner.cli"]
-
-    def call(*arguments: str, url: str) -> subprocess.CompletedProcess[str]:
-        known = {**path, "RUNNER_REDIS_URL": url}
-        words = [*command, *arguments, "--json"]
-        return subprocess.run(
-            words, cwd=project, env=known, capture_output=True, text=True, check=False
-        )
-
-    with subprocess.Popen(
-        [*command, "dev", "--json"],
-        cwd=project,
-        env=path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as dev:
-        try:
-            printed = "".join(iter(lambda: dev.stdout.readline() or "}", "}\n")) + "}"
-            url = json.loads(printed)["redis_url"]
-            done = call(
-                "run",
-                "refund",
-                "--input",
-                '{"order": 1042}',
-                "--wait",
-                "--timeout",
-                "30",
-                url=url,
-            )
-            assert done.returncode == 3, done.stderr
-            (question,) = json.loads(done.stdout)["interrupts"]
-            answer = ("--response", '{"decision": "approve"}', "--responder", "ana")
-            assert (
-                call("interrupts", "respond", question["id"], *answer, url=url).returncode == 0
-            )
-
-            result = Client(redis_url=url).run(question["run_id"]).wait(60)
-            assert result.results["pay"].output.startswith("paid 120 by transfer")
-            assert call("doctor", url=url).returncode == 0
-        finally:
-            dev.terminate()
-            dev.wait(60)
-    assert not is_alive(json.loads(printed)["worker_pid"])
 
 
 @pytest.mark.slow

@@ -72,17 +72,6 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     assert cli("interrupts", "list", "--older-than", "long").exit_code == 2
 
 
-def test_an_answer_lets_the_run_go_on_to_its_end(cli, shop_url, waiting):
-    """The receipt comes at once, and the branch that waited goes on."""
-    run_id, question = waiting
-
-    done = cli(*agreed(question))
-
-    assert done.exit_code == 0
-    assert Client(redis_url=shop_url).run(run_id).wait(timeout=60).status == "completed"
-    assert done.stdout == f"accepted\t{question}\t{run_id}\t\n"
-
-
 @pytest.mark.parametrize(
     ("name", "output"), [("shop-desk", "paid 120.0 for 7"), ("shop-count", 12)]
 )

@@ -79,24 +79,6 @@ def test_waiting_for_a_run_that_fails_ends_with_1(cli):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_waiting_for_a_run_that_needs_a_person_ends_with_3(cli):
-    """Once the run waits only for people, `--wait` ends and prints how to answer."""
-    done = cli("run", "shop-refund", "--input", "1042", "--wait")
-
-    lines = [line.split("\t") for line in done.stdout.splitlines()]
-
-    assert done.exit_code == 3
-    assert lines[0][3] == "interrupted"
-    assert lines[-1][0] == "interrupt"
-    assert lines[-1][2:] == [
-        "approve",
-        "shop_refund",
-        "ana,ben",
-        '{"order": 1042, "amount": 120}',
-    ]
-    assert f"runner interrupts respond {lines[-1][1]}" in done.stderr
-
-
 @pytest.mark.slow
 def test_a_run_that_takes_too_long_ends_with_8_and_continues(cli, shop_url):
     """`--timeout` ends the watching, not the run."""
@@ -120,16 +102,6 @@ def test_a_cancelled_run_ends_with_1(cli, shop_url):
     assert cli("run", "shop-endless", "--idempotency-key", key, "--wait").exit_code == 1
 
 
-def test_the_same_idempotency_key_starts_one_run(cli):
-    """A repeated start returns the first run."""
-    first, second = (
-        cli("run", "shop-echo", "--input", "1", "--idempotency-key", "one").stdout
-        for _ in range(2)
-    )
-
-    assert first == second
-
-
 @pytest.mark.full
 def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     """`@file` and `-` are other ways to pass the same JSON."""
@@ -144,17 +116,6 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
 
     assert json.loads(from_file.stdout)["task"] == {"order": 7}
     assert json.loads(from_stdin.stdout)["task"] == {"order": 7}
-
-
-def test_tags_are_stored_with_the_run(cli):
-    """The tags of `--tag` are in the list."""
-    run_id = cli("run", "shop-echo", "--tag", "team=shop", "--tag", "why=a=b").stdout.strip()
-
-    listed = [
-        line for line in cli("runs", "list").stdout.splitlines() if line.startswith(run_id)
-    ]
-
-    assert listed[0].split("\t")[4] == "team=shop why=a=b"
 
 
 @pytest.mark.parametrize(

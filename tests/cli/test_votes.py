@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import json
 import re
@@ -12,7 +11,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from runner import AsyncClient, Client
+from runner import Client
 from runner.approvals import Rule, digests
 from runner.cli.interrupts import _show_list, _show_whole
 from runner.cli.output import Output
@@ -386,23 +385,6 @@ def client(store):
     return client
 
 
-@pytest.mark.full
-def test_the_same_question_of_several_runs_is_decided_at_once(client, store):
-    """One receipt each; another question among them, and nothing is done."""
-    worker = ManualWorker(store)
-    questions = [voting(worker, TWO).question for _ in range(3)]
-    _, other = worker.asking("b", node="b")
-    shown = {question.id: question.digest for question in [*questions, other]}
-    shown[questions[1].id] = "sha256:0"
-
-    with pytest.raises(UsageError, match="nothing was done"):
-        client.respond_all(list(shown), "approve", by="ana", digests=shown)
-    assert [store.votes(question.id) for question in questions] == [[], [], []]
-    ids = [question.id for question in questions]
-    receipts = client.respond_all(ids, "approve", by="ana", digests=shown)
-    assert [str(receipt.status) for receipt in receipts] == ["counted", "rejected", "counted"]
-
-
 def test_the_directory_may_be_in_the_current_folder(runner, store, monkeypatch, tmp_path):
     """As with a worker, whose modules are imported from there."""
     methods = "    groups = lambda self, who: ['finance']\n    roles = lambda self, who: []\n"
@@ -413,20 +395,6 @@ def test_the_directory_may_be_in_the_current_folder(runner, store, monkeypatch, 
     question = voting(ManualWorker(store), TWO).question
 
     assert vote(runner, question, "approve", "ana")[1][0] == "counted"
-
-
-def test_an_async_client_decides_for_several_runs_too(client, store):
-    """The same method, as a coroutine."""
-    question = voting(ManualWorker(store), TWO).question
-
-    async def decide():
-        twin = AsyncClient(store=store)
-        twin.sync.engine.directory = client.engine.directory
-        return await twin.respond_all(
-            [question.id], "approve", by="ana", digests={question.id: question.digest}
-        )
-
-    assert [str(receipt.status) for receipt in asyncio.run(decide())] == ["counted"]
 
 
 def done(runner, *arguments):

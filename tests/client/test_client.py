@@ -211,23 +211,6 @@ def test_only_those_asked_may_answer():
     assert client.respond(question.id, 1, responder="ann").status == "accepted"
 
 
-def test_the_events_of_a_run():
-    """Events come in order, from any position, and end with the run."""
-    client, bench = office(single(ident))
-    run = client.start("bench", "task")
-    bench.finish_all()
-    events = list(run.events())
-
-    assert [event.kind for event in events] == [
-        "run.started",
-        "node.started",
-        "node.completed",
-        "run.ended",
-    ]
-    assert list(run.events(after=events[1].position)) == events[2:]
-    assert list(run.events(follow=True)) == events
-
-
 def test_following_a_run_until_it_ends():
     """A follower sees events as they happen, and is done when the run is."""
     client, bench = office(single(ident))

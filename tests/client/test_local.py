@@ -30,15 +30,6 @@ def two_questions():
 # -- calls -----------------------------------------------------------------------------------------
 
 
-def test_a_graph_can_be_called_again():
-    """Each call with a task is a run of its own; the second knows nothing of the first."""
-    graph = single(lambda ctx: ctx.task)
-    first, second = graph("one"), graph("two")
-
-    assert (first.results["a"].output, second.results["a"].output) == ("one", "two")
-    assert first.run_id != second.run_id
-
-
 @pytest.mark.full
 def test_runs_that_are_over_are_forgotten():
     """A graph that is called for ever holds the memory of its last run only."""
@@ -455,14 +446,6 @@ def test_an_execution_has_a_limit_of_time():
     assert result.results["a"].status is Status.COMPLETED
     assert result.results["b"].status is Status.CANCELLED
     assert result.interrupts == []
-
-
-def test_an_empty_run_is_not_possible_and_a_small_one_is():
-    """The least graph is one node, and runs."""
-    builder = GraphBuilder()
-    builder.add_node(ident)
-
-    assert builder.build()(None).results["ident"].output == "ident"
 
 
 def test_a_call_without_answers_does_what_time_has_brought():

@@ -383,37 +383,6 @@ def test_a_loop_without_end_ends_when_its_run_is_full(roomy):
     assert 5 < len(result.execution_order) < 10
 
 
-def test_graphs_inside_count_in_their_outermost_run(roomy):
-    """A graph inside fails when all runs around and inside it have as much as one may."""
-    inner = wired({"x": lambda ctx: NEARLY, "y": lambda ctx: NEARLY}, "x y").build()
-    graph = wired({"a": lambda ctx: NEARLY, "b": inner}, "a b").build()
-
-    result = Bench(graph, roomy(2 * RUN + 7_000)).start().finish()
-
-    assert result.status is Status.FAILED
-    assert "y: PayloadTooLarge: the run has" in str(result.results["b"].result)
-
-
-def test_whatever_a_node_writes_counts(roomy):
-    """A checkpoint, a question, a list of items and what an agent says: each fails its node without room."""
-    agent = GraphBuilder()
-    agent.add_node(Agent("a", ScriptedModel([NEARLY])), "a")
-    fanned = GraphBuilder()
-    fanned.add_map(lambda ctx: 1, "a", over=lambda ctx: [NEARLY])
-    graphs = {
-        "once": single(lambda ctx: ctx.once("k", lambda: NEARLY) and 1),
-        "question": single(lambda ctx: ctx.interrupt("ok?", NEARLY)),
-        "agent": agent.build(),
-        "map": fanned.build(),
-    }
-    for what, graph in graphs.items():
-        bench = Bench(graph, roomy(RUN + 1_500))
-        bench.engine.publish(["bench"])
-        result = bench.start().finish()
-        assert isinstance(result.results["a"].result, PayloadTooLarge), what
-        assert "RUNNER_MAX_RUN" in str(result.results["a"].result), what
-
-
 def test_a_retry_policy_does_not_repeat_for_want_of_room(roomy):
     """A node whose result has no room would do its work again for nothing."""
     runs = []
@@ -426,22 +395,6 @@ def test_a_retry_policy_does_not_repeat_for_want_of_room(roomy):
     assert runs == [1]
 
 
-def test_an_answer_to_a_full_run_is_heard(roomy):
-    """The run goes on as far as it can, ends with the reason, and the question keeps its answer."""
-    bench = Bench(
-        single(lambda ctx: ctx.interrupt("ok?") and NEARLY), roomy(RUN + 2_000)
-    ).start()
-    (question,) = bench.finish().interrupts
-
-    (receipt,) = apply_decisions(bench.engine, [Decision(question.id, "y" * 1_900)])
-    result = bench.finish()
-
-    assert receipt.status == "accepted"
-    assert result.status is Status.FAILED
-    assert "RUNNER_MAX_RUN" in str(result.results["a"].result)
-    assert bench.store.interrupts([question.id])[0].response == "y" * 1_900
-
-
 def test_a_failed_run_goes_on_when_the_limit_is_raised(roomy):
     """Nothing of a full run is lost: with more room a retry ends it."""
     bench = Bench(single(lambda ctx: NEARLY), roomy(RUN + 1_000)).start()
@@ -451,15 +404,6 @@ def test_a_failed_run_goes_on_when_the_limit_is_raised(roomy):
     assert recovery.retry(bench.engine, bench.run_id) == ["a"]
 
     assert bench.finish().results["a"].output == NEARLY
-
-
-def test_a_start_beyond_the_size_of_a_run_is_refused(roomy):
-    """A task and a state that are small enough each, but not together, begin no run."""
-    bench = Bench(single(lambda ctx: 1), roomy(RUN + 3_000))
-
-    with pytest.raises(PayloadTooLarge, match=r"RUNNER_MAX_RUN \(4,024\)"):
-        bench.engine.start("bench", NEARLY, invocation_state={"k": NEARLY})
-    assert not bench.store.runs()
 
 
 @tool

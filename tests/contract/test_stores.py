@@ -9,6 +9,7 @@ from runner.store.redis.store import RedisStore
 from tests.contract.store import RunStoreContract, StoreContract
 
 
+@pytest.mark.full
 class TestMemoryStore(RunStoreContract):
     @pytest.fixture
     def store(self, clock):

@@ -119,21 +119,6 @@ def gate(event, done):
 # -- the same --------------------------------------------------------------------------------------------
 
 
-def test_a_conversation():
-    """Texts and answers of several calls make the same conversation."""
-    _, last = same(scene(["one", "two"]), "first", "second")
-
-    assert (last.text, len(last.messages)) == ("two\n", 4)
-
-
-def test_plain_tool_use():
-    """A tool is run with the model's input, and its result goes back to the model."""
-    (record,) = same(scene([ADD, "end"], add), "go")
-
-    assert record.done == [(1, 2)]
-    assert record.messages[2]["content"][0]["toolResult"]["content"] == [{"text": "3"}]
-
-
 @pytest.mark.parametrize("sequential", [False, True])
 def test_several_tools(sequential):
     """Calls of one reply run all, and their results are one message, also when one fails."""

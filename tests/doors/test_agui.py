@@ -658,19 +658,6 @@ def test_what_was_answered_elsewhere_meanwhile(site):
 
 
 @pytest.mark.full
-def test_a_repeated_resume_counts_once(site):
-    """The same entries again, as after a lost response, end as the first ones did."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
-    (question,) = thread.interrupts
-    entry = {"interruptId": question.id, "status": "resolved", "payload": "yes"}
-    for _ in range(2):
-        assert finished(thread.send(resume=[entry])).result == {"said": "yes"}
-    answered = site.client.interrupt(question.id.partition("#")[0])
-    assert (answered.response, answered.responder) == ("yes", "ana")
-
-
-@pytest.mark.full
 def test_who_has_voted_is_not_asked_again(site):
     """Where a vote does not decide, others are asked: the state says how the votes stand, with the page."""
     thread = Thread(site, "quorum")
@@ -684,21 +671,6 @@ def test_who_has_voted_is_not_asked_again(site):
     assert len(votes_of(site, question)) == 1
     site.client.vote(other["id"], "approve", by="ben")
     assert finished(thread.send()).result == {"said": "approve"}
-
-
-@pytest.mark.full
-def test_an_answer_counts_for_what_was_shown(site):
-    """One that names another digest is refused, and decides nothing."""
-    thread = Thread(site, "rule")
-    finished(thread.say("x"), "interrupt")
-    (question,) = thread.interrupts
-    entry = {"status": "resolved", "payload": approve()}
-    changed = question.id[:-1] + ("0" if question.id[-1] != "0" else "1")
-    shown = {"interruptId": question.id, "status": "cancelled"}
-    events = thread.send(resume=[{**entry, "interruptId": changed}, shown])
-    assert "digest" in refused(events, "rejected")
-    assert not votes_of(site, question)
-    finished(thread.send(resume=[{**entry, "interruptId": question.id}]))
 
 
 @pytest.mark.full

@@ -80,6 +80,7 @@ def test_a_call_waits_for_approval_and_is_made_once(tmp_path, redis_url, people)
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
+@pytest.mark.full
 def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
     """The list of tools is the server's own, and a call within the policy's bounds is made at once."""
     with gate(tmp_path, redis_url) as client:
@@ -110,6 +111,7 @@ def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, peop
     assert paid(tmp_path) == []
 
 
+@pytest.mark.full
 def test_an_edited_call_is_made_as_edited(tmp_path, redis_url, people):
     """The server gets the arguments that people approved, not those of the client."""
     with gate(tmp_path, redis_url, wait=30) as client:

@@ -149,6 +149,7 @@ def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url)
     assert next(iter(people.interrupts())).rule["decisions"] == ["approve", "reject"]
 
 
+@pytest.mark.full
 def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
     """One takes the approval; the other one asks again."""
     people = Client(redis_url)

@@ -68,6 +68,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.full
 def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, redis_url):
     """The client gets an answer to each, nobody is asked, and nothing is made."""
     said = {}

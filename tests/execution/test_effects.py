@@ -178,14 +178,6 @@ def test_a_call_that_fails_says_so(run_graph):
     assert [status for _, status in endings(run)] == ["failed"]
 
 
-def test_a_tool_runs_as_it_was_edited(run_graph):
-    """With the new arguments, which are those of the approval."""
-    till = Till(ONE)
-    run = run_graph(till.graph, "refund 1042")
-    assert vote(run, "ana", "edit", {"order": "1042", "amount": 20}) == "accepted"
-    assert [paid[:2] for paid in till.paid] == [("1042", 20)]
-
-
 @pytest.mark.parametrize("signed", [False, True])
 def test_a_tool_runs_as_two_agree_who_outbid_each_other(run_graph, keys, signed):
     """Each edit voids what was before; the worker counts all of them again, signed or not."""
@@ -924,21 +916,6 @@ def test_a_budget_is_raised_by_those_whom_its_rule_names(run_graph, per):
     assert (run.status, run.result.results["pay"].output) == (Status.COMPLETED, "done")
     assert vote(other, "ana", "reject", comment="too much") == "accepted"
     assert "it was decided by ana to stop" in str(other.result.results["pay"].result)
-
-
-@pytest.mark.parametrize("forged", [False, True])
-def test_a_raise_that_nobody_voted_for_is_held(run_graph, keys, forged):
-    """The worker counts the votes on a budget again: a larger raise written to the store is none."""
-    run = run_graph(spender(replace(SIGNED, need=1)), "go")
-    (asked,) = run.interrupts
-    go_on, run.go_on = run.go_on, lambda: None
-    assert vote(run, "ana", "respond", {"raise_by": 5}, signed=True, keys=keys) == "accepted"
-    if forged:
-        questions = run.store._database.runs[run.id].questions
-        questions[asked.id] = replace(questions[asked.id], response={"raise_by": 500})
-    run.go_on = go_on
-    run.go_on()
-    assert run.result.results["pay"].status is (Status.HELD if forged else Status.COMPLETED)
 
 
 @pytest.mark.parametrize("lowered", [False, True])

@@ -157,43 +157,7 @@ def test_what_cannot_be_stored_fails_the_node_naming_the_place():
     assert "annotate what the function returns: `-> set`" in str(result.error)
 
 
-def test_async_functions_run_side_by_side():
-    """Async functions of one graph run at the same time, each awaited to its end."""
-    together = asyncio.Event()
-    seen = []
-
-    async def first(ctx):
-        await asyncio.wait_for(together.wait(), 20)
-        return "first"
-
-    async def second(ctx):
-        seen.append(threading.current_thread().name)
-        together.set()
-        return "second"
-
-    result = wired({"a": first, "b": second}).build()("task")
-
-    assert {node: node_result.output for node, node_result in result.results.items()} == {
-        "a": "first",
-        "b": "second",
-    }
-
-
 # -- how a function fails ----------------------------------------------------------------------------
-
-
-def test_an_error_is_the_nodes_result():
-    """An exception fails the node and comes back as itself; the call itself does not raise."""
-
-    def boom(ctx):
-        raise KeyError("gone")
-
-    result = single(boom)("task")
-
-    assert result.status is Status.FAILED
-    assert repr(result.results["a"].result) == "KeyError('gone')"
-    assert "in boom" in result.results["a"].error.traceback
-    assert result.reason == 'node "a" failed'
 
 
 async def cancelled(ctx):
@@ -258,39 +222,6 @@ def test_on_the_main_thread_leaving_ends_the_worker():
 # -- questions ---------------------------------------------------------------------------------------
 
 
-def test_a_question_ends_the_execution_and_its_answer_resumes_it():
-    """A function that asks runs again from its top with the answer; the question was asked once."""
-    starts = []
-
-    def ask(ctx):
-        starts.append(ctx.attempt)
-        return ctx.interrupt("ok?", {"amount": 5})
-
-    graph = single(ask)
-    first = graph("task")
-
-    assert first.status is Status.INTERRUPTED
-    assert [
-        (interrupt.name, interrupt.reason, interrupt.node_id) for interrupt in first.interrupts
-    ] == [("ok?", {"amount": 5}, "a")]
-    assert first.results["a"].status is Status.WAITING
-
-    last = graph(answer_all(first, {"fine": True}))
-
-    assert (last.status, last.results["a"].output) == (Status.COMPLETED, {"fine": True})
-    assert starts == [1, 1]
-
-
-@pytest.mark.parametrize("response", [False, 0, "", []])
-def test_answers_that_count_as_false_are_answers(response):
-    """`False`, `0`, an empty text or list are answers like any other."""
-    graph = single(lambda ctx: {"answer": ctx.interrupt("ok?")})
-
-    result = graph(answer_all(graph("task"), response))
-
-    assert result.results["a"].output == {"answer": response}
-
-
 def test_questions_one_after_the_other():
     """Each round returns the answers so far and asks the next question."""
 
@@ -306,29 +237,6 @@ def test_questions_one_after_the_other():
 
     assert names == ["first", "second"]
     assert result.results["a"].output == ["FIRST", "SECOND", "FIRST"]
-
-
-def test_an_answer_given_in_advance():
-    """With `response=` nobody is asked."""
-    assert (
-        single(lambda ctx: ctx.interrupt("ok?", response="auto"))("task").results["a"].output
-        == "auto"
-    )
-
-
-def test_a_typed_answer():
-    """An answer to a question with a model class is an instance of it."""
-
-    def ask(ctx):
-        decision = ctx.interrupt("ok?", response_schema=Decision)
-        return [type(decision).__name__, decision.approve]
-
-    graph = single(ask)
-
-    assert graph(answer_all(graph("task"), {"approve": True})).results["a"].output == [
-        "Decision",
-        True,
-    ]
 
 
 def swallowed(ctx):
@@ -375,24 +283,6 @@ def test_code_cannot_lose_a_question(function):
 
     assert [interrupt.name for interrupt in first.interrupts] == ["ok?"]
     assert graph(answer_all(first)).results["a"].output == "yes"
-
-
-def test_several_tasks_of_one_function_ask_at_once():
-    """An async function whose tasks each ask has all these questions open together."""
-
-    async def ask_both(ctx):
-        async def ask(name):
-            return ctx.interrupt(name)
-
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(ask(name)) for name in ("left", "right")]
-        return [task.result() for task in asked]
-
-    graph = single(ask_both)
-    first = graph("task")
-
-    assert sorted(interrupt.name for interrupt in first.interrupts) == ["left", "right"]
-    assert graph(answer_all(first)).results["a"].output == ["yes", "yes"]
 
 
 def test_one_answer_of_two_wakes_nothing():
@@ -462,21 +352,6 @@ def counted(counts: dict, key: str, value: object = "done"):
         return value
 
     return effect
-
-
-def test_an_effect_is_done_once_across_questions():
-    """`once` runs its effect in the first execution and returns the recorded result in later ones."""
-    counts = {}
-
-    def pay(ctx):
-        paid = ctx.once("pay", counted(counts, "pay", {"receipt": b"\x01"}))
-        ctx.interrupt("ok?")
-        return paid["receipt"] == b"\x01"
-
-    graph = single(pay)
-
-    assert graph(answer_all(graph("task"))).results["a"].output is True
-    assert counts == {"pay": 1}
 
 
 def test_an_effect_is_done_once_across_retries_and_lost_workers():

@@ -131,15 +131,6 @@ def test_calls_within_a_grant_are_made_and_others_are_asked_about(redis_url, key
     assert (view.state, view.used, view.summed) == ("used up", 3, {"amount": "1000"})
 
 
-def test_a_sum_is_exact(redis_url, keys):
-    """The call that would go over it is asked about, a smaller one still fits."""
-    desk = Desk(redis_url, rule_of())
-    desk.granted(uses=10, sums={"amount": 700})
-    for amount in (500, 201, 200, 1):
-        desk.run(amount)
-    assert desk.paid() == [500, 200]
-
-
 def test_a_call_without_the_number_of_a_sum_is_asked_about(redis_url):
     """It adds nothing that could be counted, so no grant covers it; one with the number is made."""
     rule = Rule(eligible=["group:finance"], grants=Grants(uses=10))
@@ -237,22 +228,6 @@ def test_uses_at_the_same_time_are_counted_exactly(redis_url, keys):
     assert sorted(words) == ["spent"] * 13 + ["used"] * 7
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("level", [2, 3])
-def test_a_rule_of_two_needs_two_who_grant(redis_url, keys, level):
-    """One is counted, and nothing is paid by that; the same one again is not a second."""
-    desk = Desk(redis_url, rule_of(level, need=2))
-    record = desk.propose(desk.question(desk.run()))
-    first = desk.sign(record)
-    assert (first.status, first.have, first.need) == ("counted", 1, 2)
-    assert desk.sign(record).status == "duplicate"
-    desk.run()
-    assert desk.paid() == []
-    assert desk.sign(record, "ben").status == "accepted"
-    desk.run()
-    assert desk.paid() == [120]
-
-
 def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, keys):
     """No call begins by it, so nobody is told that it was made; a new one is, by who has a key."""
     desk = Desk(redis_url, rule_of(3, need=2))
@@ -265,18 +240,6 @@ def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, ke
     path.write_text(json.dumps(written))
     assert desk.sign(record, "ben").status == "superseded"
     assert granting.list_grants(desk.engine)[0].state == "over"
-
-
-@pytest.mark.full
-def test_one_who_rejects_a_grant_ends_it(redis_url, keys):
-    """As a question's rejection does."""
-    desk = Desk(redis_url, rule_of(need=2))
-    record = desk.propose(desk.question(desk.run()))
-    desk.sign(record)
-    assert desk.sign(record, "ben", "reject").status == "accepted"
-    desk.sign(record, "eva")
-    desk.run()
-    assert (desk.paid(), granting.list_grants(desk.engine)[0].state) == ([], "rejected")
 
 
 @pytest.mark.parametrize(
@@ -324,17 +287,6 @@ def test_four_eyes_hold_for_grants(redis_url, keys):
     assert desk.paid() == [120]
 
 
-def test_a_grant_may_be_for_the_runs_of_some(redis_url, keys):
-    """Those of others, and those of which nothing proves who asked, are asked about."""
-    desk = Desk(redis_url, rule_of())
-    desk.granted(requesters=[f"human:{LOGIN}|ben"])
-    desk.run()
-    desk.run(requester="eva")
-    assert desk.paid() == []
-    desk.run(requester="ben")
-    assert desk.paid() == [120]
-
-
 def test_a_revoked_grant_is_used_no_more(redis_url, keys):
     """At once, though a worker has read it before; revoking it again is a conflict."""
     desk = Desk(redis_url, rule_of())
@@ -348,23 +300,6 @@ def test_a_revoked_grant_is_used_no_more(redis_url, keys):
         granting.revoke(desk.engine, record.grant.id, "again")
     with pytest.raises(NotFoundError):
         granting.revoke(desk.engine, "unknown", "why")
-
-
-@pytest.mark.full
-def test_a_rule_that_allows_no_grants_any_more_takes_none(redis_url, keys):
-    """The rule in the code counts, and so do its bounds."""
-    desk = Desk(redis_url, rule_of())
-    desk.granted()
-    desk.till.refund.approval = rule_of(grants=None)
-    desk.run()
-    desk.till.refund.approval = rule_of(grants=replace(ALLOWED, uses=2))
-    desk.run()
-    desk.till.refund.approval = rule_of(need=2)
-    desk.run()
-    assert desk.paid() == []
-    desk.till.refund.approval = rule_of()
-    desk.run()
-    assert desk.paid() == [120]
 
 
 @pytest.mark.full

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from pydantic import BaseModel
 
@@ -141,25 +139,6 @@ def test_a_map_is_not_tried_again_for_a_failed_item():
     result = mapped(odd_fails, retry=RetryPolicy(max_attempts=2, backoff=0.001, jitter=0))([1])
 
     assert (result.results["m"].attempts, result.results["m[0]"].attempts) == (1, 2)
-
-
-def test_no_more_items_are_at_work_than_allowed():
-    """`concurrency` bounds how many items run at the same time."""
-    lock, now, most = threading.Lock(), set(), []
-    gate = threading.Barrier(3, timeout=60)
-
-    def work(ctx):
-        with lock:
-            now.add(ctx.task)
-            most.append(len(now))
-        gate.wait()
-        with lock:
-            now.remove(ctx.task)
-
-    result = mapped(work, concurrency=3)(list(range(9)))
-
-    assert result.status is Status.COMPLETED
-    assert max(most) == 3
 
 
 def test_a_map_of_graphs_runs_one_for_each_item():

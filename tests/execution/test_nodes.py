@@ -126,53 +126,6 @@ def test_all_hooks_ask_in_one_pass():
     assert graph(answer_all(second)).status is Status.COMPLETED
 
 
-def test_a_question_keeps_the_reason_that_it_was_asked_with():
-    """A callback that runs again may work out another reason; people see the first."""
-    count = iter("123456")
-
-    class Listener:
-        def register_hooks(self, registry, **kwargs):
-            for name in ("one", "two"):
-                registry.add_callback(
-                    BeforeNodeCallEvent,
-                    lambda event, name=name: event.interrupt(
-                        name, reason=f"reason {next(count)}"
-                    ),
-                )
-
-    builder = GraphBuilder().set_hook_providers([Listener()])
-    builder.add_node(ident, "a", resume="each")
-    graph = builder.build()
-    first = graph("go")
-    again = graph(answers((first.interrupts[1].id, "yes")))
-
-    assert [(interrupt.name, interrupt.reason) for interrupt in first.interrupts] == [
-        ("one", "reason 1"),
-        ("two", "reason 2"),
-    ]
-    assert [(question.name, question.reason) for question in again.interrupts] == [
-        ("one", "reason 1")
-    ]
-    assert next(count) == "5"
-
-
-def test_a_hook_and_its_node_ask_in_turn():
-    """A hook's answer holds when the node itself asks next; each question is asked once."""
-    graph, _ = hooked(
-        {"a": lambda ctx: ctx.interrupt("ok?")}, before=[lambda event: event.interrupt("ok?")]
-    )
-
-    first = graph("task")
-    second = graph(answer_all(first, "from the hook's person"))
-    last = graph(answer_all(second, "from the node's person"))
-
-    assert [each.scope for each in (*first.interrupts, *second.interrupts)] == [
-        "before_node_call",
-        "function",
-    ]
-    assert last.results["a"].output == "from the node's person"
-
-
 @pytest.mark.parametrize(
     ("cancel", "text"), [(True, "node cancelled by user"), ("not today", "not today")]
 )
@@ -190,19 +143,6 @@ def test_a_hook_can_refuse_a_node(cancel, text):
     assert isinstance(result.result, NodeFailed)
 
 
-def test_a_question_comes_before_a_refusal():
-    """Where one callback asks and another refuses, the person is heard first."""
-
-    def refuse(event):
-        event.cancel_node = True
-
-    graph, _ = hooked({"a": ident}, before=[refuse, lambda event: event.interrupt("sure?")])
-    first = graph("task")
-
-    assert first.status is Status.INTERRUPTED
-    assert graph(answer_all(first)).status is Status.FAILED
-
-
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_an_error_in_a_hook_fails_the_node(where):
     """A callback that raises fails the node with its error; nothing of it is swallowed."""
@@ -215,16 +155,6 @@ def test_an_error_in_a_hook_fails_the_node(where):
 
     assert result.status is Status.FAILED
     assert repr(result.result) == "LookupError('no such policy')"
-
-
-@pytest.mark.parametrize("where", ["before", "after"])
-def test_one_name_asked_by_two_hooks_fails_the_node(where):
-    """A name used twice in one event is an error: one answer could not serve two questions."""
-    graph, _ = hooked({"a": ident}, **{where: [lambda event: event.interrupt("ok?")] * 2})
-    result = graph("task").results["a"]
-
-    assert result.status is Status.FAILED
-    assert "asked twice in one event" in str(result.error)
 
 
 class Moody:

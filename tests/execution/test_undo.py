@@ -70,18 +70,6 @@ def saga(diary, *edges, last=boom, **options):
     return wired(nodes, *edges, a=diary.node(), b=diary.node(**options))
 
 
-def test_completed_nodes_are_undone_in_reverse_order():
-    """Each undo gets its node's output and a key of its own; the run says what failed first."""
-    diary = Diary()
-    result = saga(diary).build()("task")
-
-    assert diary.lines == ["a", "b", "-b1", "-a1"]
-    assert len(set(diary.keys.values())) == 4
-    assert (result.status, result.reason) == (Status.FAILED, 'node "z" failed')
-    assert result.execution_order == ["a", "b"]
-    assert result.results["@undo:b"].status is Status.COMPLETED
-
-
 def test_a_run_that_completes_undoes_nothing():
     """Control: without a failure no undo runs, or is shown."""
     diary = Diary()

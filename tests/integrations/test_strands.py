@@ -1,11 +1,10 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 
-import boto3
 import pydantic
 import pytest
-from moto import mock_aws
 
 from runner import GraphBuilder
 from runner.errors import (
@@ -406,7 +405,7 @@ def test_a_question_after_the_node_keeps_its_conversation():
     assert roles == ["user", "assistant", "user", "assistant"]
 
 
-@pytest.mark.parametrize("place", ["files", "S3"])
+@pytest.mark.parametrize("place", ["files", pytest.param("S3", marks=pytest.mark.full)])
 def test_runs_continue_the_session_of_a_session_manager(place, tmp_path, monkeypatch):
     """Also a run that asks; without a session manager the second run knows nothing of the first."""
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -433,8 +432,13 @@ def test_runs_continue_the_session_of_a_session_manager(place, tmp_path, monkeyp
         assert graph(answers(graph(task), "blue")).status.value == "completed"
         return prompts[-1]
 
-    with mock_aws():
-        boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="sessions")
+    with ExitStack() as stack:
+        if place == "S3":
+            import boto3
+            import moto
+
+            stack.enter_context(moto.mock_aws())
+            boto3.client("s3", region_name="us-east-1").create_bucket(Bucket="sessions")
         assert run(manager, "one") == ["one"]
         assert run(manager, "two") == ["one", "report", "two"]
         assert run(lambda: None, "two") == ["two"]

@@ -555,42 +555,6 @@ def test_a_rule_that_nobody_can_judge_fails_the_node():
         assert why in str(result.results["a"].result)
 
 
-def test_people_work_together_on_a_question():
-    """Claim, comment, delegate and a vote taken back: each has its receipt, and its event in the run."""
-    team = asking(Rule(eligible=["ana", "ben"], need=2, delegate="anyone"))
-    client, question = team.client, team.question
-
-    receipts = [
-        client.claim(question, by="ana", ttl=60),
-        client.claim(question, by="ben"),
-        client.comment(question, "what for?", by="ben"),
-        client.release(question, by="ana"),
-        client.vote(question, "approve", by="ana"),
-        client.withdraw_vote(question, by="ana"),
-        client.delegate(question, to="eve", by="ana"),
-        client.vote(question, "approve", by="eve"),
-        client.vote(question, "approve", by="ben"),
-    ]
-
-    assert [str(receipt.status) for receipt in receipts] == [
-        "accepted",
-        "duplicate",
-        "accepted",
-        "accepted",
-        "counted",
-        "withdrawn_vote",
-        "accepted",
-        "counted",
-        "accepted",
-    ]
-    assert team.finish().decision == "approve"
-    with pytest.raises(UsageError, match="seconds"):
-        client.claim(question, by="ana", ttl=0)
-    with pytest.raises(UsageError, match="text"):
-        client.comment(question, "", by="ana")
-    assert client.claim("00none.a.1.x", by="ana").status == "unknown"
-
-
 DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
 
 

@@ -108,10 +108,10 @@ def name(mutation: Mutation) -> str:
     return f"{Path(mutation.file).stem}: {mutation.breaks}"
 
 
-@pytest.mark.parametrize("mutation", ALL, ids=name)
-def test_every_mutation_can_be_planted(mutation):
+def test_every_mutation_can_be_planted():
     """The text that a mutation changes is there, once."""
-    assert file_of(mutation, HERE).is_relative_to(HERE)
+    for mutation in ALL:
+        assert file_of(mutation, HERE).is_relative_to(HERE)
 
 
 @pytest.mark.slow

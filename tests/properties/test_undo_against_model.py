@@ -200,6 +200,7 @@ def test_redis_undoes_what_the_model_says(store_server):
     )()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fault", ["order", "stop"])
 def test_the_model_finds_a_fault(monkeypatch, fault):
     """Control: undos in another order, or cancelled with the run that stops, are found."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import base64
 import dataclasses
 import enum
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, datetime
 from decimal import Decimal
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -77,49 +77,22 @@ def nested(depth: int):
 @pytest.mark.parametrize(
     "value",
     [
-        None,
-        True,
-        0,
         -(2**63) + 1,
         2**63 - 1,
-        1.5,
-        "",
         "line\nbreak \u2028 \U0001f600",
-        b"",
-        b"\x00\xff",
-        [],
-        {},
-        {"a": [1, {"b": b"c"}]},
-        Refund(amount=3, note="late"),
         [Refund(amount=1), {"inner": Refund(amount=2)}],
         Named(Amount=4),
         Computed(amount=5),
-        Decimal("1.50"),
         Decimal("-1E-30"),
-        datetime(2026, 3, 1, 9, 30, 0, 5),  # noqa: DTZ001 - databases have such, too
-        datetime(2026, 3, 1, 9, 30, tzinfo=UTC),
         datetime(2026, 3, 1, 9, 30, tzinfo=ROME),
-        date(2026, 3, 1),
-        time(9, 30),
-        timedelta(days=-1, microseconds=3),
-        UUID(int=7),
-        {"rows": [{"price": Decimal("0.10"), "id": UUID(int=8)}]},
     ],
 )
 def test_values_come_back_as_they_were(value):
-    """JSON data, bytes and pydantic models survive storing, each with its type."""
+    """What the property of all values does not draw survives storing, too, each with its type."""
     stored = codec.load_json(codec.dump_json(codec.pack(value, "value")))
 
     assert codec.unpack(stored) == value
     assert type(codec.unpack(stored)) is type(value)
-
-
-@pytest.mark.parametrize("key", sorted(codec.RESERVED))
-def test_a_users_object_may_have_our_reserved_keys(key):
-    """An object that looks like ours comes back as the user's object, at any depth."""
-    value = {key: {key: True, "data": "aGk="}, "other": [{key: "builtins:print"}]}
-
-    assert codec.unpack(codec.pack(value, "value")) == value
 
 
 @pytest.mark.parametrize(

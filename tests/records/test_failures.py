@@ -134,20 +134,6 @@ def test_what_python_fills_in_itself_is_filled_in_again():
     )
 
 
-def test_the_errors_of_a_group_come_back():
-    """A group holds its errors, so that `except*` works on it."""
-    restored_error = restored(
-        ExceptionGroup("many", [ValueError("a"), ExceptionGroup("inner", [KeyError("b")])])
-    )
-
-    assert restored_error.message == "many"
-    assert [repr(error) for error in restored_error.exceptions] == [
-        "ValueError('a')",
-        "ExceptionGroup('inner', [KeyError('b')])",
-    ]
-    assert restored_error.subgroup(KeyError) is not None
-
-
 def test_a_huge_group_is_cut():
     """Only the first errors of a group are kept; its text still tells how many there were."""
     restored_error = restored(ExceptionGroup("many", [ValueError(str(n)) for n in range(50)]))

@@ -1,12 +1,10 @@
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
 from runner.errors import DefinitionError, NodeFailed, NotFoundError
-from tests.graphs import Bench, answer_all, answers, ident, single, wired
+from tests.graphs import Bench, answer_all, ident, single, wired
 
 
 def ask(ctx):
@@ -30,40 +28,6 @@ def statuses(result) -> dict[str, str]:
 
 
 # -- joins and dead paths ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("join", ["all", "any"])
-def test_one_live_edge_is_enough(join):
-    """A join runs when at least one edge is live; dead ones only count as arrived."""
-    result = wired(
-        {"a": ident, "b": ident, "c": inputs}, ("a c", never), "b c", c={"join": join}
-    ).build()("task")
-
-    assert result.results["c"].output == {"b": "b"}
-
-
-@pytest.mark.parametrize("join", ["all", "any"])
-def test_a_join_of_dead_edges_is_skipped(join):
-    """Where every edge is dead the node is skipped, whatever its join."""
-    result = wired(
-        {"a": ident, "b": ident, "c": ident}, ("a c", never), ("b c", never), c={"join": join}
-    ).build()("x")
-
-    assert (result.status, statuses(result)["c"]) == (Status.COMPLETED, "skipped")
-
-
-def test_two_edges_between_two_nodes():
-    """Several edges from one node to another are several arrivals and one input."""
-    result = wired({"a": ident, "b": inputs}, "a b", ("a b", never)).build()("task")
-
-    assert result.results["b"].output == {"a": "a"}
-
-
-def test_an_entry_point_that_is_also_led_to():
-    """A named entry point with incoming edges waits for these too: its start is one more arrival."""
-    builder = wired({"a": ident, "b": inputs}, "a b").set_entry_point("a").set_entry_point("b")
-
-    assert builder.build()("task").results["b"].output == {"a": "a"}
 
 
 # -- branches that wait --------------------------------------------------------------------------------
@@ -248,18 +212,6 @@ def nested(*inner_nodes, policy="fail_fast", outer_nodes=None, edges=("in after"
     return wired({"in": inner, "after": inputs, **(outer_nodes or {})}, *edges).build()
 
 
-def test_a_graph_is_a_node():
-    """A graph inside another gets its task, and the output of its last node is its output."""
-    inner = wired(
-        {"x": lambda ctx: ctx.task, "y": lambda ctx: ctx.inputs["x"].upper()}, "x y"
-    ).build()
-    result = wired({"in": inner, "after": inputs}, "in after").build()("task")
-
-    assert result.results["after"].output == {"in": "TASK"}
-    assert result.results["in"].result.execution_order == ["x", "y"]
-    assert result.execution_order == ["in", "after"]
-
-
 def test_a_graph_with_several_ends_has_all_their_outputs():
     """The output of an inner graph with several last nodes is theirs, by node id."""
     assert nested(("x", ident), ("y", ident))("task").results["after"].output == {
@@ -388,33 +340,3 @@ def test_a_store_that_was_emptied_learns_the_graph_again():
         del bench.store._database.shapes[fingerprint]
 
     assert bench.finish().execution_order == ["b", "in"]
-
-
-def test_async_and_sync_nodes_in_one_graph():
-    """Sync and async functions may stand in one graph, and questions work in both."""
-
-    async def later(ctx):
-        await asyncio.sleep(0)
-        return ctx.interrupt("async?")
-
-    graph = wired({"a": later, "b": ask, "c": inputs}, "a c", "b c").build()
-    first = graph("task")
-
-    assert sorted(interrupt.name for interrupt in first.interrupts) == ["async?", "ok?"]
-    assert graph(
-        answers(*((question.id, question.name) for question in first.interrupts))
-    ).results["c"].output == {
-        "a": "async?",
-        "b": "ok?",
-    }
-
-
-def test_a_cancel_reaches_a_run_in_process():
-    """A node may cancel its own run: the call returns a cancelled result."""
-    graph = wired(
-        {"a": lambda ctx: graph._engine.cancel(ctx.run_id, "by a node"), "b": ident}, "a b"
-    ).build()
-    result = graph("task")
-
-    assert (result.status, result.reason) == (Status.CANCELLED, "by a node")
-    assert statuses(result) == {"a": "completed"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -301,46 +302,77 @@ print(len(agent.messages))
 """
 
 
-def run(program: str, first: str = FIRST) -> tuple[str, str]:
-    """Run a program on this library by the two lines ahead of it; return what it printed."""
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", first + program + "\nprint('ended')"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={"AWS_REGION": "us-east-1", "PATH": ""},
-        check=False,
-    )
-    return ended.stdout.strip(), ended.stderr
+FORKS = """
+import gc
+import json
+import os
+import sys
+
+import boto3
+import runner.compat.strands
+import runner.testing
+
+gc.freeze()
+for line in sys.stdin:
+    if not (child := os.fork()):
+        program, folder = json.loads(line)
+        for number in 1, 2:
+            os.dup2(os.open(f"{folder}/{number}", os.O_CREAT | os.O_WRONLY), number)
+        exec(program)
+        sys.stdout.flush()
+        os._exit(0)
+    os.waitpid(child, 0)
+    print(flush=True)
+"""
+"""Runs each program in a fork of one process, since the imports take longer than most of the programs."""
 
 
-def test_the_example_runs_with_its_imports():
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run a program on this library by the two lines ahead of it; return its output and its errors."""
+    command = [sys.executable, "-W", "ignore", "-c", FORKS]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {"AWS_REGION": "us-east-1", "PATH": ""}
+    with subprocess.Popen(command, env=environment, **pipes) as forks:
+
+        def run(program: str, first: str = FIRST) -> tuple[str, ...]:
+            folder = tmp_path_factory.mktemp("program")
+            request = [first + program + "\nprint('ended')", str(folder)]
+            print(json.dumps(request), file=forks.stdin, flush=True)
+            assert forks.stdout.readline() == "\n"
+            return tuple((folder / number).read_text().strip() for number in "12")
+
+        yield run
+        forks.stdin.close()
+
+
+def test_the_example_runs_with_its_imports(run):
     """Two lines ahead of it make the program run on this library; the model is what it has no key for."""
     assert run(MODEL + EXAMPLE + LAST) == ("ended", "")
 
 
 @pytest.mark.parametrize("first", ["", FIRST], ids=["Strands", "here"])
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
-def test_programs_that_ask_run_unchanged(shape, first, tmp_path):
+def test_programs_that_ask_run_unchanged(run, shape, first, tmp_path):
     """They end in the same way on Strands itself and here: callbacks, a tool, and a session ask."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     assert run(MODEL + CALL + CLEANING + folder + shape, first) == ("ended", "")
 
 
 @pytest.mark.parametrize("first", ["", FIRST], ids=["Strands", "here"])
-def test_conditions_see_strands_state(first):
+def test_conditions_see_strands_state(run, first):
     """The pattern of Strands' docs for a join of all compares statuses, nodes and texts of results."""
     assert run(MODEL + CALL + CLEANING + JOINED, first) == ("ended", "")
 
 
-def test_a_nested_graph_is_told_the_same():
+def test_a_nested_graph_is_told_the_same(run):
     """The graph, and a swarm in it, get the task and the output of the node before as in Strands."""
     told = run(MODEL + CALL + CLEANING + NESTED, "")
     assert "Original Task: go" in told[0]
     assert run(MODEL + CALL + CLEANING + NESTED) == told
 
 
-def test_a_session_of_strands_goes_on(tmp_path):
+def test_a_session_of_strands_goes_on(run, tmp_path):
     """An agent here knows what an agent of Strands has said and kept."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     assert run(MODEL + CALL + CLEANING + folder + BEGUN, "") == ("4\nended", "")
@@ -356,12 +388,12 @@ def test_the_page_counts_the_changed_lines_of_each_program():
     assert count <= 5
 
 
-def test_agents_with_a_session_manager_are_refused(tmp_path):
+def test_agents_with_a_session_manager_are_refused(run, tmp_path):
     """A graph and a swarm refuse them, as Strands does, in place of forgetting what they said."""
     folder = f"FOLDER = {str(tmp_path)!r}\n"
     assert run(CLEANING + folder + REFUSED) == ("ended", "")
 
 
-def test_events_of_making_fire_where_strands_fires_them():
+def test_events_of_making_fire_where_strands_fires_them(run):
     """For an agent, a graph and a swarm; a callback may be async."""
     assert run(CLEANING + MADE) == ("ended", "")

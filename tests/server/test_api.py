@@ -12,11 +12,10 @@ import httpx
 import pytest
 import redis
 
-from runner import Fairness, Limit
+from runner import Limit
 from runner.approvals.rules import Principal
 from runner.audit.files import own_key
 from runner.audit.sealing import Sealing, sealing_policy
-from runner.limits.fairness import LEAST_WINDOW
 from runner.operations.doctor import examine, read_facts
 from runner.operations.jobs import begin, carry_on
 from runner.records.size_limits import MAX_RESULT
@@ -26,9 +25,7 @@ from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
-from runner.store.requests import ShareSlots
-from runner.testing import ManualClock
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import shape
 from tests.ports import free_port
 from tests.server.conftest import Served
 from tests.waiting import wait_until
@@ -469,17 +466,6 @@ def test_a_key_with_any_text_is_paused(site):
         paused = site.http.post(f"{path}:pause", json={"seconds": None}).json()
         assert [pause["key"] for pause in paused["setting"]["pauses"]] == [key]
         assert site.http.post(f"{path}:resume", json={}).json()["setting"] is None
-
-
-def test_keys_that_wait_for_their_turn_are_listed(site, redis_url):
-    """Each with how many nodes wait and since when; control: none while all fit into the window."""
-    worker = ManualWorker(RedisStore(redis_url, push=False), ManualClock())
-    worker.store.do(ShareSlots({"g": LEAST_WINDOW}))
-    for waiting in ([], [("acme", 1)]):
-        keys = site.http.get("/v1/limits/fairness").json()["items"]
-        assert [(key["key"], key["nodes"]) for key in keys] == waiting
-        for _ in range(LEAST_WINDOW + 1):
-            worker.start(shape("a", fairness=Fairness("tag:t")), tags={"t": "acme"})
 
 
 def test_a_schedule_is_made_paused_filled_and_removed(site):

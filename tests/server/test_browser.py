@@ -20,7 +20,6 @@ from runner.store.requests import EmitEvent
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo, put_grant
-from tests.server.test_grants import PAID, finance, till
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -508,38 +507,6 @@ def test_any_answer_can_be_sent_as_json(redis_url, browser, scripts):
     assert run.result().results["ask"].output == answer
 
 
-def test_a_grant_is_made_used_and_revoked(redis_url, browser):
-    """Two people make it, a call begins by it without a question, and once it is revoked they are asked."""
-    PAID.clear()
-    site = Site(redis_url, {"till": till})
-    (question,) = site.start("till", "go").interrupts()
-    finance(site, "ana")
-    with Served(site.app, free_port()) as served:
-        page = browser.new_page()
-        page.goto(f"{served.url}/q/{question.id}")
-        page.click("text=the next ones like this, up to")
-        page.fill("[name='max.amount']", "150")
-        page.check("[name='only.order']")
-        page.fill("[name=uses]", "2")
-        page.click("text=Grant them")
-        page.wait_for_selector("td[data-label=state]:has-text('waits')")
-        finance(site, "ben")
-        page.goto(f"{served.url}/grants")
-        page.click("#rows button:text-is('Approve')")
-        page.wait_for_selector("td[data-label=state]:has-text('valid')")
-        assert (site.start("till", "go").interrupts(), PAID) == ([], [120])
-
-        page.goto(f"{served.url}/grants")
-        assert "1 of 2" in page.inner_text("td[data-label=used]")
-        page.click("summary:text-is('Revoke')")
-        page.fill("[name=reason]", "the campaign is over")
-        page.click("button:text-is('Revoke')")
-        page.wait_for_selector("td[data-label=state]:has-text('the campaign is over')")
-        assert page.locator("#rows button").count() == 0
-        page.close()
-    assert (len(site.start("till", "go").interrupts()), PAID) == (1, [120])
-
-
 def test_an_edit_by_a_colleague_is_on_a_page_that_is_open(redis_url, browser):
     """With its difference, its votes and its button; the call that was proposed is named as that."""
     site, run = paying(redis_url, {"amount": 48000.0}, need=2)
@@ -930,102 +897,3 @@ def test_a_form_of_another_origin_changes_nothing(site, served, browser):
         assert "another site" in page.inner_text("body")
         context.close()
     assert run.interrupts()
-
-
-def test_a_day_in_the_life(redis_url, browser, tmp_path):  # noqa: PLR0915 - a whole day
-    """A run is started on a page; a branch waits while another ends; two of finance decide, but not who
-    started it; an edit is agreed on; the payment is made once; the audit holds.
-    """
-    from runner.approvals import Action, Principal, Rule
-    from runner.audit.files import own_key
-    from runner.audit.sealing import Sealing, sealing_policy
-    from runner.server.access import Person
-    from runner.settings import Settings
-
-    paid = []
-
-    def pay(ctx):
-        rule = Rule(eligible=["group:finance"], need=2, exclude=["requester"])
-        action = Action("runner", "function", "pay", {"to": "Acme", "amount": 180})
-        approval = ctx.interrupt(
-            "pay", reason="The carrier waits.", rule=rule, action=action, risk="high"
-        )
-        if approval.approved:
-            args = approval.response if approval.decision == "edit" else action.args
-            ctx.once("pay", lambda: paid.append(args))
-        return approval.decision
-
-    def stock(ctx):
-        return "in stock"
-
-    site = Site(redis_url, {"order": lambda: wired({"pay": pay, "stock": stock}).build()})
-    own_key(tmp_path / "audit.json", "runner")
-    services = site.app.state.services
-    services.settings = Settings(redis_url=redis_url, audit_key=str(tmp_path / "audit.json"))
-    people = {"cora": {"operator", "approver"}, "ana": {"approver"}, "ben": {"approver"}}
-
-    def who(request):
-        name = request.headers.get("x-who", "")
-        return (
-            Person(Principal(name), frozenset(people[name]), frozenset({"finance"}))
-            if name
-            else None
-        )
-
-    site.app.state.auth = who
-    with Served(site.app, free_port()) as served:
-
-        def page_of(name):
-            context = browser.new_context(
-                base_url=served.url, extra_http_headers={"x-who": name}
-            )
-            return context.new_page()
-
-        cora, ana, ben = map(page_of, people)
-        cora.goto("/runs")
-        cora.click("text=Start a run")
-        cora.click("td >> text=Start a run")
-        cora.click("button:has-text('Start')")
-        cora.wait_for_url("**/runs/0*")
-        site.work()
-        cora.wait_for_selector("[data-node=stock][data-state=completed]")
-        cora.wait_for_selector("[data-node=pay][data-state=waiting]")
-
-        cora.click("#asks a")
-        assert "who asked for this does not decide it" in cora.inner_text("#decision")
-        assert cora.locator("#decision button").count() == 0
-
-        ana.goto("/inbox")
-        ana.click("table a")
-        ana.click("text=Change the arguments")
-        ana.fill("[name='f.amount']", "150")
-        ana.click("text=Approve with changes")
-        assert ana.inner_text("del") == "180.00"
-        ana.fill("[name=typed]", "pay")
-        ana.click("button:has-text('Confirm')")
-        assert "1 of 2" in ana.inner_text(".callout")
-
-        ben.goto(ana.url)
-        ben.click("text=Change the arguments")
-        ben.fill("[name='f.amount']", "150")
-        ben.click("text=Approve with changes")
-        ben.fill("[name=typed]", "pay")
-        ben.click("button:has-text('Confirm')")
-        state = ben.inner_text(".callout")
-        site.work()
-        (log,) = services.store.audit_logs
-        Sealing(log, sealing_policy(services.settings)).run_once(
-            sign_now=True
-        )  # a worker's sweep does this
-
-        ben.goto(cora.url.partition("/q/")[0] + "/runs")
-        ben.click("tbody a")
-        ben.click(".tabs >> text=Audit")
-        ben.wait_for_selector("[data-audit]")
-        assert ben.get_attribute("[data-audit]", "data-audit") == "holds", (
-            state,
-            ben.inner_text("main"),
-        )
-        told = ben.inner_text("table")
-    assert paid == [{"to": "Acme", "amount": 150}]
-    assert "interrupt.voted" in told or "voted" in told

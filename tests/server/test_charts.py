@@ -110,6 +110,8 @@ def test_samples_of_a_graph_stay_small(site):
     assert all(0 < client.call("TTL", key) <= 86_400 for key in keys)
 
 
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_pages_with_charts_are_accessible(site, browser, scheme, width):

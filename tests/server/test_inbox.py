@@ -12,7 +12,7 @@ from runner import GraphBuilder
 from runner.approvals import Action, Rule
 from runner.records.interrupts import Decision
 from runner.records.run import Status
-from runner.server.deciding import act, decide
+from runner.server.deciding import decide
 from runner.server.pages import inbox
 from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
@@ -140,26 +140,6 @@ def test_the_api_lists_what_the_inbox_shows(desk):
     assert desk.http.get("/v1/questions", params={"text": "900900"}).status_code == 403
 
 
-def test_a_row_says_who_works_on_it_and_what_was_decided(desk):
-    """Votes and a claim while it is open; afterwards it is among those that are done."""
-    question = asked(desk, "payments", {"amount": 80})
-    served = desk.app.state.services
-    act(served, desk.person, question.id, "claim", ttl=60)
-    vote = Decision(question.id, None, digest=question.digest, decision="approve")
-    decide(served, desk.person, vote)
-
-    before = desk.http.get("/inbox", headers=HTML).text
-    desk.as_role("approver", name="ben", groups=["finance"])
-    decide(served, desk.person, vote)
-    done = desk.http.get("/inbox?tab=done", headers=HTML).text
-
-    assert ("1 of 2" in before, "claimed by ana" in before) == (True, True)
-    assert rows(desk) == []
-    assert rows(desk, "tab=done") == rows(desk, "tab=done&tool=pay") == [question.id]
-    assert rows(desk, "tab=done&text=nowhere") == []
-    assert (">ana, ben</td>" in done, "</span> approved</span>" in done) == (True, True)
-
-
 def test_the_effect_is_said_first_at_every_door(desk):
     """A title is filled from what is approved; with an edit from that, and not for who may not read."""
     call = {"amount": 48000, "currency": "EUR", "iban": "DE89\u202e"}
@@ -251,27 +231,6 @@ def test_a_browser_keeps_only_so_many_views(desk):
     assert (saved.status_code, number > 5) == (422, True)
 
 
-def test_alike_questions_are_decided_on_one_page(desk):
-    """Each call in full, one form; each has a receipt, also the one that was decided meanwhile."""
-    questions = [asked(desk, "payments", {"amount": amount}) for amount in (80, 90, 70)]
-    ids = [question.id for question in questions]
-    query = "&".join(f"q={name}" for name in ids)
-    form = {"q": ids, "pick": ids, "digest": [question.digest for question in questions]}
-
-    shown = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
-    silent = send(desk, "/inbox/together", decision="reject", **form)
-    no_digest = {**form, "digest": ["", "", ""], "decision": "approve"}
-    assert send(desk, "/inbox/together", **no_digest).status_code == 422
-    desk.client.withdraw(ids[2])
-    sent = send(desk, "/inbox/together", decision="approve", comment="all fine", **form)
-
-    assert all(f">{amount}.00</data></td>" in shown for amount in (80, 90, 70))
-    assert (silent.status_code, "why you reject" in silent.text) == (422, True)
-    assert re.findall(r'data-result="(\w+)"', sent.text) == ["counted", "counted", "superseded"]
-    assert "<b>2 votes counted</b>, waiting for others, <b>1 not</b>:" in sent.text
-    assert [len(desk.client.engine.store.votes(name)) for name in ids] == [1, 1, 0]
-
-
 def review(ctx):
     rule = Rule(eligible=["group:finance"], decisions=["approve", "reject"])
     return ctx.interrupt("file it?", reason=f"{ctx.task}", rule=rule).decision
@@ -291,28 +250,6 @@ def library(redis_url):
     site = Site(redis_url, {**ASKING, "library": lambda: mapped(60)})
     site.as_role("reader", "approver", name="ana", groups=["finance"])
     return site
-
-
-@pytest.mark.slow
-def test_the_items_of_a_map_are_one_row_and_one_decision(library):
-    """Folded among the others, shown one by one behind it, and decided all together, more than a page has."""
-    run = library.start("library")
-    dear = asked(library, "payments", {"amount": 900900})
-    page = library.http.get("/inbox", headers=HTML).text
-    (link,) = re.findall(r'href="([^"]+)">decide all 60 together', page)
-    together = library.http.get(html.unescape(link), headers=HTML).text
-    ids, digests = (
-        re.findall(rf'name="{name}" value="([^"]+)"', together) for name in ("q", "digest")
-    )
-    form = {"q": ids, "pick": ids, "digest": digests}
-    done = send(library, "/inbox/together", decision="approve", **form)
-    library.work()
-
-    assert "file it? \N{MULTIPLICATION SIGN} 60" in page
-    assert rows(library, "") == [dear.id]
-    assert len(ids) == 60
-    assert done.text.count('data-result="accepted"') == 60
-    assert run.result().results["review"].output == ["approve"] * 60
 
 
 @pytest.mark.slow

@@ -429,6 +429,7 @@ def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url
     assert error.partition(":")[0] in {"I6", "I8", "I11"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("saboteur", sabotage.OF_UNDOS, ids=lambda store: store.__name__)
 def test_a_missing_mechanism_of_undos_is_noticed(saboteur):
     """Without it some seed with undos breaks the promise of their order, or of all of them."""

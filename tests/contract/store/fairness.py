@@ -84,14 +84,6 @@ class FairnessContract:
 
         assert line.order(20).count("gold") == pytest.approx(15, abs=1)
 
-    def test_runs_without_the_tag_take_turns_as_one(self, worker: ManualWorker) -> None:
-        """Whoever has no tag takes turns with the others as one tenant would."""
-        line = Line(worker, fair())
-        line.start("", 8)
-        line.start("a", 2)
-
-        assert line.order(8).split(" ") == ["", "", "", "", "a", "", "a", ""]
-
     def test_what_a_settle_makes_ready_waits_for_its_turn(self, worker: ManualWorker) -> None:
         """The next node of a run is behind those of other keys, also where its worker would stay for it."""
         line = Line(worker, fair("a>b"), slots=1)

@@ -55,20 +55,6 @@ def _release(store: Store, run_id: str, node: str) -> list[str]:
 class RunContract:
     """What becomes of a started run and of its claimed visits."""
 
-    def test_a_start_rings_every_entry_point(self, store: Store) -> None:
-        """A new run's entry points are ready, and their doorbells name the queue to ring."""
-        graph = shape("a>c b>c")
-        store.publish([graph])
-
-        reply = store.do(StartRun(Start("00run", "g", None, "task")))
-
-        assert reply.word == "started"
-        assert reply.run_id == "00run"
-        assert list(reply.doorbells) == [
-            Doorbell("00run", "a", 1, 1, "g", 5, "g"),
-            Doorbell("00run", "b", 1, 1, "g", 5, "g"),
-        ]
-
     def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
         """A run of a graph, or of a shape, that was not published is refused."""
         assert store.do(StartRun(Start("00run", "g", None, None))).word == "unknown_graph"
@@ -233,18 +219,6 @@ class RunContract:
             )
 
         assert worker.statuses(run_id) == "executing: a ready"
-
-    def test_a_settled_node_rings_the_next(self, worker: ManualWorker, store: Store) -> None:
-        """The transition that ends a visit makes its successors ready and names their doorbells."""
-        run_id, token = worker.begin("a>b a>c")
-        settlement = Settlement(Status.COMPLETED, "11", [1, 2.5, None], {"v": 1})
-
-        reply = store.do(SettleVisit(token, settlement, "n"))
-
-        assert (reply.word, rung(reply)) == ("settled", ["b.1.1", "c.1.1"])
-        assert list(worker.claim(run_id, "b").inputs) == [("a", 1, [1, 2.5, None])]
-        assert worker.read(run_id).outputs == {("a", 1): [1, 2.5, None]}
-        assert worker.read(run_id).entries == {("a", 1): {"v": 1}}
 
     @pytest.mark.scripts
     def test_a_repeated_settle_changes_nothing(

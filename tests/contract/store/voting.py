@@ -279,21 +279,6 @@ class VotingContract:
             "accepted",
         ]
 
-    def test_an_edit_voids_earlier_votes(self, worker: ManualWorker) -> None:
-        """Votes are for one effect: who approved other arguments has to vote again."""
-        people = voting(worker, TWO)
-
-        words = people.words(
-            ("ana",),
-            ("ben", "edit", edited("5")),
-            ("cid",),
-            ("ana", "approve", edited("5")),
-        )
-
-        assert words == ["counted", "counted", "counted", "accepted"]
-        assert (people.now.decision, people.now.response) == ("edit", edited("5"))
-        assert people.now.effect == ballots.effect_of(people.question, "edit", edited("5"))
-
     def test_votes_that_an_edit_voided_stay(self, worker: ManualWorker, store: Store) -> None:
         """Two who outbid each other and then agree: the worker counts all of it to the same end."""
         people = voting(worker, TWO)
@@ -324,39 +309,6 @@ class VotingContract:
         assert people.act("ana", "withdraw_vote") == "rejected"
         assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
         assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
-
-    def test_an_edit_may_keep_earlier_votes(self, worker: ManualWorker) -> None:
-        """With edit="keeps" the votes for what was shown still stand beside those for another call."""
-        people = voting(worker, replace(TWO, edit="keeps"))
-
-        assert people.words(("ana",), ("ben", "edit", edited("5")), ("cid",)) == [
-            "counted",
-            "counted",
-            "accepted",
-        ]
-        assert (people.now.decision, people.now.response) == ("approve", True)
-
-    def test_a_veto_ends_it(self, worker: ManualWorker) -> None:
-        """A rejection is a decision as soon as the veto is met, and only what came before it can win."""
-        people = voting(worker, replace(TWO, veto=2))
-
-        assert people.words(("ana", "reject"), ("ben",)) == ["counted", "counted"]
-        assert people.vote("cid", "reject", comment="too much").status == "accepted"
-        assert (people.now.decision, people.now.response) == (
-            "reject",
-            {"rejected": "too much"},
-        )
-        assert people.words(("dan",)) == ["duplicate"]
-
-    def test_stages_open_one_after_another(self, worker: ManualWorker) -> None:
-        """A vote outside of the open stage is forbidden; the last stage decides."""
-        rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
-        people = voting(worker, rule)
-
-        assert people.vote("cleo", groups=("board",)).status == "forbidden"
-        assert people.vote("ana").status == "counted"
-        assert people.vote("ben").status == "forbidden"
-        assert people.vote("cleo", groups=("board",)).status == "accepted"
 
     def test_an_edit_goes_back_to_the_first_stage(self, worker: ManualWorker) -> None:
         """It counts nothing there for one who may not vote there; an approval of it is no other edit."""
