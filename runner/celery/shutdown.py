@@ -101,7 +101,7 @@ class Shutdown:
 
 
 _soft_stops: list[float] = []
-"""When this process was told to stop softly."""
+"""The times at which this process was told to stop softly; read for each node, so without a lock."""
 
 
 def stop_softly() -> None:

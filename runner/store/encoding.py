@@ -146,7 +146,7 @@ _read_run = RUN.reader("status stopping active waiting held failed started")
 _read_node = NODE.reader("status visit attempt fence stamp edges nonce rest")
 
 STATUSES = {status.value: status for status in Status}
-"""The statuses by their texts; the class looks them up in Python."""
+"""The statuses by their texts. Calling the class takes two more calls of Python functions."""
 
 _read_map = MAP.reader("visit total next active waiting failed stopped swept")
 

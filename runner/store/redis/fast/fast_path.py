@@ -339,9 +339,7 @@ class FastPath:
         record: NodeRecord,
         values: Mapping[str, bytes | None],
     ) -> tuple[list[tuple[str, int]], list[bytes]]:
-        """Find the visits and outputs that reach a visit, in edge order; outputs of later visits are read
-        apart.
-        """
+        """Find the visits that reach a visit, in edge order, and their outputs; later ones are read apart."""
         if topology.loops or record.via:
             nodes = {
                 name[2:]: encoding.node_record(run_id, name[2:], text)[0]
