@@ -90,11 +90,9 @@ class NextVisit:
 
     __slots__ = ("_text",)
 
-    def __init__(self, claim: Claim) -> None:
-        rung_by = quote(claim.rung_by, safe="") or "-"
-        self._text = (
-            f"{MARK} {claim.record.nonce} {claim.token.fence} {rung_by} {_task_id(claim)}"
-        )
+    def __init__(self, claim: Claim, task_id: str) -> None:
+        rung_by = quote(claim.rung_by, safe="") if claim.rung_by else "-"
+        self._text = f"{MARK} {claim.record.nonce} {claim.token.fence} {rung_by} {task_id}"
 
     def __repr__(self) -> str:
         return self._text
@@ -123,11 +121,15 @@ class Claims:
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
-    def put(self, claim: Claim) -> None:
+    def put(self, claim: Claim) -> str:
+        """Keep a claim, and return the id of its task."""
+        token = claim.token
+        task_id = f"{token.run_id}.{token.node}.{token.visit}.{claim.record.attempt}"
         with self._lock:
-            self._claims[_task_id(claim)] = claim
+            self._claims[task_id] = claim
             while len(self._claims) > self.slots:
                 del self._claims[next(iter(self._claims))]
+        return task_id
 
     def take(self, task_id: str, nonce: str) -> Claim | None:
         """Return the claim of a task that continues inline. Later doorbells can't use a claim taken here."""
@@ -141,7 +143,7 @@ claims = Claims()
 
 def may_continue(request: Any) -> Callable[[], bool]:
     """Return a check to call when a task's node settles: may another node follow on its slot?"""
-    remaining, until, _ = request.get(BUDGET) or (0, 0.0, 0.0)
+    remaining, until, _ = getattr(request, BUDGET, (0, 0.0, 0.0))
     return lambda: (
         (remaining > 0 or claims.free_slots() > 0)
         and time.monotonic() < until
@@ -151,13 +153,8 @@ def may_continue(request: Any) -> Callable[[], bool]:
 
 def nonce_of(request: Any) -> str:
     """Return the nonce of the claim that a task's node has; "" if it has none."""
-    nonce, _ = request.get(CLAIMED) or ("", 0)
+    nonce, _ = getattr(request, CLAIMED, ("", 0))
     return str(nonce)
-
-
-def _task_id(claim: Claim) -> str:
-    token = claim.token
-    return f"{token.run_id}.{token.node}.{token.visit}.{claim.record.attempt}"
 
 
 _Claim = tuple[str, int, str]

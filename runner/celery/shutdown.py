@@ -16,7 +16,6 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -101,18 +100,19 @@ class Shutdown:
         return sorted(str(request.id) for request in _node_requests())
 
 
-_soft = threading.Event()
+_soft_stops: list[float] = []
+"""The times at which this process was told to stop softly; read for each node, so without a lock."""
 
 
 def stop_softly() -> None:
     """Note that the worker stops when its tasks have ended; Celery sets its flags after that."""
-    _soft.set()
+    _soft_stops.append(time.monotonic())
 
 
 def stopping() -> bool:
     """Return whether this process is a worker that must stop."""
     stop, end = state.should_stop, state.should_terminate
-    return _soft.is_set() or not (
+    return bool(_soft_stops) or not (
         (stop is None or stop is False) and (end is None or end is False)
     )
 

@@ -188,10 +188,8 @@ def run_node(self: Any) -> NextVisit | None:
     if delivery.graph_id:
         name_task(request, f"{delivery.graph_id}/{node}")
     end_task(delivery, self.app, run_id)
-    if delivery.following is None:
-        return None
-    claims.put(delivery.following)
-    return NextVisit(delivery.following)
+    following = delivery.following
+    return NextVisit(following, claims.put(following)) if following else None
 
 
 def end_revoked(

@@ -45,23 +45,23 @@ class HasDefinition(Protocol):
 class CompiledGraph:
     """A graph ready to run: its declaration, its topology, and each node's edges.
 
-    `for_requester` is a node that has, or whose tool has, a rule that excludes the requester, or
-    "".
+    `bits` are the edges that a node's end takes, `routes` the nodes that its expired question may lead
+    to. Nodes in `conditional` have conditions, which may take fewer edges. `for_requester` is a node that
+    has, or whose tool has, a rule that excludes the requester, or "".
     """
 
     definition: Definition
     topology: Topology
     edges: dict[str, list[EdgeSpec]]
+    bits: dict[str, str]
+    routes: dict[str, list[str]]
+    conditional: set[str]
     for_requester: str = ""
 
     def node(self, node: str) -> NodeSpec:
         """Return a node's declaration; for an item, its map's executor as a node."""
         nodes = self.definition.nodes
         return nodes.get(node) or nodes[map_of(node)].item()
-
-    def routes(self, node: str) -> list[str]:
-        """Return the nodes that a node's expired question may lead to."""
-        return [edge.target for edge in self.edges.get(node, []) if edge.on_expire]
 
 
 def compile_graph(definition: Definition) -> CompiledGraph:
@@ -70,8 +70,21 @@ def compile_graph(definition: Definition) -> CompiledGraph:
         for spec in definition.nodes.values()
         if any(map(excludes_requester, _rules(spec)))
     )
+    by_source = definition.edges_by_source()
     return CompiledGraph(
-        definition, topology(definition), definition.edges_by_source(), next(excluding, "")
+        definition,
+        topology(definition),
+        by_source,
+        {
+            node: "".join("01"[not edge.on_expire] for edge in by_source[node])
+            for node in by_source
+        },
+        {
+            node: [edge.target for edge in edges if edge.on_expire]
+            for node, edges in by_source.items()
+        },
+        {edge.source for edge in definition.edges if edge.condition is not None},
+        next(excluding, ""),
     )
 
 

@@ -15,14 +15,13 @@ from typing import Any
 
 from runner import async_loop
 from runner.definition.model import HIDDEN, EdgeSpec, NodeTopology
-from runner.definition.registry import CompiledGraph
 from runner.execution.context import ClaimedVisit
 from runner.execution.results import NodeResult, node_result
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.outcomes import Succeeded
 from runner.records.run import Status, VisitEntry, existing
-from runner.store.interface import Fetched, Store
+from runner.store.interface import Fetched
 
 
 class Results(Mapping[str, NodeResult]):
@@ -125,14 +124,18 @@ def _wants_state(condition: Callable[..., object]) -> bool:
 
 
 def bits(
-    edges: Sequence[EdgeSpec], state: Callable[[], GraphState]
+    visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry
 ) -> tuple[str, list[tuple[str, int, str]]]:
-    """Evaluate each edge's condition; return one bit per edge, and the reads. Errors of conditions pass."""
-    if all(edge.condition is None for edge in edges):
-        return "".join("0" if edge.on_expire else "1" for edge in edges), []
-    graph_state = state()
-    edge_bits = "".join("1" if holds(edge, graph_state) else "0" for edge in edges)
-    return edge_bits, graph_state.results.reads()
+    """Evaluate the condition of each edge after a visit; return one bit per edge, and the reads.
+
+    Errors of conditions pass.
+    """
+    plan, node = visit.plan, visit.address.node_id
+    if node not in plan.conditional:
+        return plan.bits.get(node, ""), []
+    state = _state_after(visit, outcome, entry)
+    edge_bits = "".join("1" if holds(edge, state) else "0" for edge in plan.edges[node])
+    return edge_bits, state.results.reads()
 
 
 def decided(
@@ -143,7 +146,7 @@ def decided(
     Outside of loops a node's record keeps its edges, since no later visit comes.
     """
     kept_decisions: VisitEntry = {"edges": edges} if shape is not None and shape.loops else {}
-    visits_read = [[node, visit] for node, visit, _ in reads if visit]
+    visits_read = [[node, visit] for node, visit, _ in reads if visit] if reads else []
     return {**kept_decisions, "reads": visits_read} if visits_read else kept_decisions
 
 
@@ -166,13 +169,7 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
         raise
 
 
-def state_after(
-    store: Store,
-    plan: CompiledGraph,
-    visit: ClaimedVisit,
-    outcome: Succeeded,
-    entry: VisitEntry,
-) -> GraphState:
+def _state_after(visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry) -> GraphState:
     """Build the state that conditions see after a visit: its own result, and a view of the others."""
     node, run_id = visit.address.node_id, visit.address.run_id
     record = replace(visit.claim.record, status=Status.COMPLETED)
@@ -180,8 +177,8 @@ def state_after(
     results = Results(
         node,
         source_result,
-        [name for name in plan.definition.nodes if not name.startswith(HIDDEN)],
-        lambda nodes: store.fetch(run_id, nodes),
-        lambda: [*existing(store.read(run_id), run_id).order, node],
+        [name for name in visit.plan.definition.nodes if not name.startswith(HIDDEN)],
+        lambda nodes: visit.store.fetch(run_id, nodes),
+        lambda: [*existing(visit.store.read(run_id), run_id).order, node],
     )
     return GraphState(visit.task, node, visit.address.visit, results, visit.invocation_state)

@@ -12,14 +12,13 @@ from typing import Any, TypeVar, Unpack
 
 from runner.approvals import visit_judge
 from runner.approvals.ballots import Use
-from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.digests import Action
 from runner.approvals.freezes import Freezes
 from runner.approvals.policies import wants_no_more
 from runner.approvals.rules import Approval, Rule
-from runner.approvals.visit_judge import KnownGrants, VisitJudge
-from runner.definition.model import BEFORE_GRAPH, NodeSpec, map_of
-from runner.definition.policies import RetryPolicy
+from runner.approvals.visit_judge import VisitJudge
+from runner.definition.model import BEFORE_GRAPH, map_of
+from runner.definition.registry import CompiledGraph
 from runner.errors import ApprovalMismatch, LeaseLost, NotFoundError, StoreError
 from runner.execution.leases import Lease
 from runner.records import codec, failures, size_limits
@@ -67,9 +66,7 @@ def never() -> bool:
 class ClaimedVisit:
     """One claimed visit as an executor may use it. It reads from the claim and writes to the store.
 
-    With `reset` a new visit starts without the memory of older ones. `routes` are the targets of
-    edges for expired questions, `keys` check signed decisions, `retry` is the node's policy.
-
+    `plan` is the graph, `spec` the node's declaration; `judge` checks the decisions on its questions.
     `tentative` is the outcome of a node that has ended while its After hooks still ask. If
     `replays`, that outcome was stored by an earlier execution, so only those hooks run now. `trace`
     names the span of the previous execution; an observer replaces it. `first_name` is `node.visit`
@@ -83,38 +80,25 @@ class ClaimedVisit:
         claim: Claim,
         lease: Lease,
         store: Store,
+        plan: CompiledGraph,
         *,
-        reset: bool,
-        routes: Sequence[str],
-        keys: DecisionKeys,
-        grants: KnownGrants,
+        judge: VisitJudge,
         freezes: Freezes,
-        retry: RetryPolicy | None,
-        check_exclusions: Callable[[Rule], None],
-        specs: Mapping[str, NodeSpec],
         ring: Callable[[Reply], Reply],
-        plain_issuer: Callable[[], str],
     ) -> None:
         self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
-        self._ring = ring
+        self._ring, self._judge = ring, judge
         token, record = claim.token, claim.record
+        self.plan, self.spec = plan, plan.node(token.node)
         document = load_document(claim.document)
         is_current = document is not None and document.visit == token.visit
-        current = document if document and is_current else NodeDocument(token.visit)
-        memory = document if is_current or not reset else None
-        self._judge = VisitJudge(
-            store,
-            keys,
-            claim,
-            retry=retry,
-            check_exclusions=check_exclusions,
-            known_grants=grants,
-            plain_issuer=plain_issuer,
-        )
+        current = document if is_current else None
+        memory = document if is_current or not plan.definition.reset_on_revisit else None
+        routes = plan.routes.get(token.node, ())
         self.address = Address(
-            token.run_id, token.node, token.visit, routes=tuple(routes), judge=self._judge
+            token.run_id, token.node, token.visit, routes=tuple(routes), judge=judge
         )
-        self.graph_id, self._specs = claim.graph_id, specs
+        self.graph_id = claim.graph_id
         self.attempt = record.attempt
         self.inputs: Sequence[Input] = [
             Input(node, visit, output)
@@ -125,7 +109,8 @@ class ClaimedVisit:
             claim.task,
             *map(operator.itemgetter(2), claim.inputs),
         ]
-        self.invocation_state: JSONObject = codec.unpack(claim.invocation_state) or {}
+        state = claim.invocation_state
+        self.invocation_state: JSONObject = codec.unpack(state) if state else {}
         self.answers: Mapping[str, Interrupt] = {
             answer.id: _in_attempt(answer, record.attempt) for answer in claim.answers
         }
@@ -136,9 +121,9 @@ class ClaimedVisit:
             if record.handed
             else None
         )
-        self.tentative = current.tentative
+        self.tentative = current.tentative if current else None
         self.replays = self.tentative is not None
-        self.trace = current.trace
+        self.trace = current.trace if current else ""
         self.first_name = document.first_name(token.visit) if document else ""
         self.outage: StoreError | None = None
         self.may_continue = never
@@ -237,7 +222,7 @@ class ClaimedVisit:
         """
         if rule is None and name in {node, *(item.node_id for item in self.inputs)}:
             # The question whether a node may run has the node's name, and the graph's rule.
-            spec = self._specs.get(map_of(name) or name)
+            spec = self.plan.definition.nodes.get(map_of(name) or name)
             rule = spec.approval if spec and isinstance(spec.approval, Rule) else None
         if rule is None:
             raise ApprovalMismatch(

@@ -27,7 +27,7 @@ from runner import async_loop
 from runner.approvals import freezes
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
 from runner.approvals.freezes import WAIT_MS, Freezes
-from runner.approvals.visit_judge import KnownGrants
+from runner.approvals.visit_judge import KnownGrants, VisitJudge
 from runner.definition.registry import CompiledGraph, Registry
 from runner.errors import (
     ApprovalMismatch,
@@ -248,23 +248,26 @@ class Engine:
         if plan is None or not nodes.unchanged(plan, claim):
             return DoorbellOutcome(self._hold_or_return(plan, claim), claim.graph_id)
         timeout = plan.node(claim.token.node).timeout or plan.definition.node_timeout
-        timed_out: Future[DoorbellOutcome] = Future()
-        on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
-        with self.leases.hold(claim.token, timeout, on_timeout) as lease:
-            try:
-                # Changes that the node and its code make to their context end with it.
-                delivery = copy_context().run(self._execute, plan, claim, lease, may_continue)
-            except SystemExit:
-                if self.is_stopping():  # by a signal, in a child of a pool
-                    self._release(claim.token)
-                raise
-            finally:
-                self._quarantine.release(claim.token)
+        timed_out = on_timeout = None
+        if timeout is not None:
+            timed_out = Future[DoorbellOutcome]()
+            on_timeout = functools.partial(self._fail_timed_out, plan, claim, timed_out)
+        lease = self.leases.hold(claim.token, timeout, on_timeout)
+        try:
+            # Changes that the node and its code make to their context end with it.
+            delivery = copy_context().run(self._execute, plan, claim, lease, may_continue)
+        except SystemExit:
+            if self.is_stopping():  # by a signal, in a child of a pool
+                self._release(claim.token)
+            raise
+        finally:
+            self._quarantine.release(claim.token)
+            self.leases.end(claim.token)
         # The code of a node that timed out may return much later: its Celery task ends as the node
         # did.
-        return (
-            timed_out.result() if delivery.word == "stale" and lease.has_expired else delivery
-        )
+        if timed_out and delivery.word == "stale" and lease.has_expired:
+            return timed_out.result()
+        return delivery
 
     def _is_frozen(self, run_id: str, node: str, visit: int, attempt: int) -> bool:
         """Return whether the nodes of a run are frozen: none is claimed, and doorbells ring again later."""
@@ -339,11 +342,14 @@ class Engine:
         log.warning(
             "node.revoked: node %r of run %s fails: its task was revoked.", node, run_id
         )
-        with self.leases.hold(claim.token) as lease:
-            error = failures.record(NodeFailed("an operator has revoked its Celery task."))
-            entry = nodes.entry(plan.node(node).kind, 0, {})
+        lease = self.leases.hold(claim.token)
+        try:
             failed = self._visit(plan, claim, lease)
+            error = failures.record(NodeFailed("an operator has revoked its Celery task."))
+            entry = nodes.entry(failed.spec.kind, 0, {})
             return self._settle_failed(failed, Failed(error), entry).word
+        finally:
+            self.leases.end(claim.token)
 
     def sweep(self, limit: int = 100) -> int:
         """Handle due timers (lost leases, retries, lost doorbells, expiries); return their number."""
@@ -451,18 +457,16 @@ class Engine:
                 visit = self._visit(plan, claim, lease)
             except codec.READ_ERRORS as error:
                 raise CorruptDocument(f"the visit's data can't be read: {error}") from error
-            # A settle claims without a freeze check, maybe a node of another graph: not while
-            # anything is frozen.
-            visit.may_continue = lambda: may_continue() and not self.freezes.known
+            visit.may_continue = may_continue
             began = time.monotonic()
             async_loop.stop_by(lease.stop)
             freezes.check_by(visit.check_effect)
-            outcome = telemetry.observed(visit, lambda: nodes.execute(plan, visit))
+            outcome = telemetry.observed(visit, functools.partial(nodes.execute, visit))
             elapsed_ms = round((time.monotonic() - began) * 1000)
             try:
-                return self._commit(plan, visit, outcome, elapsed_ms, lease.timeout)
+                return self._commit(visit, outcome, elapsed_ms)
             except PayloadTooLarge as error:
-                return self._fail(plan, visit, nodes.refused(visit, outcome, error), elapsed_ms)
+                return self._fail(visit, nodes.refused(visit, outcome, error), elapsed_ms)
         except LeaseLost as error:
             log.info("node.lost: %s", error)
             return DoorbellOutcome("stale", claim.graph_id)
@@ -522,38 +526,30 @@ class Engine:
         )
 
     def _visit(self, plan: CompiledGraph, claim: Claim, lease: Lease) -> ClaimedVisit:
-        return ClaimedVisit(
-            claim,
-            lease,
+        judge = VisitJudge(
             self.store,
-            reset=plan.definition.reset_on_revisit,
-            routes=plan.routes(claim.token.node),
-            keys=self.decision_keys,
-            grants=self._grants,
-            freezes=self.freezes,
+            self.decision_keys,
+            claim,
             retry=plan.node(claim.token.node).retry,
             check_exclusions=functools.partial(self.registry.check_exclusions, claim.graph_id),
-            specs=plan.definition.nodes,
-            ring=self.ring,
+            known_grants=self._grants,
             plain_issuer=lambda: self.plain_issuer,
+        )
+        return ClaimedVisit(
+            claim, lease, self.store, plan, judge=judge, freezes=self.freezes, ring=self.ring
         )
 
     def _commit(
-        self,
-        plan: CompiledGraph,
-        visit: ClaimedVisit,
-        outcome: Outcome,
-        elapsed_ms: int,
-        timeout: float | None,
+        self, visit: ClaimedVisit, outcome: Outcome, elapsed_ms: int
     ) -> DoorbellOutcome:
         token, graph_id = visit.claim.token, visit.graph_id
         match outcome:
             case Succeeded():
-                return self._complete(plan, visit, outcome, elapsed_ms)
+                return self._complete(visit, outcome, elapsed_ms)
             case Failed():
-                return self._fail(plan, visit, outcome, elapsed_ms)
+                return self._fail(visit, outcome, elapsed_ms)
             case Interrupted():
-                return self._park(plan, visit, outcome)
+                return self._park(visit, outcome)
             case Delegated():
                 reply = self.ring(self._starter.child(visit.claim, outcome.task))
                 return DoorbellOutcome(reply.word, graph_id, child=reply.run_id)
@@ -561,16 +557,16 @@ class Engine:
                 return DoorbellOutcome(self.do(ExpandMap(token, outcome.items)).word, graph_id)
             case ExternalTask():
                 return DoorbellOutcome(
-                    self._send_external(token, outcome, timeout),
+                    self._send_external(token, outcome, visit.lease.timeout),
                     graph_id,
                     reference=outcome.reference,
                 )
 
     def _complete(
-        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int
+        self, visit: ClaimedVisit, outcome: Succeeded, elapsed_ms: int
     ) -> DoorbellOutcome:
         node = visit.address.node_id
-        entry = nodes.entry(plan.node(node).kind, elapsed_ms, outcome.usage)
+        entry = nodes.entry(visit.spec.kind, elapsed_ms, outcome.usage)
         if outcome.result != outcome.output:
             entry["result"] = outcome.result
         if outcome.skipped:
@@ -579,15 +575,12 @@ class Engine:
         nonce = new_nonce(self.worker)
         for refusals in range(SETTLE_TRIES):
             try:
-                edges, reads = conditions.bits(
-                    plan.edges.get(node, []),
-                    lambda: conditions.state_after(self.store, plan, visit, outcome, entry),
-                )
+                edges, reads = conditions.bits(visit, outcome, entry)
             except (StoreError, CorruptDocument):
                 raise
             except Exception as error:  # noqa: BLE001 - any error of a user's condition fails its source
                 return self._settle_failed(visit, Failed.of(error, saved=outcome.saved), entry)
-            entry.update(conditions.decided(edges, reads, plan.topology.nodes.get(node)))
+            entry.update(conditions.decided(edges, reads, visit.plan.topology.nodes.get(node)))
             settlement = Settlement(
                 Status.COMPLETED,
                 edges,
@@ -597,7 +590,8 @@ class Engine:
                 reads,
                 insist=refusals >= CONDITION_TRIES,
                 session=outcome.session,
-                may_continue=visit.may_continue(),
+                # It claims without a freeze check, maybe a node of another graph.
+                may_continue=visit.may_continue() and not self.freezes.known,
                 effects=visit.effects(Status.COMPLETED, outcome.output),
             )
             reply = self._settle(visit.claim.token, settlement, nonce)
@@ -608,11 +602,9 @@ class Engine:
             "out and it is tried again."
         )
 
-    def _fail(
-        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int
-    ) -> DoorbellOutcome:
+    def _fail(self, visit: ClaimedVisit, outcome: Failed, elapsed_ms: int) -> DoorbellOutcome:
         """Retry the node later if its policy says so, otherwise settle it as failed."""
-        spec = plan.node(visit.address.node_id)
+        spec = visit.spec
         entry = nodes.entry(spec.kind, elapsed_ms, outcome.usage)
         attempts = visit.attempt - visit.claim.record.uncounted
         jitter = random.random()  # noqa: S311 - it isn't a secret
@@ -643,17 +635,14 @@ class Engine:
 
     def _settle(self, token: Token, settlement: Settlement, nonce: str) -> Reply:
         """Settle a visit; if another node has locked the run, wait until that node has settled."""
-        reply = Reply("locked")
         for _ in range(SETTLE_TRIES):
             reply = self.do(SettleVisit(token, settlement, nonce))
             if reply.word != "locked":
-                break
+                return reply
             async_loop.call_blocking(time.sleep, LOCKED)
-        return reply
+        return Reply("locked")
 
-    def _park(
-        self, plan: CompiledGraph, visit: ClaimedVisit, outcome: Interrupted
-    ) -> DoorbellOutcome:
+    def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
         claim, questions = visit.claim, visit.waiting_for(outcome)
         saved = nodes.wrapped(visit, outcome)
         reply = self.do(ParkVisit(claim.token, questions, saved, outcome.awaits)).word
@@ -662,7 +651,7 @@ class Engine:
             error = CorruptDocument(
                 f"it waits for questions that are not open, and their answers are not stored: {names}."
             )
-            return self._hold_refused(claim, plan.node(claim.token.node).kind, error)
+            return self._hold_refused(claim, visit.spec.kind, error)
         return DoorbellOutcome(reply, claim.graph_id, questions if reply == "waiting" else ())
 
     def _send_external(
@@ -700,7 +689,7 @@ class Engine:
                 error,
             )
             failure = Failed.of(error)
-            end.set_result(self._fail(plan, visit, failure, round((lease.timeout or 0) * 1000)))
+            end.set_result(self._fail(visit, failure, round((lease.timeout or 0) * 1000)))
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
         finally:

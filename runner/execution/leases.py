@@ -17,8 +17,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from runner import async_loop
 from runner.errors import LeaseLost, NodeTimedOut, NotFoundError, RunnerError, RunStopped
@@ -119,26 +118,27 @@ class Leases:
         self._wake = threading.Event()
         self._serving = False
 
-    @contextmanager
     def hold(
         self,
         token: Token,
         timeout: float | None = None,
         on_timeout: Callable[[Lease], object] | None = None,
-    ) -> Iterator[Lease]:
-        """Renew a lease while the block runs, or until `timeout` seconds are over."""
+    ) -> Lease:
+        """Renew a lease from now on, until `end` or until `timeout` seconds are over."""
         lease = Lease(token, timeout, on_timeout, renew=lambda: self._round([lease]))
         with self._lock:
-            if timeout is not None or self._lease < math.inf:
-                self._begin()
+            if not self._serving and (timeout is not None or self._lease < math.inf):
+                self._serving = True
+                threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
             self._held[token] = lease
         if timeout is not None:
             self._wake.set()
-        try:
-            yield lease
-        finally:
-            with self._lock:
-                self._held.pop(token, None)
+        return lease
+
+    def end(self, token: Token) -> Lease | None:
+        """Renew a lease no more; return it if it was held."""
+        with self._lock:
+            return self._held.pop(token, None)
 
     @property
     def any_held(self) -> bool:
@@ -152,8 +152,7 @@ class Leases:
 
     def drop(self, token: Token) -> Lease | None:
         """Stop renewing a lease, and stop its node."""
-        with self._lock:
-            lease = self._held.pop(token, None)
+        lease = self.end(token)
         if lease is not None:
             lease.lose()
         return lease
@@ -164,13 +163,6 @@ class Leases:
             leases = list(self._held.values())
         if leases:
             self._round(leases)
-
-    def _begin(self) -> None:
-        """Start the thread unless it runs; the lock must be held."""
-        if self._serving:
-            return
-        self._serving = True
-        threading.Thread(target=self._serve, name="runner-leases", daemon=True).start()
 
     def _serve(self) -> None:
         due = time.monotonic() + self._every
@@ -269,7 +261,7 @@ class Quarantine:
     def release(self, token: Token) -> None:
         """Allow the next node in quarantine to run, if this node was in quarantine."""
         with self._lock:
-            if self._running == token:
+            if self._running is token:
                 self._running = None
 
     def _is_last(self, run_id: str, node: str) -> bool:

@@ -110,12 +110,10 @@ def _works_elsewhere(node: NodeSpec) -> bool:
     return any(hasattr(tool, "abandon") for tool in tools_of(node.executor))
 
 
-def execute_graph_event(
-    definition: Definition, hooks: HookRegistry, visit: ClaimedVisit
-) -> Outcome:
+def execute_graph_event(hooks: HookRegistry, visit: ClaimedVisit) -> Outcome:
     is_before = visit.address.node_id == BEFORE_GRAPH
     build = _before_graph if is_before else _after_graph
-    questions = _fire(hooks, build(definition, visit))
+    questions = _fire(hooks, build(visit))
     if isinstance(questions, Failed):
         return questions
     return Interrupted(list(questions)) if questions else Succeeded(None, None)
@@ -124,30 +122,29 @@ def execute_graph_event(
 def _fields(visit: ClaimedVisit, scope: str) -> dict[str, Any]:
     """Return the fields that the events of a visit share; questions are asked in that scope."""
     return {
+        "source": visit.plan.definition,
         "invocation_state": visit.invocation_state,
         "attempt": visit.attempt,
         "asker": Asker(visit.address, scope, answers=visit.answers),
     }
 
 
-def _before_graph(definition: Definition, visit: ClaimedVisit) -> GraphEvent:
+def _before_graph(visit: ClaimedVisit) -> GraphEvent:
     return BeforeGraphEvent(
-        source=definition,
         task=visit.task,
         is_replay=bool(visit.answers),
         **_fields(visit, "before_graph"),
     )
 
 
-def _after_graph(definition: Definition, visit: ClaimedVisit) -> GraphEvent:
+def _after_graph(visit: ClaimedVisit) -> GraphEvent:
     snapshot = visit.run_snapshot()
     if snapshot is None:
         raise CorruptDocument(f"run {visit.address.run_id} is gone while its last event fires.")
     ends = status_of(replace(snapshot.record, active=0))
     if ends is Status.CANCELLED:
-        _abandon(definition, visit)
+        _abandon(visit.plan.definition, visit)
     return AfterGraphEvent(
-        source=definition,
         result=replace(graph_result(visit.store, snapshot), status=ends),
         is_replay=bool(visit.answers),
         **_fields(visit, "after_graph"),
@@ -188,9 +185,9 @@ BEFORE = "before_node_call"
 AFTER = "after_node_call"
 
 
-def execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
+def execute(visit: ClaimedVisit) -> Outcome:
     """Run a claimed node: hooks before, the node, hooks after. An outcome too large to store fails it."""
-    outcome = _execute(plan, visit)
+    outcome = _execute(visit)
     try:
         size_limits.check_outcome(visit.address.node_id, outcome, visit.store)
     except PayloadTooLarge as error:
@@ -208,17 +205,17 @@ def refused(visit: ClaimedVisit, outcome: Outcome, error: PayloadTooLarge) -> Fa
     return Failed.of(error, usage=getattr(outcome, "usage", {}), final=skipped)
 
 
-def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
+def _execute(visit: ClaimedVisit) -> Outcome:
     try:
-        hooks = HookRegistry(plan.definition.hooks)
+        hooks = HookRegistry(visit.plan.definition.hooks)
     except Exception as error:  # noqa: BLE001 - a provider that can't register fails the node
         return Failed.of(error)
-    spec = plan.node(visit.address.node_id)
+    spec = visit.spec
     if spec.kind == KIND:
         if spec.executor is not None:
             chosen: Outcome = spec.executor.execute(visit)
             return chosen
-        return execute_graph_event(plan.definition, hooks, visit)
+        return execute_graph_event(hooks, visit)
     if visit.claim.record.handed.startswith(SKIPPED):
         return _skipped(spec, visit)
     try:
@@ -227,11 +224,13 @@ def _execute(plan: CompiledGraph, visit: ClaimedVisit) -> Outcome:
     except DataMismatch as error:
         return Failed.of(error)
     if visit.tentative is not None:
-        return _after(plan, hooks, visit, load_outcome(visit.tentative))
-    refusal = _before(plan, hooks, visit)
+        return _after(hooks, visit, load_outcome(visit.tentative))
+    if not visit.plan.definition.hooks:
+        return _gate(spec, visit) or _body(spec, visit)
+    refusal = _before(hooks, visit)
     if isinstance(refusal, str):
         refusal = Failed(failures.record(NodeFailed(refusal)))
-    return _after(plan, hooks, visit, refusal or _gate(spec, visit) or _body(spec, visit))
+    return _after(hooks, visit, refusal or _gate(spec, visit) or _body(spec, visit))
 
 
 def _skipped(spec: NodeSpec, visit: ClaimedVisit) -> Succeeded:
@@ -462,16 +461,13 @@ def _child_failure(child: RunSnapshot) -> str:
     )
 
 
-def _before(
-    plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit
-) -> Interrupted | Failed | str | None:
+def _before(hooks: HookRegistry, visit: ClaimedVisit) -> Interrupted | Failed | str | None:
     """Fire the hooks before a node; return their questions or error, or why the node is cancelled."""
     # If a child run or an external task did the work, these hooks saw the node when that was sent.
     is_repeat = visit.claim.child is not None or visit.external_task is not None
     if is_repeat or not hooks.callbacks_for(BeforeNodeCallEvent):
         return None
     event = BeforeNodeCallEvent(
-        source=plan.definition,
         node_id=visit.address.node_id,
         is_replay=any(answer.scope == BEFORE for answer in visit.answers.values()),
         **_fields(visit, BEFORE),
@@ -491,9 +487,7 @@ def _before(
     return None
 
 
-def _after(
-    plan: CompiledGraph, hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome
-) -> Outcome:
+def _after(hooks: HookRegistry, visit: ClaimedVisit, outcome: Outcome) -> Outcome:
     """Fire the hooks after a node that has ended; a waiting node's outcome is returned unchanged."""
     if not isinstance(outcome, (Succeeded, Failed)) or not hooks.callbacks_for(
         AfterNodeCallEvent
@@ -505,7 +499,6 @@ def _after(
         else failures.restore(outcome.error)
     )
     event = AfterNodeCallEvent(
-        source=plan.definition,
         node_id=visit.address.node_id,
         is_replay=visit.replays,
         result=result,

@@ -338,9 +338,8 @@ def without_none(values: Mapping[str, JSON]) -> JSONObject:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def dump_json(value: JSON) -> bytes:
-    """Write JSON data (already packed) as compact UTF-8 bytes."""
-    return pydantic_core.to_json(value)
+dump_json: Callable[[JSON], bytes] = pydantic_core.to_json
+"""Writes JSON data (already packed) as compact UTF-8 bytes."""
 
 
 def load_json(data: bytes | str) -> JSON:

@@ -93,7 +93,7 @@ def check_outcome(node: str, outcome: Outcome, bounds: Bounded) -> None:
     """
     for field, json_value in _values(node, outcome):
         check(field, json_value, bounds.max_bytes)
-    if isinstance(outcome, (Succeeded, Failed, Interrupted)):
+    if isinstance(outcome, (Succeeded, Failed, Interrupted)) and outcome.saved:
         check_saved(node, outcome.saved, bounds)
 
 

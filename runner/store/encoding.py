@@ -145,6 +145,9 @@ _read_run = RUN.reader("status stopping active waiting held failed started")
 
 _read_node = NODE.reader("status visit attempt fence stamp edges nonce rest")
 
+STATUSES = {status.value: status for status in Status}
+"""The statuses by their texts. Calling the class takes two more calls of Python functions."""
+
 _read_map = MAP.reader("visit total next active waiting failed stopped swept")
 
 
@@ -356,7 +359,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
         names = (name if SEPARATOR in name else asked_by + name for name in fields["questions"])
         fields["questions"] = tuple(full_id(run_id, name) for name in names)
     record = NodeRecord(
-        status=Status(status),
+        status=STATUSES[status],
         visit=int(visit),
         attempt=int(attempt),
         fence=int(fence),

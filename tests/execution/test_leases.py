@@ -3,12 +3,14 @@ from __future__ import annotations
 import math
 import os
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from runner.errors import LeaseLost, RunStopped, StoreError
 from runner.execution import leases
-from runner.execution.leases import Leases
+from runner.execution.leases import Lease, Leases
 from runner.store.interface import Token
 from runner.store.memory.store import MemoryStore
 from tests.waiting import wait_until
@@ -37,6 +39,13 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "runner-leases"]
 
 
+@contextmanager
+def holding(held: Leases, token: Token) -> Iterator[Lease]:
+    """Hold a lease while the block runs."""
+    yield held.hold(token)
+    held.end(token)
+
+
 @pytest.fixture(autouse=True)
 def no_lingering(monkeypatch):
     """The thread of an idle process ends at once, and none is left from another test."""
@@ -49,7 +58,7 @@ def test_all_leases_are_renewed_in_one_call():
     store = Renewals()
     held = Leases(store, 0.06)
 
-    with held.hold(FIRST), held.hold(SECOND):
+    with holding(held, FIRST), holding(held, SECOND):
         wait_until(lambda: len(store.asked) >= 3, "three renewals")
 
     assert store.asked[-1] == [FIRST, SECOND]
@@ -62,7 +71,7 @@ def test_a_node_learns_that_it_is_no_longer_ours(word, error):
     store = Renewals(word)
     held = Leases(store, 0.03)
 
-    with held.hold(FIRST) as lease:
+    with holding(held, FIRST) as lease:
         wait_until(lambda: lease.state == word, f"the lease is {word}")
         with pytest.raises(error, match=r"node 'a' of run 00run|run 00run was cancelled"):
             lease.check()
@@ -75,7 +84,7 @@ def test_an_outage_shorter_than_a_lease_costs_nothing(broken, caplog):
     store.broken = broken
     held = Leases(store, 60)
 
-    with held.hold(FIRST) as lease:
+    with holding(held, FIRST) as lease:
         held.look()
         lease.check()
         store.broken = None
@@ -92,7 +101,7 @@ def test_an_outage_longer_than_a_lease_ends_the_node():
     store.broken = StoreError("gone")
     held = Leases(store, 0.05)
 
-    with held.hold(FIRST) as lease:
+    with holding(held, FIRST) as lease:
         wait_until(lambda: lease.state == "stale", "the lease counts as lost")
         store.broken = None
         wait_until(lambda: len(store.asked) > 3, "another renewal")
@@ -103,11 +112,11 @@ def test_an_outage_longer_than_a_lease_ends_the_node():
 def test_the_thread_ends_with_the_last_lease_and_starts_again():
     """A process that holds nothing has no thread, and has one again with the next lease."""
     held = Leases(Renewals(), 60)
-    with held.hold(FIRST):
+    with holding(held, FIRST):
         assert len(threads()) == 1
     wait_until(lambda: not threads(), "the thread ends")
 
-    with held.hold(SECOND):
+    with holding(held, SECOND):
         assert len(threads()) == 1
 
 
@@ -116,7 +125,7 @@ def test_a_lease_without_end_needs_no_thread():
     store = Renewals("cancelled")
     held = Leases(store, math.inf)
 
-    with held.hold(FIRST) as lease:
+    with holding(held, FIRST) as lease:
         assert threads() == []
         held.look()
         with pytest.raises(RunStopped):
@@ -137,13 +146,13 @@ def test_a_forked_process_renews_its_own_leases_only():
     """After a fork the child has a thread of its own, and what the parent holds stays the parent's."""
     store = Renewals()
     held = Leases(store, 0.03)
-    with held.hold(FIRST):
+    with holding(held, FIRST):
         child = os.fork()
         if child == 0:
             failed = 1
             try:
                 store.asked.clear()
-                with held.hold(SECOND):
+                with holding(held, SECOND):
                     wait_until(lambda: len(store.asked) >= 2, "two renewals in the child")
                 failed = int(any(question != [SECOND] for question in store.asked))
             finally:

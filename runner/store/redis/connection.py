@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlsplit
 
 import hiredis
@@ -308,7 +308,7 @@ class RedisConnection:
         Raises:
             StoreError: the store could not be reached or refused.
         """
-        with self.translated():
+        try:
             repeated = False
             while True:
                 connection = None
@@ -342,6 +342,8 @@ class RedisConnection:
                     if repeated or not isinstance(error, (redis.ConnectionError, OSError)):
                         raise
                 repeated = True
+        except (RedisError, OSError) as error:
+            self._raise(error)
 
     def _connection(self, command: tuple[Argument, ...]) -> Any:
         """Return this thread's connection; a fork's child makes a new one, since the old is the parent's."""
@@ -395,24 +397,27 @@ class RedisConnection:
         """Turn the client's errors into StoreError, except that the server has forgotten a script."""
         try:
             yield
-        except NoScriptError:
-            raise
-        except redis.ResponseError as error:
+        except (RedisError, OSError) as error:
+            self._raise(error)
+
+    def _raise(self, error: Exception) -> NoReturn:
+        if isinstance(error, NoScriptError):
+            raise error
+        if isinstance(error, redis.ResponseError):
             if isinstance(error, MOVED):
                 self._forget_servers()
             raise self._refusal(error) from error
-        except redis.AuthenticationError as error:
+        if isinstance(error, redis.AuthenticationError):
             raise StoreError(
                 f"The store at {self.place} refused the login ({error}). Nothing was done, and "
                 "nothing will be before user and password in RUNNER_REDIS_URL are right."
             ) from error
-        except (RedisError, OSError) as error:
-            self._forget_servers()
-            raise StoreError(
-                f"The store at {self.place} could not be reached ({error}). Nothing is lost, and work "
-                "continues by itself when the store is back. The request may have been done: repeat a start "
-                "with the same idempotency_key. Check that Redis runs and that RUNNER_REDIS_URL names it."
-            ) from error
+        self._forget_servers()
+        raise StoreError(
+            f"The store at {self.place} could not be reached ({error}). Nothing is lost, and work "
+            "continues by itself when the store is back. The request may have been done: repeat a start "
+            "with the same idempotency_key. Check that Redis runs and that RUNNER_REDIS_URL names it."
+        ) from error
 
     def _refusal(self, error: redis.ResponseError) -> StoreError:
         """Make the error for a refused command, with `passing` set if the server will take it later."""

@@ -117,7 +117,8 @@ class LargeValues:
         return [
             large.get(value)
             or (load(value) if len(value) <= LARGE else LargeValue("", data=value))
-            for value in [value or b"null" for value in values]
+            for text in values
+            for value in [text or b"null"]
         ]
 
     def get(self, values: Sequence[bytes | None]) -> list[bytes | None]:

@@ -83,7 +83,8 @@ def increments(name: str, seconds: float, **labels: str) -> dict[str, float]:
     bounds = BOUNDS[name]
     index = bisect_left(bounds, seconds)
     bucket = f"{bounds[index]:g}" if index < len(bounds) else "+Inf"
-    return {_field(name, labels, bucket): 1, _field(name, labels, "sum"): seconds}
+    pairs = tuple(sorted(labels.items()))
+    return {_text(name, pairs, bucket): 1, _text(name, pairs, "sum"): seconds}
 
 
 def histograms(

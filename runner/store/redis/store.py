@@ -8,6 +8,7 @@ can then be repeated safely.
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -341,7 +342,7 @@ class RedisStore:
 
     def measure(self, increments: measurements.Increments) -> None:
         """Add to the histograms that `runner metrics` shows."""
-        parts = (str(part) for pair in increments.items() for part in pair)
+        parts = map(str, itertools.chain(*increments.items()))
         self._call("measure", measurements.KEPT * 1000, *parts)
 
     def waited(self, run_id: str, node: str) -> float | None:

@@ -228,8 +228,9 @@ class FastPath:
         record, _ = encoding.node_record(run_id, node, claim_read.texts[f"n:{node}"])
         (report,) = self._read(run_id, [f"h:{record.handed}"]) if record.handed else (None,)
         task, state = run_values or self._remember_run(run_id, node, graph, values)
-        inputs = self._inputs(run_id, graph.topology, node, record, values)
-        claim_read.texts |= {name: values[name] or b"" for name in graph.guards(node)}
+        visits, outputs = self._inputs(run_id, graph.topology, node, record, values)
+        if guards := graph.guards(node):
+            claim_read.texts |= {name: values[name] or b"" for name in guards}
         claim_read.asked = (
             encoding.dump([record.visit, *map(bytes.decode, question_ids)])
             if question_ids
@@ -250,9 +251,9 @@ class FastPath:
                 item or own_task or (self._listed(token) if "[" in node else task),
                 state,
                 report,
-                *(output for _, _, output in inputs),
+                *outputs,
             ]
-            task_value, state_value, report_value, *outputs = self._large.load(value_texts)
+            task_value, state_value, report_value, *inputs = self._large.load(value_texts)
             return Claim(
                 token=token,
                 graph_id=graph.topology.graph_id,
@@ -261,10 +262,7 @@ class FastPath:
                 record=record,
                 task=task_value,
                 invocation_state=codec.read(state_value),
-                inputs=[
-                    (source, source_visit, output)
-                    for (source, source_visit, _), output in zip(inputs, outputs, strict=True)
-                ],
+                inputs=[(*visit, value) for visit, value in zip(visits, inputs, strict=True)],
                 answers=encoding.decided(ids, questions, decisions) if ids else [],
                 document=load(document) if document else None,
                 messages=[load(message) for message in messages],
@@ -340,8 +338,8 @@ class FastPath:
         node: str,
         record: NodeRecord,
         values: Mapping[str, bytes | None],
-    ) -> list[tuple[str, int, bytes]]:
-        """Find the outputs that reach a visit, in edge order; outputs of later visits are read apart."""
+    ) -> tuple[list[tuple[str, int]], list[bytes]]:
+        """Find the visits that reach a visit, in edge order, and their outputs; later ones are read apart."""
         if topology.loops or record.via:
             nodes = {
                 name[2:]: encoding.node_record(run_id, name[2:], text)[0]
@@ -358,16 +356,9 @@ class FastPath:
         else:
             visits = list(_forward_inputs(topology.incoming[shape_name(node)], values))
         names = [f"o:{source}.{visit}" for source, visit in visits]
-        later = [name for name in names if name not in values]
-        outputs = (
-            {**values, **dict(zip(later, self._read(run_id, later), strict=True))}
-            if later
-            else values
-        )
-        return [
-            (source, visit, outputs[f"o:{source}.{visit}"] or b"null")
-            for source, visit in visits
-        ]
+        if later := [*set(names).difference(values)]:
+            values = {**values, **dict(zip(later, self._read(run_id, later), strict=True))}
+        return visits, [values[name] or b"null" for name in names]
 
     def _read(self, run_id: str, fields: Sequence[str]) -> Sequence[bytes | None]:
         values: list[bytes | None] = self._redis.call("HMGET", self._keys.run(run_id), *fields)

@@ -413,7 +413,7 @@ def arguments(
         claims,
         *guards,
         *template.counted,
-        *[claim_read.texts[guard] for guard in guards],
+        *map(claim_read.texts.__getitem__, guards),
     )
     arguments += (
         *template.arrivals,
