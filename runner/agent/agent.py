@@ -52,7 +52,7 @@ from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import outermost
 
 Executor = Literal["concurrent", "sequential"]
-InputBlocks = Callable[[Any, Sequence[Input]], list[dict[str, Any]]]
+InputBlocks = Callable[[Any, Sequence[Input]], list[JSONObject]]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
 
 
@@ -107,7 +107,7 @@ class Agent:
         self._shares_session = shared_session
         fixed_session = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
-        self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
+        self.messages: list[JSONObject] = codec.unpack(as_messages(messages or []))
         self._first_messages = self._shown_messages = self.messages
         self.hooks = HookRegistry(tuple(hooks))
         definition = AgentDefinition(
@@ -322,7 +322,7 @@ class Agent:
         Closing the stream early ends the invocation; after `await stream.aclose()` the agent can
         be called again.
         """
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        events: asyncio.Queue[JSONObject | None] = asyncio.Queue()
         config = self._config.for_call(limits, structured_output_model)
         task = asyncio.ensure_future(
             self._direct_calls.invoke(
@@ -520,17 +520,17 @@ class ToolCaller:
     ) -> None:
         self._config, self._invoke = config, invoke
 
-    def __getattr__(self, name: str) -> Callable[..., dict[str, Any]]:
+    def __getattr__(self, name: str) -> Callable[..., JSONObject]:
         """Return a function that calls the tool and returns its result, with status and content."""
         for tool in self._config.tools:
             if name in (tool, tool.replace("-", "_")):
                 return partial(self._call, tool)
         raise AttributeError(f"agent {self._config.name!r} has no tool {name!r}.")
 
-    def _call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        results: list[dict[str, Any]] = []
+    def _call(self, tool: str, /, **arguments: Any) -> JSONObject:
+        results: list[JSONObject] = []
 
-        def reply(messages: list[dict[str, Any]]) -> Any:
+        def reply(messages: list[JSONObject]) -> Any:
             results.extend(filter(None, [messages[-1]["content"][0].get("toolResult")]))
             use = {"toolUse": {"name": tool, "input": arguments}}
             return f"agent.tool.{tool} was called." if results else use

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +11,6 @@ from runner.cli.arguments import (
     add_options,
     by_option,
     flag,
-    input_option,
     option,
     paged,
     read_json,
@@ -26,6 +25,7 @@ from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import HINTS, CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import ConflictError, NotFoundError, RunnerError, StoreError
+from runner.records.codec import JSONMapping
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
@@ -50,7 +50,11 @@ timeout_option = option(
 
 @command()
 @click.argument("graph")
-@input_option("The task of the run", "null")
+@option(
+    "--input JSON",
+    "input_text",
+    "The task of the run: JSON, @file, or - for standard input (default: null).",
+)
 @flag("--wait", "Watch the run until it has ended, or waits only for people.")
 @timeout_option
 @option(
@@ -277,7 +281,7 @@ def export(context: CommandContext, run_id: str) -> None:
     context.output.data(archived_export or read_export(context.store, run_id))
 
 
-def _archived_export(context: CommandContext, run_id: str) -> Mapping[str, Any] | None:
+def _archived_export(context: CommandContext, run_id: str) -> JSONMapping | None:
     """Read the export of a run that is only in the archive, by its whole id."""
     if context.installation.archive is None or context.store.peek(run_id) is not None:
         return None

@@ -513,7 +513,7 @@ OPEN_RUN = {
 """The schema of a result returned before the run has ended."""
 
 
-def task_head(view: RunView) -> dict[str, Any]:
+def task_head(view: RunView) -> JSONObject:
     """Return the common fields of every answer about a task."""
     changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
     return {
@@ -525,7 +525,7 @@ def task_head(view: RunView) -> dict[str, Any]:
     }
 
 
-def result_form(definition: Definition | None) -> dict[str, Any] | None:
+def result_form(definition: Definition | None) -> JSONObject | None:
     """Return the schema of a graph tool's result; None if the graph doesn't declare an object."""
     schema = definition and result_schema(definition)
     if not schema or schema.get("type") != "object":

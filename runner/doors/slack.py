@@ -15,7 +15,7 @@ import hashlib
 import http.client
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -53,6 +53,7 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.json_form import pretty
 from runner.records.listings import Page
@@ -198,7 +199,7 @@ class SlackDoor:
 
     # Requests from Slack
 
-    def receive(self, body: bytes, timestamp: str, signature: str) -> dict[str, Any]:
+    def receive(self, body: bytes, timestamp: str, signature: str) -> JSONObject:
         """Carry out a request from Slack, and return the JSON of the response.
 
         Raises:
@@ -257,7 +258,7 @@ class SlackDoor:
             except Problem as silence:
                 log.info("slack.unheard: %s The click was refused: %s", silence, text)
 
-    def _submit(self, user: Account, modal: Modal) -> dict[str, Any]:
+    def _submit(self, user: Account, modal: Modal) -> JSONObject:
         intent = self._unseal(modal.private_metadata)
         try:
             question = self._question(intent)
@@ -276,7 +277,7 @@ class SlackDoor:
         return {}
 
     def _decide(
-        self, person: Person, question: QuestionView, content: Mapping[str, Any], key: str
+        self, person: Person, question: QuestionView, content: JSONMapping, key: str
     ) -> None:
         """Count a decision; a repeated one has the same key. Raise Problem if it is refused."""
         if content.get("decision") == "reject" and not content.get("reason", "").strip():
@@ -288,8 +289,7 @@ class SlackDoor:
             raise Problem(422, decision.detail or str(decision.status))
 
     def _question(self, intent: Intent) -> QuestionView:
-        interrupt = self._services.client.interrupt(intent.question)
-        question = read_question(self._services.store, interrupt)
+        question = self._services.question(intent.question)
         if not question.is_open:
             raise Problem(409, f"This is already {_sentence(question)}.")
         if intent.digest != question.digest:
@@ -454,7 +454,7 @@ class SlackDoor:
         with suppress(ConflictError):  # another process has stored it
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
 
-    def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
+    def blocks(self, interrupt: Interrupt) -> tuple[list[JSONObject], str]:
         """Return the blocks that show a question, and the text of its notification."""
         question = read_question(self._services.store, interrupt)
         text, title = message(question), f"{shown(question.title):.150}"
@@ -466,7 +466,7 @@ class SlackDoor:
         note = f"Digest {question.digest.rpartition(':')[2]:.12}"
         if not question.is_open:
             note = _sentence(question)
-        blocks: list[dict[str, Any]] = [
+        blocks: list[JSONObject] = [
             {
                 "type": "section",
                 "text": plain(text),
@@ -548,7 +548,7 @@ def _actions(question: QuestionView) -> Sequence[Action]:
     return ("answer",) if block_kit.fits(form) else ()
 
 
-def _modal(question: QuestionView, intent: Intent, sealed: str) -> dict[str, Any]:
+def _modal(question: QuestionView, intent: Intent, sealed: str) -> JSONObject:
     about = {"type": "section", "text": plain(shown(question.title), MOST_SHOWN)}
     return {
         "type": "modal",
@@ -560,7 +560,7 @@ def _modal(question: QuestionView, intent: Intent, sealed: str) -> dict[str, Any
     }
 
 
-def _modal_form(question: QuestionView, intent: Intent) -> dict[str, Any]:
+def _modal_form(question: QuestionView, intent: Intent) -> JSONObject:
     form = flat_forms.form(question) or {}
     if intent.action != "reject":
         return form
@@ -621,7 +621,7 @@ class Modal(BaseModel):
 
     id: str
     private_metadata: str = ""
-    state: dict[str, dict[str, dict[str, dict[str, Any]]]]
+    state: dict[str, dict[str, dict[str, JSONObject]]]
 
 
 class Workspace(BaseModel):

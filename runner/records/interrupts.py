@@ -74,7 +74,7 @@ class InterruptOptions(DeliveryOptions, total=False):
     response_schema: object
     rule: Rule | None
     risk: str
-    action: Action | Mapping[str, Any] | None
+    action: Action | JSONMapping | None
 
 
 class InterruptStatus(enum.StrEnum):
