@@ -8,13 +8,15 @@ the same bytes.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from typing import Any
 
 import rfc8785
 
 from runner.errors import UnstorableError
 from runner.immutable import immutable
 from runner.records import codec
-from runner.records.codec import JSON, JSONMapping, JSONObject
+from runner.records.codec import JSON, JSONObject
 
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
 """Prefix of the JSON: digests of two kinds never coincide."""
@@ -66,8 +68,8 @@ class Action:
     tenant: str
     kind: str
     tool: str
-    args: JSONMapping
-    schema: JSONMapping | None = None
+    args: Mapping[str, Any]
+    schema: Mapping[str, Any] | None = None
 
     def preimage(self) -> JSONObject:
         """Return the object that is hashed."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import (
     Any,
     ForwardRef,
@@ -46,7 +46,7 @@ from runner.immutable import immutable
 from runner.records import codec, validation
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSONMapping, JSONObject
+from runner.records.codec import JSONObject
 from runner.records.executors import Visit, function_input, input_text, restorers
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -482,7 +482,7 @@ class NodeContext:
     def approved(
         self,
         name: str,
-        action: JSONMapping | None = None,
+        action: Mapping[str, Any] | None = None,
         *,
         rule: Rule | None = None,
         node: str | None = None,

@@ -74,7 +74,7 @@ class InterruptOptions(DeliveryOptions, total=False):
     response_schema: object
     rule: Rule | None
     risk: str
-    action: Action | JSONMapping | None
+    action: Action | Mapping[str, Any] | None
 
 
 class InterruptStatus(enum.StrEnum):
