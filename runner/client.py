@@ -738,7 +738,7 @@ class Client:
                 can't be used.
             DirectoryError: groups can't be looked up now.
         """
-        begins = _ms(since) if since is not None else round(now_of(self.engine) * 1000)
+        begins = _ms(since) if since is not None else now_of(self.engine)
         body = absence_body(
             self.engine.store.namespace,
             by,

@@ -7,11 +7,13 @@ directly, it keeps its conversation and state, and waits for answers at the poin
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 import threading
 import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal
 
 import pydantic
@@ -33,9 +35,9 @@ from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.machine.state import AgentState, PassStage, open_questions, waits
 from runner.agent.models.port import Model
+from runner.agent.models.scripted import ScriptedModel
 from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool, abandon_calls
-from runner.agent.tool_caller import ToolCaller
 from runner.agent.tools import AgentTool, tools_by_name
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import Callback, HookEvent, HookProvider, HookRegistry
@@ -50,7 +52,7 @@ from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import outermost
 
 Executor = Literal["concurrent", "sequential"]
-InputBlocks = Callable[[Any, Sequence[Input]], list[dict[str, Any]]]
+InputBlocks = Callable[[Any, Sequence[Input]], list[JSONObject]]
 SessionId = str | Callable[[Mapping[str, Any]], str | None]
 
 
@@ -105,7 +107,7 @@ class Agent:
         self._shares_session = shared_session
         fixed_session = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
-        self.messages: list[dict[str, Any]] = codec.unpack(as_messages(messages or []))
+        self.messages: list[JSONObject] = codec.unpack(as_messages(messages or []))
         self._first_messages = self._shown_messages = self.messages
         self.hooks = HookRegistry(tuple(hooks))
         definition = AgentDefinition(
@@ -320,7 +322,7 @@ class Agent:
         Closing the stream early ends the invocation; after `await stream.aclose()` the agent can
         be called again.
         """
-        events: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
+        events: asyncio.Queue[JSONObject | None] = asyncio.Queue()
         config = self._config.for_call(limits, structured_output_model)
         task = asyncio.ensure_future(
             self._direct_calls.invoke(
@@ -508,3 +510,43 @@ def _answers(state: AgentState, prompt: Any, name: str) -> dict[str, Interrupt]:
         if not is_answered(question) and question.id not in questions:
             questions[question.id] = replace(question, response=answer.response)
     return questions
+
+
+class ToolCaller:
+    """The tools of an agent as functions; an underscore also stands for a hyphen of a name."""
+
+    def __init__(
+        self, config: AgentConfig, invoke: Callable[[str, AgentConfig], AgentResult]
+    ) -> None:
+        self._config, self._invoke = config, invoke
+
+    def __getattr__(self, name: str) -> Callable[..., JSONObject]:
+        """Return a function that calls the tool and returns its result, with status and content."""
+        for tool in self._config.tools:
+            if name in (tool, tool.replace("-", "_")):
+                return partial(self._call, tool)
+        raise AttributeError(f"agent {self._config.name!r} has no tool {name!r}.")
+
+    def _call(self, tool: str, /, **arguments: Any) -> JSONObject:
+        results: list[JSONObject] = []
+
+        def reply(messages: list[JSONObject]) -> Any:
+            results.extend(filter(None, [messages[-1]["content"][0].get("toolResult")]))
+            use = {"toolUse": {"name": tool, "input": arguments}}
+            return f"agent.tool.{tool} was called." if results else use
+
+        config = replace(
+            self._config,
+            model=ScriptedModel([reply], usage={"totalTokens": 0}),
+            definition=AgentDefinition(tool_attempts=self._config.definition.tool_attempts),
+            budgets=(),
+        )
+        shown = json.dumps(arguments, default=repr)
+        prompt = f"agent.tool.{tool} direct tool call.\nInput parameters: {shown}\n"
+        ending = self._invoke(prompt, config).stop_reason
+        if not results:
+            raise UsageError(
+                f"the call of {tool} has no result: the agent stopped with {ending!r}. If it asks a person, "
+                "agent([]) returns the question, and the call goes on when the agent gets the answer."
+            )
+        return results[0]

@@ -38,6 +38,7 @@ from runner.records.budgets import (
     Sum,
     Tagged,
 )
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt
 
 MONTH = 30 * 86_400.0
@@ -174,7 +175,7 @@ class Budget:
         }
 
     @property
-    def _declared(self) -> dict[str, Any]:
+    def _declared(self) -> JSONObject:
         return {name: limit for name in COUNTERS if (limit := getattr(self, name)) is not None}
 
 

@@ -41,7 +41,7 @@ class UserState:
 
     def delete(self, key: str) -> None:
         """Delete a value, if it is set."""
-        self._values = {name: value for name, value in self._values.items() if name != key}
+        self._values = codec.without(self._values, key)
 
     def document(self) -> JSONObject:
         return self._values

@@ -76,7 +76,7 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.asking import Asker, judged_value, numbered_question
-from runner.records.codec import JSON, JSONMapping
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.failures import ErrorRecord
 from runner.records.interrupts import (
     Address,
@@ -89,7 +89,7 @@ from runner.records.run import Status
 
 log = logging.getLogger(__name__)
 
-Emit = Callable[[dict[str, Any]], None]
+Emit = Callable[[JSONObject], None]
 Post = Callable[[MachineEvent], Awaitable[None]]
 ToolOutcome = ToolEnded | ToolAsked | CallbackFailed
 
@@ -274,7 +274,7 @@ class ModelCall:
         ]
         return [spec_of(tool) for tool in tools] or None
 
-    def _options(self, model_state: JSON, *, force_output: bool) -> dict[str, Any]:
+    def _options(self, model_state: JSON, *, force_output: bool) -> JSONObject:
         prompt = self._config.system_prompt
         choice = (
             {"tool": {"name": self._config.definition.structured}} if force_output else None

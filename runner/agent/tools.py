@@ -254,7 +254,7 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> JSONObject:
     return whole
 
 
-def typed_arguments(tool: AgentTool, whole: JSONMapping) -> Mapping[str, Any]:
+def typed_arguments(tool: AgentTool, whole: JSONMapping) -> JSONMapping:
     """Return whole arguments as the types declared by a function; other tools' are unchanged."""
     return {**whole, **tool.arguments(whole)} if isinstance(tool, FunctionTool) else whole
 
@@ -546,7 +546,7 @@ class Signature:
         self.model = self._model(function)
 
     def _model(self, function: Callable[..., Any]) -> type[pydantic.BaseModel]:
-        fields: dict[str, Any] = {}
+        fields: JSONObject = {}
         hints = self._hints(function)
         for name, parameter in inspect.signature(function).parameters.items():
             if name in self._skip or parameter.kind is parameter.VAR_KEYWORD:

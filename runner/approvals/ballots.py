@@ -405,7 +405,7 @@ def signed_in(operation: Ballot | Operation, voter_record: JSONMapping, now: int
     ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
     if isinstance(jti, str):
         ends_by_jti[jti] = operation.body["proof"]["exp"]
-    fields = {name: value for name, value in voter_record.items() if name != "jtis"}
+    fields = codec.without(voter_record, "jtis")
     return {**fields, **({"jtis": ends_by_jti} if ends_by_jti else {})}
 
 
@@ -468,7 +468,7 @@ def voted(
         **identity(ballot),
         **data,
         **numbers,
-        **{name: value for name, value in optional.items() if value},
+        **codec.without_empty(optional),
     }
 
 
@@ -492,7 +492,7 @@ def identity(ballot: Ballot | Operation) -> JSONObject:
         if proof.get("alg") == "webauthn":
             data["method"] = "webauthn"
     optional = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
-    return data | {name: value for name, value in optional.items() if value}
+    return data | codec.without_empty(optional)
 
 
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:

@@ -18,6 +18,7 @@ from runner.approvals.rules import Approval, Rule
 from runner.errors import ApprovalMismatch, UsageError
 from runner.immutable import immutable
 from runner.records.asking import is_answered, judged_value
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Address, Interrupt
 
 MOST_STEPS = 20
@@ -81,7 +82,7 @@ class GatedCall(Protocol):
     def use_key(self, step: int) -> str:
         """Return the idempotency key under which the effect of the call is used."""
 
-    def policy_arguments(self, args: Any) -> Mapping[str, Any]:
+    def policy_arguments(self, args: Any) -> JSONMapping:
         """Return the arguments in the form that a policy takes."""
 
     def edited(self, approval: Approval) -> Any:

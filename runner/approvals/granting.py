@@ -26,7 +26,7 @@ from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.records import validation
-from runner.records.codec import JSON, JSONMapping, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject, without
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.payloads import Payload, without_reason
@@ -91,9 +91,7 @@ def view_of(engine: Engine, record: GrantRecord) -> GrantView:
         state = "used up"
     elif count.word == "accepted":
         state = "valid"
-    shown = {
-        name: value for name, value in asdict(grant).items() if name not in {"v", "tenant"}
-    }
+    shown = without(asdict(grant), "v", "tenant")
     votes = [
         GrantVote(vote["by"], vote["decision"], vote["at"], vote["comment"])
         for vote in record.votes
@@ -144,7 +142,7 @@ def propose(
         raise NotFoundError(f"no question {interrupt_id!r:.120} was asked.")
     if question.action is None or question.rule is None:
         raise GrantRefused("question", "shows no call that a rule decides")
-    rule, now = Rule.thawed(question.rule), round(now_of(engine) * 1000)
+    rule, now = Rule.thawed(question.rule), now_of(engine)
     if rule.grants is None:
         raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
     names = [*graphs] or [outermost((question.place or {}).get("graph", ""))]
@@ -227,7 +225,7 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
     vote_record: JSONObject = {
         "by": voter.principal.key,
         "decision": body["decision"],
-        "at": round(now_of(engine) * 1000),
+        "at": now_of(engine),
         "comment": comment,
         "level": voter.level,
         "groups": sorted(voter.groups),
@@ -307,7 +305,7 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
         ConflictError: it was revoked before.
     """
     validation.reason(reason)
-    record, at = find(engine, grant_id), round(now_of(engine) * 1000)
+    record, at = find(engine, grant_id), now_of(engine)
 
     def change(stored_record: GrantRecord | None) -> GrantRecord | None:
         if stored_record is None or stored_record.revoked is not None:
@@ -325,7 +323,7 @@ def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantVie
 
 
 def _is_over(engine: Engine, record: GrantRecord) -> bool:
-    return is_over(record, engine.decision_keys.read(), round(now_of(engine) * 1000))
+    return is_over(record, engine.decision_keys.read(), now_of(engine))
 
 
 def _count(record: GrantRecord) -> Count:

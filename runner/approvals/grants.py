@@ -117,7 +117,7 @@ class GrantRecord:
     summed: dict[str, str] = field(default_factory=dict)
     used_for: frozenset[str] = frozenset()
 
-    def amounts(self, args: Mapping[str, Any], key: str) -> dict[str, str] | None:
+    def amounts(self, args: JSONMapping, key: str) -> dict[str, str] | None:
         """Return the amounts that a call adds to the sums, as exact decimal numbers.
 
         None if an amount isn't a number, or if too little was left for it when this was read; a
@@ -170,7 +170,7 @@ def _fits(bound: JSONMapping, value: object) -> bool:
         return False
     if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
         return False
-    other_keywords = {name: item for name, item in bound.items() if name not in INSIDE}
+    other_keywords = codec.without(bound, *INSIDE)
     return not validation.mismatch(other_keywords, codec.plain(value))
 
 
@@ -182,7 +182,7 @@ def _is_inside(bound: JSONMapping, number: Decimal) -> bool:
     )
 
 
-def check_bounds(bounds: object, field: str) -> None:
+def check_bounds(bounds: object) -> None:
     """Check the form of bounds.
 
     Raises:
@@ -190,16 +190,17 @@ def check_bounds(bounds: object, field: str) -> None:
     """
     if not isinstance(bounds, Mapping) or set(bounds) - {"type", "properties", "required"}:
         raise GrantRefused(
-            field, 'must be a JSON Schema such as {"properties": {"amount": {"maximum": 50}}}'
+            "bounds",
+            'must be a JSON Schema such as {"properties": {"amount": {"maximum": 50}}}',
         )
     if bounds.get("type", "object") != "object" or not isinstance(
         bounds.get("properties", {}), Mapping
     ):
-        raise GrantRefused(field, "must be the schema of an object, the arguments of a call")
+        raise GrantRefused("bounds", "must be the schema of an object, the arguments of a call")
     if unbound := set(bounds.get("required") or ()) - set(properties_of(bounds)):
-        raise GrantRefused(field, f"requires {sorted(unbound)}, and bounds no such argument")
+        raise GrantRefused("bounds", f"requires {sorted(unbound)}, and bounds no such argument")
     for name, bound in properties_of(bounds).items():
-        where = f"{field}.{name}"
+        where = f"bounds.{name}"
         if not isinstance(bound, Mapping) or (unknown := sorted(set(bound) - set(KEYWORDS))):
             named = f", not {unknown}" if isinstance(bound, Mapping) else ""
             raise GrantRefused(where, f"may have {', '.join(KEYWORDS)}{named}")
@@ -230,7 +231,7 @@ def _values(bound: JSONMapping) -> list[Any]:
     return [bound["const"]] if "const" in bound else list(bound.get("enum", ()))
 
 
-def check_reach(bounds: JSONMapping, schema: JSONMapping, field: str) -> None:
+def check_reach(bounds: JSONMapping, schema: JSONMapping) -> None:
     """Check that calls with a schema can be within bounds.
 
     Raises:
@@ -238,7 +239,7 @@ def check_reach(bounds: JSONMapping, schema: JSONMapping, field: str) -> None:
     """
     arguments = schema.get("properties", {})
     for name, bound in properties_of(bounds).items():
-        where = f"{field}.{name}"
+        where = f"bounds.{name}"
         if name not in arguments:
             names = ", ".join(sorted(arguments)) or "none"
             raise GrantRefused(where, f"the call has no such argument; it has {names}")
@@ -270,14 +271,14 @@ def _kinds(schema: JSONMapping) -> set[str]:
     return kinds
 
 
-def check_narrower(bounds: JSONMapping, widest: JSONMapping, field: str) -> None:
+def check_narrower(bounds: JSONMapping, widest: JSONMapping) -> None:
     """Check that bounds are within the widest bounds of a rule.
 
     Raises:
         GrantRefused: they are wider, or can't be compared.
     """
     for name, outer in properties_of(widest).items():
-        where, inner = f"{field}.{name}", properties_of(bounds).get(name)
+        where, inner = f"bounds.{name}", properties_of(bounds).get(name)
         if inner is None:
             raise GrantRefused(
                 where, f"the rule allows grants only with {dict(outer)}: bound it, too"
@@ -321,10 +322,10 @@ def check(grant: Grant, rule: Rule, schema: JSONMapping | None, now: int) -> Non
     limits_of_rule = rule.grants
     if limits_of_rule is None:
         raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
-    check_bounds(grant.bounds, "bounds")
+    check_bounds(grant.bounds)
     if schema is not None:
-        check_reach(grant.bounds, schema, "bounds")
-    check_narrower(grant.bounds, limits_of_rule.bounds, "bounds")
+        check_reach(grant.bounds, schema)
+    check_narrower(grant.bounds, limits_of_rule.bounds)
     if type(grant.uses) is not int or not 1 <= grant.uses <= limits_of_rule.uses:
         raise GrantRefused(
             "uses",

@@ -15,17 +15,16 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from runner.approvals.decision_keys import proofs
 from runner.approvals.digests import canonical
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.immutable import immutable
-from runner.records.codec import JSON, JSONMapping
+from runner.records.codec import JSON, JSONMapping, JSONObject, without_empty
 
 SECRET_BYTES = 32
 
-Entry = dict[str, Any]
+Entry = JSONObject
 
 
 @immutable
@@ -101,7 +100,7 @@ class KeySet:
         entry = {
             "kid": kid,
             **public,
-            **{name: value for name, value in members.items() if value},
+            **without_empty(members),
         }
         with self._changed() as entries:
             if any(existing["kid"] == kid for existing in entries):

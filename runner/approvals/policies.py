@@ -15,6 +15,7 @@ from runner.approvals import digests, titles
 from runner.approvals.rules import Requester, Rule, selector
 from runner.errors import DefinitionError, UsageError
 from runner.immutable import immutable
+from runner.records.codec import JSONMapping, without_none
 
 ApprovalPolicy: TypeAlias = Callable[..., Rule | None]
 """A function of the validated arguments, and of a `CallContext` if it takes two."""
@@ -78,7 +79,7 @@ class Policy:
     code: str
     takes_context: bool
 
-    def rule(self, args: Mapping[str, Any], context: CallContext) -> Rule | None:
+    def rule(self, args: JSONMapping, context: CallContext) -> Rule | None:
         """Return the rule of a call.
 
         Raises:
@@ -153,7 +154,7 @@ def by_tool(approval: object, subject: str) -> Gates:
         name: checked(approval_of_tool, f"{name!r} of {subject}")
         for name, approval_of_tool in approval.items()
     }
-    return {name: gate for name, gate in gates.items() if gate is not None}
+    return without_none(gates)
 
 
 def of_tool(gates: Gates, tool: str) -> Rule | Policy | None:
@@ -162,7 +163,7 @@ def of_tool(gates: Gates, tool: str) -> Rule | Policy | None:
 
 
 def rule_of(
-    approval: Rule | Policy | None, args: Mapping[str, Any], context: CallContext
+    approval: Rule | Policy | None, args: JSONMapping, context: CallContext
 ) -> Rule | None:
     """Return the rule of a call; None if it needs no approval. See `Policy.rule` for errors."""
     return approval.rule(args, context) if isinstance(approval, Policy) else approval

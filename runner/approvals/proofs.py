@@ -191,13 +191,9 @@ def signed_bytes(decision: JSONMapping) -> bytes:
         UnstorableError: it has values that other languages would read as different ones.
     """
     proof = decision.get("proof")
-    payload = {
-        name: value for name, value in decision.items() if name not in {"reply_to", "proof"}
-    }
+    payload = codec.without(decision, "reply_to", "proof")
     if isinstance(proof, Mapping):
-        payload["proof"] = {
-            name: value for name, value in proof.items() if name not in SIGNATURE
-        }
+        payload["proof"] = codec.without(proof, *SIGNATURE)
     return DOMAIN + canonical(payload, "the decision")
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from runner.approvals.rules import (
     ANSWERED,
@@ -15,6 +14,7 @@ from runner.approvals.rules import (
     plain_name,
     selector,
 )
+from runner.records.codec import JSONMapping
 from runner.records.shown_text import shown
 
 NUMBERS = (
@@ -77,7 +77,7 @@ def who(form: str) -> str:
     return f"{kind} {name}" if name else form
 
 
-def deciders(rule: Mapping[str, Any] | None, assignees: Sequence[str]) -> str:
+def deciders(rule: JSONMapping | None, assignees: Sequence[str]) -> str:
     """Name the people who may decide a question, by its stored rule or its assignees."""
     steps = (rule["stages"] or (rule,)) if rule is not None else ()
     names = [who(form) for step in steps for form in step["eligible"]]
@@ -88,7 +88,7 @@ UNDONE = {"function": "the action is not approved", "node": "the node does not r
 """Consequence for the action, by its kind, of an answer instead of a decision; a tool call isn't made."""
 
 
-def instead(action: Mapping[str, Any] | None) -> str:
+def instead(action: JSONMapping | None) -> str:
     """Say what an answer instead of a decision means for the action; "" if the question shows no action."""
     return "" if action is None else UNDONE.get(str(action["kind"]), "the call is not made")
 

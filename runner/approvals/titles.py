@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from decimal import Decimal
 from typing import Any
 
 from runner.errors import UsageError
+from runner.records.codec import JSONMapping
 from runner.records.shown_text import shown
 
 FIELD = re.compile(r"\{(\w+)(?::(,?(?:\.\df)?|money))?\}")
@@ -57,7 +58,7 @@ def check_names(template: str, names: Collection[str], subject: str) -> None:
         )
 
 
-def filled(template: str, args: Mapping[str, Any]) -> str:
+def filled(template: str, args: JSONMapping) -> str:
     """Fill a template: a text without spaces unchanged, other values as JSON, with nothing invisible.
 
     A number has the format of its field, with all its digits.
@@ -65,7 +66,7 @@ def filled(template: str, args: Mapping[str, Any]) -> str:
     return FIELD.sub(lambda field: _shown(args, *field.groups("")), template)
 
 
-def _shown(args: Mapping[str, Any], name: str, form: str = "") -> str:
+def _shown(args: JSONMapping, name: str, form: str = "") -> str:
     if name not in args:
         return f"(no {name})"
     value = args[name]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from runner.approvals import grants, judgement
 from runner.approvals.calendars import escalates_at
@@ -27,6 +27,7 @@ from runner.approvals.rules import (
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, UsageError
 from runner.records import run_ids
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.run import PATH
 from runner.scheduler.timers import CRASH_BUDGET
@@ -220,7 +221,7 @@ class VisitJudge:
         return record.root if record else run_id
 
 
-def is_named(requester: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
+def is_named(requester: JSONMapping | None) -> TypeGuard[JSONMapping]:
     """Return whether it is known who asked for a run; `inherited` requesters asked for another run."""
     return requester is not None and not requester.get("inherited")
 

@@ -122,7 +122,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
 
     Return the vote with the absences that hold now: no other earlier absence counts any more.
     """
-    voter, now = ballot.voter, round(now_of(engine) * 1000)
+    voter, now = ballot.voter, now_of(engine)
     key = voter.principal.key
     absences_of = [
         absence for absence in engine.store.signed(Absence).values() if absence.to == key
@@ -182,7 +182,7 @@ def answer_of_absent(engine: Engine, answer: Decision, question: Interrupt | Non
     names = question.assignees if question and question.is_open else ()
     if question is None or not names or answer.responder is None or answer.responder in names:
         return answer
-    now, absences_of = round(now_of(engine) * 1000), engine.store.signed(Absence).values()
+    now, absences_of = now_of(engine), engine.store.signed(Absence).values()
     for absence in standing_in(absences_of, question, 0, now):
         if plain_name(absence.to) == answer.responder:
             return replace(answer, instead_of=absence.by)
@@ -237,7 +237,7 @@ def _end(engine: Engine, until: int | None) -> int:
     Raises:
         UsageError: it is over already, or far away.
     """
-    if until and not 0 < until - now_of(engine) * 1000 <= LONGEST:
+    if until and not 0 < until - now_of(engine) <= LONGEST:
         raise UsageError(
             "a delegation ends in the future, within 366 days; nothing was changed."
         )
@@ -252,7 +252,7 @@ def begin_absence(engine: Engine, body: JSONMapping, voter: Voter) -> Absence:
         DirectoryError: the directory can't be asked who they are; nothing was stored.
     """
     message: JSONMapping = body
-    if not 0 < message["until"] - now_of(engine) * 1000 <= 2 * LONGEST:
+    if not 0 < message["until"] - now_of(engine) <= 2 * LONGEST:
         raise UsageError(
             "an absence ends in the future and begins within 366 days; nothing was stored."
         )
@@ -288,7 +288,7 @@ def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
 
 def absences(engine: Engine) -> list[Absence]:
     """List the absences that are not over, ordered by their ends."""
-    now = now_of(engine) * 1000
+    now = now_of(engine)
     return sorted(
         (absence for absence in engine.store.signed(Absence).values() if absence.until >= now),
         key=lambda absence: (absence.until, absence.by),
@@ -297,7 +297,7 @@ def absences(engine: Engine) -> list[Absence]:
 
 def lent_selectors(engine: Engine, principal: Principal) -> list[str]:
     """Name the people for whom a person may vote now, with their groups and roles: for lists of questions."""
-    now = now_of(engine) * 1000
+    now = now_of(engine)
     return [
         form
         for absence in engine.store.signed(Absence).values()
@@ -420,26 +420,24 @@ def sender_of(
     """
     proof = body.get("proof")
     if not level and (proof is None or not engine.decision_keys.read()):
-        return _looked_up(engine, voter), {
-            name: value for name, value in body.items() if name != "proof"
-        }
+        return _looked_up(engine, voter), codec.without(body, "proof")
     if proof is None:
         doubt = f"{needed(level)}, and this message has no proof"
         return replace(voter, doubt=doubt), body
     module = proofs()
     try:
-        voter = module.verify(body, engine.decision_keys.read(), now=now_of(engine)).voter()
+        voter = module.verify(
+            body, engine.decision_keys.read(), now=now_of(engine) / 1000
+        ).voter()
     except module.ProofRefused as error:
-        return replace(voter, doubt=str(error)), {
-            name: value for name, value in body.items() if name != "proof"
-        }
+        return replace(voter, doubt=str(error)), codec.without(body, "proof")
     return voter if level else _looked_up(engine, voter), body
 
 
-def now_of(engine: Engine) -> float:
-    """Return the time in seconds since 1970, from the store's clock if it has one."""
+def now_of(engine: Engine) -> int:
+    """Return the time in ms since 1970, from the store's clock if it has one."""
     clock = engine.store.clock
-    return clock() / 1000 if clock else time.time()
+    return clock() if clock else time.time_ns() // 1_000_000
 
 
 def _looked_up(engine: Engine, voter: Voter) -> Voter:
@@ -466,7 +464,7 @@ def signed(engine: Engine, body: JSONObject, principal: Principal) -> JSONObject
     login: JSONObject = {"groups": sorted(voter.groups), "roles": sorted(voter.roles)}
     if engine.signing_level is not None:
         login["level"] = engine.signing_level
-    return key.sign(body, now=now_of(engine), login=login)
+    return key.sign(body, now=now_of(engine) / 1000, login=login)
 
 
 def proven(
@@ -508,14 +506,14 @@ def requester_of(engine: Engine, body: JSONMapping) -> JSONObject:
     keys = engine.decision_keys.read()
     try:
         if keys:
-            proofs().verify(body, keys, now=now_of(engine), member="requester")
+            proofs().verify(body, keys, now=now_of(engine) / 1000, member="requester")
     except UsageError:
         raise
     except RunnerError as error:
         raise UsageError(f"nothing was started for {principal}: {error}") from error
     return {
         **requester,
-        "body": {name: value for name, value in body.items() if name != "reply_to"},
+        "body": codec.without(body, "reply_to"),
     }
 
 
@@ -541,7 +539,7 @@ def inherited(
     ]
     if by is None:
         # The signature covers only the start of the other run.
-        record = {name: value for name, value in source.items() if name != "body"}
+        record = codec.without(source, "body")
         return {**record, "inherited": True} if record else None
     principal = principal_of(by)
     behalf = [name for name in people if name != principal.key]

@@ -15,7 +15,7 @@ from runner.approvals.absences import Absence
 from runner.approvals.grants import Grant
 from runner.approvals.rules import Principal
 from runner.errors import UsageError
-from runner.records.codec import JSON, JSONMapping, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject, without, without_empty
 from runner.records.interrupts import Interrupt, policy_of
 from runner.records.run import EventKind, RunRecord
 
@@ -109,13 +109,13 @@ def entry(
         "actor": _text(_key(actor)),
         "auth": dict(auth or {}),
         "prev_vote": prev_vote,
-        "digests": {name: value for name, value in (hashes or {}).items() if value},
+        "digests": without_empty(hashes or {}),
         "outcome": {
             name: value for name, value in (outcome or {}).items() if value not in ("", None)
         },
     }
     head: JSONObject = {"v": VERSION, "at": at, "partition": "", "type": type_}
-    return head | {name: item for name, item in fields.items() if item}
+    return head | without_empty(fields)
 
 
 def of_event(
@@ -264,7 +264,7 @@ def _plain(value: object) -> JSON:
 
 def of_grant(type_: str, grant: Grant, by: str, about: JSONMapping, at: int) -> JSONObject:
     """Build the entry of a grant that was made, voted for, used or revoked."""
-    outcome = {name: value for name, value in about.items() if name not in {"effect", "reason"}}
+    outcome = without(about, "effect", "reason")
     reason = str(about.get("reason") or "")
     return entry(
         type_,

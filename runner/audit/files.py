@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.keys import new_key, write_private
@@ -21,7 +21,7 @@ from runner.audit.sealing import (
 )
 from runner.errors import UsageError, needs_extra
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping
 from runner.records.run_ids import partition_of
 
 if TYPE_CHECKING:
@@ -146,7 +146,7 @@ class RunAudit:
     worker has signed anything yet.
     """
 
-    entries: list[Mapping[str, Any]]
+    entries: list[JSONMapping]
     result: str
     detail: str
     lines: list[str]

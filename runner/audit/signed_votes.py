@@ -6,8 +6,8 @@ line of `votes` after its proofs: each signed message with the action that its q
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from runner.approvals import ballots, digests
 from runner.approvals.ballots import SKEW, response_of
@@ -23,7 +23,7 @@ from runner.records.codec import JSON, JSONMapping
 if TYPE_CHECKING:
     from runner.store.shared import SharedStore
 
-Entry = Mapping[str, Any]
+Entry = JSONMapping
 
 
 class BrokenLine(Exception):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from runner.approvals.digests import canonical
 from runner.immutable import immutable
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping
 
 EMPTY = hashlib.sha256().digest()
 """Root of a tree without entries."""
@@ -22,7 +22,7 @@ def leaf_hash(entry: bytes) -> bytes:
     return hashlib.sha256(b"\0" + entry).digest()
 
 
-def leaf_of(entry: Mapping[str, JSON]) -> bytes:
+def leaf_of(entry: JSONMapping) -> bytes:
     """Return the leaf hash of an entry, over its canonical JSON."""
     return leaf_hash(canonical(dict(entry), "an entry of the audit"))
 

@@ -20,6 +20,7 @@ from celery.worker.request import Request
 from runner.celery.config import CONNECT, broker_errors, is_redis, settings_of
 from runner.celery.queues import declared
 from runner.errors import RunnerError, UsageError
+from runner.records.codec import JSONObject
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import DoorbellTemplate
 
@@ -177,9 +178,9 @@ def _template(app: Celery, channel: Any) -> DoorbellTemplate:
     return DoorbellTemplate(pieces, suffixes, settings_of(app).node_queue(""))
 
 
-def _written(app: Celery, channel: Any) -> dict[str, Any]:
+def _written(app: Celery, channel: Any) -> JSONObject:
     """Publish through a channel that keeps the message instead of sending it."""
-    messages: list[dict[str, Any]] = []
+    messages: list[JSONObject] = []
     channel._put = lambda _queue, message, **_: messages.append(message)  # noqa: SLF001 - the last step of publishing
     channel.body_encoding = "utf-8"
     bell = Doorbell("0run", "node", 1, 1, QUEUE, 5, "graph")
@@ -192,7 +193,7 @@ def _written(app: Celery, channel: Any) -> dict[str, Any]:
     return messages[0]
 
 
-def _check(app: Celery, channel: Any, written: dict[str, Any], pieces: Sequence[str]) -> None:
+def _check(app: Celery, channel: Any, written: JSONObject, pieces: Sequence[str]) -> None:
     """Fill in the template and read it as a worker does: nothing may differ from Celery's own message."""
     values = {
         "id": written["headers"]["id"],
@@ -212,7 +213,7 @@ def _check(app: Celery, channel: Any, written: dict[str, Any], pieces: Sequence[
         raise RunnerError(f"{UNREADABLE} It is read as {from_template}, not as {from_celery}.")
 
 
-def _read(app: Celery, channel: Any, message: dict[str, Any]) -> dict[str, Any]:
+def _read(app: Celery, channel: Any, message: JSONObject) -> JSONObject:
     """Return the fields of a message as kombu and Celery's worker read them."""
     decoding = channel.message_to_python(message)
     request = Request(decoding, app=app, task=app.tasks[NODE_TASK])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,6 +11,7 @@ from runner.cli.context import CommandContext, command, import_from_here
 from runner.cli.exits import CommandError, Exit
 from runner.cli.output import visible
 from runner.errors import UsageError, needs_extra
+from runner.records.codec import JSONObject
 
 if TYPE_CHECKING:
     from httpx import Response
@@ -71,7 +72,7 @@ def api(
     """  # noqa: D301 - click reads the backspace: leave this paragraph as it is
     import asyncio
 
-    request: dict[str, Any] = {"headers": dict(headers)}
+    request: JSONObject = {"headers": dict(headers)}
     if data is not None:
         request["json"] = read_json(data, "--data")
     response = asyncio.run(_answer(context, method, path, request, by))
@@ -93,7 +94,7 @@ def api(
 
 
 async def _answer(
-    context: CommandContext, method: str, path: str, request: dict[str, Any], by: str
+    context: CommandContext, method: str, path: str, request: JSONObject, by: str
 ) -> Response:
     with needs_extra("server", "the HTTP API and the pages"):
         import httpx

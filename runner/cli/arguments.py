@@ -65,12 +65,6 @@ def add_options(*decorators: Callable[[Any], Any]) -> Callable[[Command], Comman
 # -- JSON --------------------------------------------------------------------------------------------
 
 
-def input_option(meaning: str, default: str) -> Callable[[Command], Command]:
-    """Make the option --input, whose value `read_json` reads."""
-    text = f"{meaning}: JSON, @file, or - for standard input (default: {default})."
-    return option("--input JSON", "input_text", text)
-
-
 def read_json(text: str, option: str) -> Any:
     """Read JSON from the text itself, from `@file`, or from standard input for `-`.
 

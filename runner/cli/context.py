@@ -18,6 +18,7 @@ from runner.cli.output import Output
 
 if TYPE_CHECKING:
     from runner.client import Client
+    from runner.definition.registry import Registry
     from runner.operations.installation import Installation
     from runner.settings import Settings
     from runner.store.interface import Store
@@ -84,16 +85,17 @@ class CommandContext:
         except (OSError, KeyError):
             return ""
 
-    def load_graphs(self) -> None:
-        """Import the modules of RUNNER_GRAPHS, from the current folder as a worker does.
+    def load_graphs(self) -> Registry:
+        """Import the modules of RUNNER_GRAPHS, from the current folder as a worker does; return their graphs.
 
         Raises:
             DefinitionError: a module can't be imported.
         """
-        from runner.definition.registry import load
+        from runner.definition.registry import load, registry
 
         import_from_here()
         load(self.settings.graphs)
+        return registry
 
     def become(self, *command: str) -> NoReturn:
         """Replace this process with a Python module; it gets the flags as environment variables."""

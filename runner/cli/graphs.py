@@ -44,9 +44,7 @@ def list_graphs(context: CommandContext) -> None:
     only there. A fingerprint is a hash of a graph's nodes and edges. Without a terminal: name, place,
     fingerprint in the store, fingerprint here, separated by tabs.
     """
-    from runner.definition.registry import registry
-
-    context.load_graphs()
+    registry = context.load_graphs()
     here = {name: registry.get(name).topology.fingerprint for name in registry.names()}
     graphs_of_store = context.installation.graphs()
     lines = [
@@ -116,10 +114,7 @@ def show(context: CommandContext, name: str) -> None:
     "all" if a node waits for all its incoming edges, "any" if the first one is enough. The Celery workers
     of the queue run the node. An edge of the kind "back" closes a loop.
     """
-    from runner.definition.registry import registry
-
-    context.load_graphs()
-    view = _view(registry.get(name))
+    view = _view(context.load_graphs().get(name))
     nodes = [("node", node.id, node.kind, node.join, node.queue) for node in view.nodes]
     edges = [("edge", edge.source, edge.target, edge.kind) for edge in view.edges]
     context.output.write(view, [*nodes, *edges])
@@ -191,10 +186,9 @@ def check(
     would be held: held, run, graph, node, visit, status, reason. Exit codes: 1 there are errors; 2 no
     graph was found; 5 there are no errors, but a node would be held.
     """
-    from runner.definition.registry import registry
     from runner.operations.deploys import check_graphs
 
-    context.load_graphs()
+    registry = context.load_graphs()
     graph_names = names or tuple(registry.names())
     if not graph_names:
         # A deploy must not pass because its settings are missing.
@@ -259,10 +253,8 @@ def draw(context: CommandContext, name: str, format_: str) -> None:
     a file, such as `-o svg > refund.svg`.
     """
     from runner.authoring.drawing import draw as draw_graph
-    from runner.definition.registry import registry
 
-    context.load_graphs()
-    definition = registry.get(name).definition
+    definition = context.load_graphs().get(name).definition
     text = draw_graph(definition, format_)
     if context.output.as_json:
         context.output.data(GraphDrawing(name, format_, text))

@@ -12,6 +12,7 @@ import click
 from runner.cli.arguments import flag, option, to_ms, to_seconds
 from runner.cli.context import CommandContext, command, group
 from runner.errors import StoreError, UsageError
+from runner.records.codec import JSONObject
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ def _file_of(kid: str) -> Path:
     return Path(f"{kid.replace('/', '_')}.key.json")
 
 
-def _public(path: Path, principal: str | None) -> dict[str, Any]:
+def _public(path: Path, principal: str | None) -> JSONObject:
     try:
         entry = json.loads(path.read_bytes())
         if entry.get("principal", principal) != principal:

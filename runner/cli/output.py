@@ -203,28 +203,17 @@ class Output:
 # -- text --------------------------------------------------------------------------------------------
 
 STYLES = {
-    "completed": "green",
-    "accepted": "green",
-    "alive": "green",
-    "PASS": "green",
-    "WARN": "yellow",
-    "FAIL": "bold red",
-    "gone": "red",
-    "hangs": "red",
-    "stopping": "yellow",
-    "failed": "red",
-    "rejected": "red",
-    "forbidden": "red",
-    "waiting": "yellow",
-    "interrupted": "yellow",
-    "held": "yellow",
-    "running": "cyan",
-    "executing": "cyan",
-    "retrying": "magenta",
-    "ready": "dim",
-    "pending": "dim",
-    "skipped": "dim",
-    "cancelled": "dim",
+    word: colour
+    for colour, words in {
+        "green": "completed accepted alive PASS",
+        "yellow": "WARN stopping waiting interrupted held",
+        "bold red": "FAIL",
+        "red": "gone hangs failed rejected forbidden",
+        "cyan": "running executing",
+        "magenta": "retrying",
+        "dim": "ready pending skipped cancelled",
+    }.items()
+    for word in words.split()
 }
 
 

@@ -18,18 +18,15 @@ from runner.cli.config import config
 from runner.cli.context import CommandContext, command, common_options
 from runner.cli.dead import dead
 from runner.cli.dev import dev
-from runner.cli.doctor import doctor
 from runner.cli.exits import Exit, command_error
 from runner.cli.freeze import freeze, thaw
-from runner.cli.gate import gate
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.keys import keys
 from runner.cli.limits import limits
-from runner.cli.run_changes import cancel, hold, migrate, release, remove, retry, skip
 from runner.cli.runs import run, runs
-from runner.cli.server import mcp, server
+from runner.cli.server import gate, mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers
 from runner.immutable import immutable
 from runner.records.validation import one_line
@@ -138,6 +135,23 @@ def version(context: CommandContext) -> None:
     )
 
 
+@command()
+def doctor(context: CommandContext) -> int:
+    """Check store, broker, workers and settings, and suggest fixes.
+
+    Each line has PASS, WARN or FAIL, the name of the check, details and the fix. Without a terminal the
+    cells are separated by tabs.
+
+    Exit codes: 0 no problems, or only warnings; 1 a check failed; 7 the store can't be reached.
+    """
+    from runner.operations.doctor import FAIL, examine, read_facts
+
+    checks = examine(read_facts(context.settings))
+    rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
+    context.output.listing({"checks": checks}, ("", "CHECK", "DETAIL", "FIX"), rows)
+    return Exit.RUN_FAILED if any(check.result == FAIL for check in checks) else Exit.DONE
+
+
 # -- the tree ----------------------------------------------------------------------------------------
 
 for _command in (
@@ -166,8 +180,6 @@ for _command in (
     version,
 ):
     runner.add_command(_command)
-for _command in (cancel, retry, migrate, remove, hold, release, skip):
-    runs.add_command(_command)
 
 WORDS = {
     "RUN": "RUN is the id of a run or a unique prefix: `runner run` and `runner runs list` print it.",

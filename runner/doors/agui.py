@@ -35,6 +35,7 @@ from runner.immutable import immutable
 from runner.operations.decided import VERBS
 from runner.operations.questions import QuestionView, read_question
 from runner.operations.views import RunView, read_run, with_items
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Decision, ReceiptStatus, address_of
 from runner.records.json_form import stamp
 from runner.records.listings import RunSummary
@@ -78,7 +79,7 @@ class ShownRun:
 
     view: RunView
     interrupts: dict[str, QuestionView]
-    notes: list[dict[str, Any]]
+    notes: list[JSONObject]
 
 
 class AgentStream:
@@ -313,7 +314,7 @@ class AgentStream:
     def _shown(self) -> ShownRun:
         """Read the run, and determine the open questions that its caller may decide."""
         view, person = read_run(self._services.store, self._run.id), self._person
-        interrupts, notes = dict[str, QuestionView](), list[dict[str, Any]]()
+        interrupts, notes = dict[str, QuestionView](), list[JSONObject]()
         for question, may_decide in open_questions(self._services, person, view):
             if may_decide and len(interrupts) < MOST_ASKED:
                 interrupts[f"{question.id}#{question.digest}"] = question
@@ -452,7 +453,7 @@ def _interrupts_of(state: Any, run_id: str) -> set[str] | None:
     )
 
 
-def _shown_to(state: Any) -> dict[str, Any]:
+def _shown_to(state: Any) -> JSONObject:
     """Return the run's part of the state that a client sends back."""
     runner = state.get("runner") if isinstance(state, dict) else None
     return runner if isinstance(runner, dict) else {}

@@ -7,19 +7,20 @@ from typing import Any
 from runner.approvals.ballots import effect_of
 from runner.operations.questions import QuestionView, differs
 from runner.records import codec
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.nested_schemas import nested
 from runner.records.validation import MAX_REASON, violation
 
 
-def schema(question: QuestionView) -> dict[str, Any]:
+def schema(question: QuestionView) -> JSONObject:
     """Return the schema of the payload that answers a question."""
     if question.rule is None:
         return dict(question.response_schema or {"type": "string", "title": "Answer"})
     answer, top = nested(question.response_schema or {})
     decisions = set(question.rule["decisions"])
     choices = [value for value in (True, False) if value or "reject" in decisions]
-    properties: dict[str, Any] = {
+    properties: JSONObject = {
         "approved": {"type": "boolean", "enum": choices},
         "reason": {"type": "string", "title": "Reason", "maxLength": MAX_REASON},
     }

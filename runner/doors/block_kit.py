@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.records.codec import JSONMapping, JSONObject, without_none
+
 MOST_SHOWN = 3000
 MOST_INPUT = 3000
 MOST_LABEL = 2000
@@ -24,31 +26,31 @@ def escaped(text: str, most: int | None = None) -> str:
     return text[: most and most // 5].translate(ESCAPES)
 
 
-def plain(text: str, most: int | None = None) -> dict[str, Any]:
+def plain(text: str, most: int | None = None) -> JSONObject:
     """Make a text without formatting, links or mentions."""
     return {"type": "plain_text", "text": escaped(text, most), "emoji": False}
 
 
-def button(action_id: str, label: str, **more: Any) -> dict[str, Any]:
+def button(action_id: str, label: str, **more: Any) -> JSONObject:
     """Make a button with a `value` or the `url` of a page."""
     return {"type": "button", "action_id": action_id, "text": plain(label), **more}
 
 
-def approval(title: str) -> dict[str, Any]:
+def approval(title: str) -> JSONObject:
     """Make the options of a button that approves: it stands out, and asks again."""
     ask = {"title": plain("Approve?"), "text": plain(title, MOST_CONFIRM)}
     answers = {"confirm": plain("Approve"), "deny": plain("Cancel")}
     return {"style": "primary", "confirm": {**ask, **answers}}
 
 
-def facts(values: Mapping[str, str]) -> dict[str, Any]:
+def facts(values: Mapping[str, str]) -> JSONObject:
     """Make the fields of a section; {} if Slack can't show all of them."""
     texts = [f"{name}\n{value}" for name, value in values.items()]
     is_fit = 0 < len(texts) <= MOST_FACTS and max(map(len, map(escaped, texts))) <= MOST_LABEL
     return {"fields": [*map(plain, texts)]} if is_fit else {}
 
 
-def fits(form: Mapping[str, Any]) -> bool:
+def fits(form: JSONMapping) -> bool:
     """Return whether Slack can show all of a form."""
     return len(form["properties"]) < MOST_CHOICES and all(
         len(escaped(_label(name, field))) <= MOST_LABEL
@@ -60,7 +62,7 @@ def fits(form: Mapping[str, Any]) -> bool:
     )
 
 
-def inputs(form: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+def inputs(form: JSONMapping) -> Iterator[JSONObject]:
     """Make each field's input; its block id is its number."""
     for number, (name, field) in enumerate(form["properties"].items()):
         hint = {"hint": plain(field["description"])} if field.get("description") else {}
@@ -74,7 +76,7 @@ def inputs(form: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         }
 
 
-def content_of(form: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any]:
+def content_of(form: JSONMapping, state: JSONMapping) -> JSONObject:
     """Read the values entered into a form's inputs, leaving out empty ones.
 
     Raises:
@@ -84,14 +86,14 @@ def content_of(form: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, A
         name: _value(field, state.get(str(number), {}).get("input", {}))
         for number, (name, field) in enumerate(form["properties"].items())
     }
-    return {name: value for name, value in content.items() if value is not None}
+    return without_none(content)
 
 
-def _label(name: str, field: Mapping[str, Any]) -> str:
+def _label(name: str, field: JSONMapping) -> str:
     return field.get("title") or name
 
 
-def _choices(field: Mapping[str, Any]) -> Sequence[str] | None:
+def _choices(field: JSONMapping) -> Sequence[str] | None:
     """Return the texts of a menu field; None for any other field."""
     if field["type"] == "boolean":
         return ("Yes", "No")
@@ -99,7 +101,7 @@ def _choices(field: Mapping[str, Any]) -> Sequence[str] | None:
     return choices
 
 
-def _element(field: Mapping[str, Any]) -> dict[str, Any]:
+def _element(field: JSONMapping) -> JSONObject:
     choices = _choices(field)
     if choices is not None:
         options = [
@@ -114,7 +116,7 @@ def _element(field: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "plain_text_input", "multiline": "format" not in field, "max_length": most}
 
 
-def _value(field: Mapping[str, Any], entered: Mapping[str, Any]) -> Any:
+def _value(field: JSONMapping, entered: JSONMapping) -> Any:
     choices, kind = _choices(field), field["type"]
     if choices is None:
         text = entered.get("value")

@@ -76,9 +76,7 @@ def _answer_form(schema: JSONMapping | None) -> JSONObject | None:
 
 def _flat_schema(field: AnswerField) -> JSONObject | None:
     """Return the schema of a field, or None if it says more than a flat form can."""
-    schema = {
-        name: value for name, value in field.schema.items() if name not in {"$ref", "$defs"}
-    }
+    schema = codec.without(field.schema, "$ref", "$defs")
     if schema.get("default", ...) is None:
         del schema["default"]
     kind = schema.get("type")

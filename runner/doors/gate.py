@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from runner.doors.gated_call import Calls, read_policy, refused
 from runner.errors import RunnerError, StoreError, UsageError
 from runner.integrations.framework import strict
 from runner.operations.views import read_run
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 
 log = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class McpGate:
 
     decisions: tuple[str, ...] = ("approve", "edit", "reject")
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: JSONMapping) -> None:
         """Hold calls by the options of `runner gate`."""
         self._wait, self._timeout = options["wait"], options["timeout"]
         place = options["url"] or f"{os.getcwd()} {options['command']}"  # noqa: PTH109 - a text
@@ -423,7 +423,7 @@ def _answer(outcome: JSONObject) -> JSONObject:
     return {"result": {"content": content, "isError": True, "resultType": "complete"}}
 
 
-async def serve(options: Mapping[str, Any]) -> None:
+async def serve(options: JSONMapping) -> None:
     """Serve the client that started this process, until it closes the input."""
     gate, url = McpGate(options), options["url"]
     async with at_url(url) if url else process(options["command"]) as server:

@@ -12,13 +12,11 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from runner.doors.gated_call import Calls, own_output, read_policy
 from runner.errors import UsageError
 from runner.records import codec
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 
 POLL = 0.25
 """Seconds between two looks at a call that waits."""
@@ -27,7 +25,7 @@ POLL = 0.25
 class HookCall:
     """The call of one hook process; see `CallMaker`. To make it is to let the agent make it."""
 
-    def __init__(self, event: Mapping[str, Any]) -> None:
+    def __init__(self, event: JSONMapping) -> None:
         """Read the agent's event.
 
         Raises:
@@ -75,7 +73,7 @@ class HookCall:
         return {"hookSpecificOutput": {"hookEventName": self.event, **fields}}
 
 
-def decide(call: HookCall, options: Mapping[str, Any]) -> JSONObject:
+def decide(call: HookCall, options: JSONMapping) -> JSONObject:
     """Return the hook's output for a call, after at most `wait` seconds."""
     calls = Calls(read_policy(options["policy"]), call.cwd, call)
     until = time.monotonic() + options["wait"]

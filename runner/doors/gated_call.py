@@ -48,7 +48,7 @@ from runner.operations.exports import all_events
 from runner.operations.views import read_run
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.executors import Visit
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -330,7 +330,7 @@ def _yaml_policy(path: str) -> Policy:
     text = Path(path).read_text(encoding="utf-8")
     entries = [_entry(**entry) for entry in yaml.safe_load(text)["calls"]]
 
-    def rule(args: Mapping[str, Any], call: CallContext) -> Rule | None:
+    def rule(args: JSONMapping, call: CallContext) -> Rule | None:
         """Return the rule of the first entry that fits; a call that none fits is for anyone to approve."""
         for tools, bounds, rule in entries:
             is_named = any(fnmatchcase(call.tool, pattern) for pattern in tools)
@@ -343,7 +343,7 @@ def _yaml_policy(path: str) -> Policy:
 
 
 def _entry(
-    tools: Any, rule: Any, bounds: Mapping[str, Any] | None = None
+    tools: Any, rule: Any, bounds: JSONMapping | None = None
 ) -> tuple[list[str], JSONObject, Rule | None]:
     """Return an entry's patterns of names, the schema of its arguments, and its rule."""
     bounds = bounds or {}

@@ -21,7 +21,7 @@ from email.message import EmailMessage
 from functools import partial
 from html import escape
 from textwrap import indent
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from runner.approvals.directory import addresses_of
 from runner.approvals.rules import Principal, plain_name
@@ -53,6 +53,7 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import InterruptStatus, Receipt
 from runner.records.json_form import pretty
 from runner.records.shown_text import shown
@@ -183,8 +184,7 @@ class MailDoor:
             Problem: the link can no longer decide, or never could.
         """
         link = self._unseal(token)
-        interrupt = self._services.client.interrupt(link.question)
-        question = read_question(self._services.store, interrupt)
+        question = self._services.question(link.question)
         if not question.is_open:
             sentence = shown(decided.decision_of(question).sentence)
             raise Problem(409, f"This question is closed: {sentence}.")
@@ -238,9 +238,7 @@ class MailDoor:
             fields=marked(fields, problems),
             problems=problems,
             receipt=receipt,
-            decided=read_question(
-                self._services.store, self._services.client.interrupt(link.question)
-            ),
+            decided=self._services.question(link.question),
             is_counted=is_good,
         )
 
@@ -249,7 +247,7 @@ class MailDoor:
         link: Link,
         question: QuestionView,
         person: Person,
-        form: Mapping[str, Any],
+        form: JSONMapping,
         texts: Mapping[str, str],
     ) -> Receipt | dict[str, str]:
         """Count a decision; return its receipt, or the problems with the form's fields."""

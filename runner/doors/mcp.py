@@ -15,8 +15,9 @@ import json
 import logging
 import secrets
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from importlib.metadata import version
 from typing import Any
 
@@ -24,33 +25,38 @@ from pydantic import Field, ValidationError
 
 from runner.approvals.rules import Principal
 from runner.definition.model import Definition
-from runner.doors.elicitations import (
-    Caller,
-    Elicitation,
-    elicitation_of,
-    request_of,
-)
-from runner.doors.mcp_exchange import Exchange, JsonRpcRoute, readable
+from runner.doors import flat_forms
+from runner.doors.flat_forms import decision_of
 from runner.doors.mcp_operations import OPERATIONS, check, operate
-from runner.doors.mcp_results import complete, failed, result, result_form, task_head
 from runner.doors.questions import (
     GOOD,
     MOST_ASKED,
+    failure,
+    message,
     open_questions,
+    page_message,
+    page_of,
     permit,
 )
 from runner.errors import DefinitionError, RunnerError, UsageError, needs_extra
-from runner.execution.functions import task_schema
+from runner.execution.functions import result_schema, task_schema
+from runner.immutable import immutable
+from runner.operations.questions import QuestionView
 from runner.operations.views import RunView, read_run
 from runner.records.codec import JSONMapping, JSONObject
-from runner.records.interrupts import Receipt
+from runner.records.interrupts import Decision, Receipt
+from runner.records.json_form import pretty, stamp
 from runner.records.run import Status
 from runner.records.shown_text import shown
 from runner.settings import DAY, Settings
 
 with needs_extra("server", "the MCP server"):
+    import anyio
     from fastapi import APIRouter, Request, Response
     from fastapi.concurrency import run_in_threadpool
+    from fastapi.responses import JSONResponse
+    from fastapi.routing import APIRoute
+    from starlette.types import Message, Receive, Scope, Send
 
     from runner.server.access import GRANTS, Known, Permission, Person
     from runner.server.answers import seen_by
@@ -66,8 +72,10 @@ with needs_extra("mcp", "the MCP server"):
     from mcp.server.lowlevel.server import Server
     from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
     from mcp.server.stdio import stdio_server
+    from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
     from mcp.shared.exceptions import MCPError
     from mcp.shared.inbound import MCP_NAME_HEADER, decode_header_value
+    from mcp.shared.message import SessionMessage
     from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
 log = logging.getLogger(__name__)
@@ -488,3 +496,193 @@ if __name__ == "__main__":
     except RunnerError as problem:
         print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
         sys.exit(2)
+
+
+# -- results ---------------------------------------------------------------------------------------
+
+
+POLL = 2000
+"""Milliseconds between a client's requests for a task's state."""
+
+OPEN_RUN = {
+    "type": "object",
+    "properties": {"run_id": {"type": "string"}, "status": {"type": "string"}},
+    "required": ["run_id", "status"],
+    "description": "A run that continues: runs_show returns its state.",
+}
+"""The schema of a result returned before the run has ended."""
+
+
+def task_head(view: RunView) -> JSONObject:
+    """Return the common fields of every answer about a task."""
+    changed = max(view.created_at, view.ended_at, *(node.since for node in view.nodes))
+    return {
+        "taskId": view.run_id,
+        "createdAt": stamp(view.created_at),
+        "lastUpdatedAt": stamp(changed),
+        "ttlMs": None,
+        "pollIntervalMs": POLL,
+    }
+
+
+def result_form(definition: Definition | None) -> JSONObject | None:
+    """Return the schema of a graph tool's result; None if the graph doesn't declare an object."""
+    schema = definition and result_schema(definition)
+    if not schema or schema.get("type") != "object":
+        return None
+    definitions = schema.pop("$defs", {})
+    return {"type": "object", "anyOf": [schema, OPEN_RUN], "$defs": definitions}
+
+
+def complete(value: Any, text: str = "") -> types.CallToolResult:
+    """Return a tool's result; only an object is structured, which all protocol versions accept."""
+    content = types.TextContent(type="text", text=text or pretty(value))
+    structured = value if isinstance(value, dict) else None
+    return types.CallToolResult(content=[content], structured_content=structured)
+
+
+def failed(text: str) -> types.CallToolResult:
+    """Return a tool's error result, which the model reads."""
+    return complete(text).model_copy(update={"is_error": True})
+
+
+def result(view: RunView) -> types.CallToolResult:
+    """Return the result of a run that has ended."""
+    if view.status == Status.COMPLETED:
+        return complete(view.output)
+    return failed(failure(view))
+
+
+# -- exchanges -------------------------------------------------------------------------------------
+
+
+class Exchange(Response):
+    """The response to one request, in a separate session so that any process may serve the next."""
+
+    def __init__(self, server: Server[Any], body: bytes) -> None:
+        super().__init__()
+        self._server, self._request_body = server, body
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve the request, whose body was read for checking, until the client is gone."""
+        messages: asyncio.Queue[Message] = asyncio.Queue()
+        messages.put_nowait({"type": "http.request", "body": self._request_body})
+        manager = StreamableHTTPSessionManager(
+            self._server,
+            json_response=True,
+            stateless=True,
+            max_request_body_size=sys.maxsize,  # the application has already limited it
+        )
+        async with manager.run(), anyio.create_task_group() as tasks:
+
+            async def watch() -> None:
+                # The SDK doesn't watch: a call would hold its resources for as long as it may wait.
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(watch)
+            await manager.handle_request(scope, messages.get, send)
+            tasks.cancel_scope.cancel()
+
+
+class JsonRpcRoute(APIRoute):
+    """A route that refuses an unreadable body in the form of JSON-RPC."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return the handler of requests."""
+        handle = super().get_route_handler()
+
+        async def handled(request: Request) -> Response:
+            try:
+                return await handle(request)
+            except Problem as problem:
+                if problem.status != HTTPStatus.BAD_REQUEST:
+                    raise
+                error = {"code": types.PARSE_ERROR, "message": problem.detail}
+                return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, 400)
+
+        return handled
+
+
+UNREADABLE = SessionMessage(
+    types.JSONRPCError(
+        jsonrpc="2.0",
+        id=None,
+        error=types.ErrorData(
+            code=types.PARSE_ERROR,
+            message="The line is not a JSON-RPC message. Nothing was done.",
+        ),
+    )
+)
+
+
+@asynccontextmanager
+async def readable(incoming: Any, outgoing: Any) -> AsyncIterator[Any]:
+    """Yield the readable messages; refuse others, which the SDK would leave unanswered."""
+    sender, messages = anyio.create_memory_object_stream[Any](0)
+
+    async def relay() -> None:
+        async with sender:
+            async for item in incoming:
+                if isinstance(item, Exception):
+                    await outgoing.send(UNREADABLE)
+                else:
+                    await sender.send(item)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(relay)
+        yield messages
+
+
+# -- questions to clients --------------------------------------------------------------------------
+
+
+@immutable
+class Caller:
+    """A caller, the address where they open pages, and the elicitations their client can show."""
+
+    person: Person
+    address: str
+    forms: bool = False
+    links: bool = False
+
+    def page(self, question_id: str) -> str:
+        """Return the address of a question's page, or "" if no address is known."""
+        return page_of(self.address, question_id)
+
+
+@immutable
+class Elicitation:
+    """A question to a client, as a form or a link to its page."""
+
+    question: QuestionView
+    request: JSONObject
+
+    def decision(self, response: types.ElicitResult) -> Decision | Receipt | None:
+        """Return a person's decision, None if they made none, or the receipt of an unusable one."""
+        if self.request["mode"] == "url" or response.action == "cancel":
+            return None
+        if response.action == "accept":
+            return decision_of(self.question, response.content or {})
+        if "reject" not in (self.question.rule or {}).get("decisions", ()):
+            return None  # a question that no one can reject stays open
+        return decision_of(self.question, {"decision": "reject", "reason": "declined"})
+
+
+def request_of(params: JSONMapping) -> JSONObject:
+    """Wrap an elicitation's parameters in a request for a client."""
+    return {"method": "elicitation/create", "params": params}
+
+
+def elicitation_of(caller: Caller, question: QuestionView) -> Elicitation | None:
+    """Return a question as a form or a link for a client; None if it can show neither."""
+    form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
+    if form is not None and caller.forms:
+        text += f"\n\nMore: {page}" if page else ""
+        return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})
+    if not (page and caller.links):
+        return None
+    return Elicitation(
+        question, {"mode": "url", "message": page_message(question), "url": page}
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field, replace
 from functools import partial
 from typing import Any
@@ -115,9 +115,7 @@ OPERATIONS = {
 }
 
 
-def operate(
-    services: Services, person: Person, operation: ApiTool, values: Mapping[str, Any]
-) -> Any:
+def operate(services: Services, person: Person, operation: ApiTool, values: JSONMapping) -> Any:
     """Call a tool with the caller's roles for the graph of the run or question, if it names one."""
     check(operation.form, values)
     checked_cursor(values.get("cursor"))
@@ -130,7 +128,7 @@ def operate(
     return seen_document(person, operation.call(person, services=services, **values))
 
 
-def check(form: JSONMapping, values: Mapping[str, Any]) -> None:
+def check(form: JSONMapping, values: JSONMapping) -> None:
     """Raise a `Problem` if arguments don't fit a form."""
     path, fault = violation(form, dict(values))
     if fault:

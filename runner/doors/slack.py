@@ -15,11 +15,14 @@ import hashlib
 import http.client
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal
+from urllib.parse import parse_qs
+
+from pydantic import BaseModel
 
 from runner.approvals.directory import addresses_of
 from runner.approvals.rules import Principal
@@ -40,7 +43,6 @@ from runner.doors.questions import (
     waiting,
     waiting_text,
 )
-from runner.doors.slack_payloads import Account, Click, Modal, Payload, read_payload
 from runner.errors import (
     ConflictError,
     RunnerError,
@@ -51,6 +53,7 @@ from runner.errors import (
 from runner.immutable import immutable
 from runner.operations import decided
 from runner.operations.questions import QuestionView, read_question
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt
 from runner.records.json_form import pretty
 from runner.records.listings import Page
@@ -196,7 +199,7 @@ class SlackDoor:
 
     # Requests from Slack
 
-    def receive(self, body: bytes, timestamp: str, signature: str) -> dict[str, Any]:
+    def receive(self, body: bytes, timestamp: str, signature: str) -> JSONObject:
         """Carry out a request from Slack, and return the JSON of the response.
 
         Raises:
@@ -255,7 +258,7 @@ class SlackDoor:
             except Problem as silence:
                 log.info("slack.unheard: %s The click was refused: %s", silence, text)
 
-    def _submit(self, user: Account, modal: Modal) -> dict[str, Any]:
+    def _submit(self, user: Account, modal: Modal) -> JSONObject:
         intent = self._unseal(modal.private_metadata)
         try:
             question = self._question(intent)
@@ -274,7 +277,7 @@ class SlackDoor:
         return {}
 
     def _decide(
-        self, person: Person, question: QuestionView, content: Mapping[str, Any], key: str
+        self, person: Person, question: QuestionView, content: JSONMapping, key: str
     ) -> None:
         """Count a decision; a repeated one has the same key. Raise Problem if it is refused."""
         if content.get("decision") == "reject" and not content.get("reason", "").strip():
@@ -286,8 +289,7 @@ class SlackDoor:
             raise Problem(422, decision.detail or str(decision.status))
 
     def _question(self, intent: Intent) -> QuestionView:
-        interrupt = self._services.client.interrupt(intent.question)
-        question = read_question(self._services.store, interrupt)
+        question = self._services.question(intent.question)
         if not question.is_open:
             raise Problem(409, f"This is already {_sentence(question)}.")
         if intent.digest != question.digest:
@@ -452,7 +454,7 @@ class SlackDoor:
         with suppress(ConflictError):  # another process has stored it
             self._messages.add(SlackMessage(question_id, channel, ts, checksum))
 
-    def blocks(self, interrupt: Interrupt) -> tuple[list[dict[str, Any]], str]:
+    def blocks(self, interrupt: Interrupt) -> tuple[list[JSONObject], str]:
         """Return the blocks that show a question, and the text of its notification."""
         question = read_question(self._services.store, interrupt)
         text, title = message(question), f"{shown(question.title):.150}"
@@ -464,7 +466,7 @@ class SlackDoor:
         note = f"Digest {question.digest.rpartition(':')[2]:.12}"
         if not question.is_open:
             note = _sentence(question)
-        blocks: list[dict[str, Any]] = [
+        blocks: list[JSONObject] = [
             {
                 "type": "section",
                 "text": plain(text),
@@ -546,7 +548,7 @@ def _actions(question: QuestionView) -> Sequence[Action]:
     return ("answer",) if block_kit.fits(form) else ()
 
 
-def _modal(question: QuestionView, intent: Intent, sealed: str) -> dict[str, Any]:
+def _modal(question: QuestionView, intent: Intent, sealed: str) -> JSONObject:
     about = {"type": "section", "text": plain(shown(question.title), MOST_SHOWN)}
     return {
         "type": "modal",
@@ -558,7 +560,7 @@ def _modal(question: QuestionView, intent: Intent, sealed: str) -> dict[str, Any
     }
 
 
-def _modal_form(question: QuestionView, intent: Intent) -> dict[str, Any]:
+def _modal_form(question: QuestionView, intent: Intent) -> JSONObject:
     form = flat_forms.form(question) or {}
     if intent.action != "reject":
         return form
@@ -587,3 +589,74 @@ def router(services: Services) -> APIRouter:
         return response
 
     return routes
+
+
+# -- the requests that Slack sends -----------------------------------------------------------------
+
+
+class Account(BaseModel):
+    """The account that clicked; people can choose everything else the payload says about them."""
+
+    id: str
+    team_id: str | None = None
+
+
+class Click(BaseModel):
+    """A click on a button."""
+
+    action_id: str
+    action_ts: str = ""
+    value: str = ""
+
+
+class ClickedMessage(BaseModel):
+    """The message whose button was clicked."""
+
+    channel_id: str = ""
+    message_ts: str = ""
+
+
+class Modal(BaseModel):
+    """A submitted form; `state` has the inputs by block and action."""
+
+    id: str
+    private_metadata: str = ""
+    state: dict[str, dict[str, dict[str, JSONObject]]]
+
+
+class Workspace(BaseModel):
+    """The workspace in a payload."""
+
+    id: str
+
+
+class Payload(BaseModel):
+    """The fields of a request that the door reads; with a `challenge` Slack checks the door's address."""
+
+    type: str
+    challenge: str = ""
+    team: Workspace | None
+    user: Account
+    trigger_id: str = ""
+    container: ClickedMessage = ClickedMessage()
+    actions: list[Click] = []
+    view: Modal | None = None
+
+
+def read_payload(body: bytes) -> Payload:
+    """Read the body of a request from Slack.
+
+    Raises:
+        Problem: the body isn't an interaction or an event.
+    """
+    try:
+        if body.startswith(b"{"):
+            document = json.loads(body)
+            event = document.get("event", document)
+            fields = {name: event[name] for name in ("type", "challenge") if name in event}
+            user, team = {"id": event.get("user", "")}, {"id": document.get("team_id", "")}
+            return Payload.model_validate({**fields, "user": user, "team": team})
+        (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
+        return Payload.model_validate_json(text)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Problem(400, "The body isn't a Slack interaction. Nothing was done.") from error

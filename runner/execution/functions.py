@@ -46,6 +46,7 @@ from runner.immutable import immutable
 from runner.records import codec, validation
 from runner.records.asking import Asker, typed_interrupt
 from runner.records.checkpoints import Saved
+from runner.records.codec import JSONObject
 from runner.records.executors import Visit, function_input, input_text, restorers
 from runner.records.interrupts import Interrupt, InterruptOptions
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
@@ -399,7 +400,7 @@ class NodeContext:
         ours = document.get("visit") == visit.address.visit
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
         self._lock, self._approval_key = threading.Lock(), ""
-        self.invocation_state: dict[str, Any] = visit.invocation_state
+        self.invocation_state: JSONObject = visit.invocation_state
         self.run_id: str = visit.address.run_id
         self.node_id: str = visit.address.node_id
         self.graph_id: str = visit.graph_id
@@ -413,7 +414,7 @@ class NodeContext:
         return self._visit.task
 
     @functools.cached_property
-    def inputs(self) -> dict[str, Any]:
+    def inputs(self) -> JSONObject:
         """The outputs of the previous nodes by node id, decoded when the function first asks for them."""
         return Inputs({item.node_id: item.output for item in self._visit.inputs})
 
@@ -574,7 +575,7 @@ class NodeContext:
             "`runner runs skip RUN NODE --output JSON`; otherwise start a new run."
         )
 
-    def _record(self, key: str, entry: dict[str, Any] | None) -> None:
+    def _record(self, key: str, entry: JSONObject | None) -> None:
         with self._lock:
             results = {name: result for name, result in self._once.items() if name != key}
             self._once = results if entry is None else {**results, key: entry}
@@ -664,7 +665,7 @@ class FunctionNode:
         return outcome
 
 
-def task_schema(definition: Definition) -> dict[str, Any] | None:
+def task_schema(definition: Definition) -> JSONObject | None:
     """Return the JSON Schema of a graph's task as its first functions declare it; None for any JSON."""
     signatures = [
         getattr(definition.nodes[name].executor, "signature", None)
@@ -678,7 +679,7 @@ def task_schema(definition: Definition) -> dict[str, Any] | None:
     return schemas[0] if schemas and all(schema == schemas[0] for schema in schemas) else None
 
 
-def result_schema(definition: Definition) -> dict[str, Any] | None:
+def result_schema(definition: Definition) -> JSONObject | None:
     """Return the JSON Schema of the output of a completed run, as the graph's last function declares it.
 
     None if it declares none, people may answer instead of it, or the graph may end elsewhere.
@@ -694,7 +695,7 @@ def result_schema(definition: Definition) -> dict[str, Any] | None:
     if returned is None:
         return None
     try:
-        schema: dict[str, Any] = returned.json_schema(by_alias=False, mode="serialization")
+        schema: JSONObject = returned.json_schema(by_alias=False, mode="serialization")
     except pydantic.errors.PydanticInvalidForJsonSchema:
         return None
     return schema

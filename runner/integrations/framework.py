@@ -565,7 +565,7 @@ class Approved(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     kind: Literal["tool-approved"]
-    override_args: dict[str, Any] | None = None
+    override_args: JSONObject | None = None
 
 
 class Denied(BaseModel):

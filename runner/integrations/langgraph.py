@@ -424,7 +424,7 @@ class _Call:
     """A tool call that people review; `id` is "" if the middleware doesn't give it."""
 
     name: str
-    args: dict[str, Any]
+    args: JSONObject
     description: str
     allowed: Sequence[str]
     id: str = ""

@@ -369,7 +369,7 @@ def _read(arguments: str | None) -> Any:
 def _needs_rule(agent: Agent[Any], tool: FunctionTool) -> Callable[..., Awaitable[bool]]:
     """Return a function for the SDK that says, in any execution, if a call needs approval."""
 
-    async def needs_approval(context: Any, args: dict[str, Any], call_id: str) -> bool:
+    async def needs_approval(context: Any, args: JSONObject, call_id: str) -> bool:
         del context, call_id
         return await _current.get().needs_rule(agent, tool, args)
 

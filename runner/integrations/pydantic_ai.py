@@ -119,7 +119,7 @@ class _PydanticPast(Past):
     """Stored state; `requests` holds a waiting agent's deferred calls, `schemas` their tools'."""
 
     requests: JSON = None
-    schemas: dict[str, Any] = field(default_factory=dict)
+    schemas: JSONObject = field(default_factory=dict)
 
 
 class _PydanticExecution(FrameworkExecution[_PydanticPast]):
@@ -257,7 +257,7 @@ class _PydanticExecution(FrameworkExecution[_PydanticPast]):
             metadata=requests.metadata,
         )
 
-    async def begin(self, tool: ToolsetTool[Any], args: dict[str, Any], context: Any) -> None:
+    async def begin(self, tool: ToolsetTool[Any], args: JSONObject, context: Any) -> None:
         """Let a call begin if it has any approval it needs.
 
         Raises:
@@ -290,7 +290,7 @@ class _GatedToolset(WrapperToolset[Any]):
     execution: _PydanticExecution
 
     async def call_tool(
-        self, name: str, tool_args: dict[str, Any], ctx: Any, tool: ToolsetTool[Any]
+        self, name: str, tool_args: JSONObject, ctx: Any, tool: ToolsetTool[Any]
     ) -> Any:
         """Call a tool if the call may begin."""
         await self.execution.begin(tool, tool_args, ctx)

@@ -11,6 +11,7 @@ from dataclasses import asdict, fields, replace
 from typing import Annotated, Any
 
 from runner.immutable import immutable
+from runner.records.codec import JSONObject
 from runner.records.payloads import Hidden, Payload
 
 MOST_PAUSES = 1_000
@@ -86,7 +87,7 @@ class LimitSetting:
             pass  # the limit must keep working; `runner doctor` reports it
         return cls(name, v=0)
 
-    def document(self, before: bytes | None) -> dict[str, Any]:
+    def document(self, before: bytes | None) -> JSONObject:
         """Return the setting as stored JSON, keeping fields of a newer version from the text `before`."""
         try:
             newer = dict(json.loads(before or b"{}"))

@@ -12,6 +12,7 @@ from runner.approvals.rules import plain_name
 from runner.immutable import immutable
 from runner.operations.exports import Title
 from runner.operations.questions import Found, QuestionView
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Interrupt, InterruptStatus, title_of
 from runner.records.listings import InterruptQuery, Page, cut, position_in
 from runner.records.payloads import Payload
@@ -74,7 +75,7 @@ def decisions_of(
     return tuple(sorted(views, key=lambda view: view.answered_at))
 
 
-def _decision(question: Interrupt, votes: Mapping[str, Mapping[str, Any]]) -> DecisionView:
+def _decision(question: Interrupt, votes: Mapping[str, JSONMapping]) -> DecisionView:
     """Describe a question; `votes` has the data of each voter's last vote, in their order."""
     is_reject = question.decision == "reject"
     deciding = {

@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 from runner.approvals.ballots import Standing
 from runner.immutable import immutable
 from runner.records import codec, failures
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt, title_of
 from runner.records.payloads import Hidden, Payload
 from runner.records.run import SETTLED, NodeRecord, Status, VisitEntry, existing
@@ -254,7 +255,7 @@ def _visits(snapshot: RunSnapshot) -> Iterator[VisitView]:
         )
 
 
-def head_of(snapshot: RunSnapshot) -> dict[str, Any]:
+def head_of(snapshot: RunSnapshot) -> JSONObject:
     record = snapshot.record
     return {
         "run_id": record.run_id,

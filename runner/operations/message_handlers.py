@@ -17,6 +17,7 @@ from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.operations.answers import apply_decisions
 from runner.records import messages, size_limits
+from runner.records.codec import without, without_none
 from runner.records.interrupts import Receipt, ReceiptStatus, address_of
 from runner.records.messages import (
     OperationMessage,
@@ -79,7 +80,7 @@ def handle_answer(
     try:
         message, body = read_answer(_body(incoming, size_limits.MAX_MESSAGE))
         if isinstance(message, OperationMessage):
-            operation = {name: value for name, value in body.items() if name != "reply_to"}
+            operation = without(body, "reply_to")
             receipt = apply_operation(engine, operation, key=incoming.key, queued=True)
         else:
             decision = message.decided(incoming.key, body)
@@ -176,5 +177,5 @@ def _record(engine: Engine, receipt: Receipt) -> None:
     address = address_of(receipt.interrupt_id) if receipt.interrupt_id else None
     if receipt.run_id:
         node, visit = (address.node_id, address.visit) if address else ("", 0)
-        data = {name: value for name, value in asdict(receipt).items() if value is not None}
+        data = without_none(asdict(receipt))
         engine.store.do(EmitEvent(receipt.run_id, EventKind.RECEIPT, node, visit, data))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from runner.definition.model import HIDDEN, Topology, map_of
 from runner.definition.registry import CompiledGraph, Registry
@@ -21,6 +20,7 @@ from runner.execution.results import node_result
 from runner.immutable import immutable
 from runner.operations.migration_plan import MigrationPlanner, MigrationRequest, NodeOutcome
 from runner.records import codec
+from runner.records.codec import JSONObject
 from runner.records.migration import Migration
 from runner.records.run import PATH, NodeRecord, Records, Status, VisitKey, existing
 from runner.store.interface import Fetched, Reply, RunSnapshot, Store
@@ -243,5 +243,5 @@ def _condition_state(
         lambda names: [fetched(name, record_of(name)) for name in names],
         lambda: list(map(planner.names.new_id, snapshot.order)),
     )
-    state: dict[str, Any] = codec.unpack(snapshot.invocation_state) or {}
+    state: JSONObject = codec.unpack(snapshot.invocation_state) or {}
     return GraphState(codec.unpack(snapshot.task), node, visit, results, state)

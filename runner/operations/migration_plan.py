@@ -28,7 +28,7 @@ from runner.operations import recovery
 from runner.operations.recovery import SettledVisit
 from runner.records import interrupts
 from runner.records.checkpoints import NodeDocument, load_document
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, without_empty
 from runner.records.interrupts import Address, Interrupt, InterruptStatus, as_asked, digest
 from runner.records.listings import grouped
 from runner.records.migration import Migration, Renamed
@@ -244,7 +244,7 @@ class MigrationPlanner:
     request: MigrationRequest
     held: Collection[str]
     decide: Decide
-    documents: Mapping[str, JSON] = field(default_factory=dict)
+    documents: JSONMapping = field(default_factory=dict)
     outcomes: list[NodeOutcome] = field(default_factory=list)
     withdrawn: list[tuple[str, int, str]] = field(default_factory=list)
     closed: set[VisitKey] = field(default_factory=set)
@@ -514,7 +514,7 @@ class MigrationPlanner:
             "drop": sorted(self.request.drops),
             "unused": [question for outcome in self.outcomes for question in outcome.unused],
         }
-        return {key: value for key, value in data.items() if value}
+        return without_empty(data)
 
 
 def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool:

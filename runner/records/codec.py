@@ -52,6 +52,8 @@ MAX_INTEGER = 2**63 - 1
 CHECKED = 10_000
 """Items of a long list between two calls of `check`."""
 
+Item = TypeVar("Item")
+
 JSON = Any
 """Plain JSON data, as stored; it is `Any` because a recursive type doesn't help its readers."""
 
@@ -333,9 +335,19 @@ def _input_data(model: pydantic.BaseModel) -> JSON:
     return data
 
 
-def without_none(values: Mapping[str, JSON]) -> JSONObject:
+def without(values: Mapping[str, Item], *names: str) -> dict[str, Item]:
+    """Copy a mapping without some names."""
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def without_none(values: JSONMapping) -> JSONObject:
     """Copy a mapping without its None values."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def without_empty(values: Mapping[str, Item]) -> dict[str, Item]:
+    """Copy a mapping without its empty values and zeros."""
+    return {name: value for name, value in values.items() if value}
 
 
 dump_json: Callable[[JSON], bytes] = pydantic_core.to_json

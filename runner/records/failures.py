@@ -9,7 +9,7 @@ same as before.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import field
 from types import BuiltinFunctionType, TracebackType, WrapperDescriptorType
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from runner.errors import NodeFailed, UnstorableError
 from runner.immutable import immutable
 from runner.records import codec
+from runner.records.codec import JSONMapping, JSONObject
 
 AROUND = frozenset(
     {"runner", "asyncio", "concurrent", "threading", "contextlib", "contextvars"}
@@ -48,7 +49,7 @@ class ErrorRecord:
     message: str
     bases: list[str] = field(default_factory=list)
     args: list[Any] | None = None
-    attributes: dict[str, Any] = field(default_factory=dict)
+    attributes: JSONObject = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     traceback: str = ""
     cause: ErrorRecord | None = None
@@ -154,7 +155,7 @@ def _arguments(error: BaseException) -> list[Any] | None:
     return json_values if _is_short(json_values) else None
 
 
-def _attributes(error: BaseException) -> dict[str, Any]:
+def _attributes(error: BaseException) -> JSONObject:
     attributes = {}
     for key, value in getattr(error, "__dict__", {}).items():
         if key == "__notes__":
@@ -168,7 +169,7 @@ def _attributes(error: BaseException) -> dict[str, Any]:
     return attributes
 
 
-def load(document: Mapping[str, Any]) -> ErrorRecord:
+def load(document: JSONMapping) -> ErrorRecord:
     """Read a record from its stored form, with the records chained to it."""
     chain = {key: load(document[key]) for key in ("cause", "context") if document.get(key)}
     members = [load(member) for member in document.get("members") or ()]

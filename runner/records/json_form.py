@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from runner.records.codec import JSONObject
 from runner.records.run import Status
 
 JSON_NAMES = {"node_id": "node", "graph_id": "graph"}
@@ -88,7 +89,7 @@ def span(milliseconds: float) -> str:
     )
 
 
-def as_written(schema: dict[str, Any]) -> None:
+def as_written(schema: JSONObject) -> None:
     """Adapt a dataclass's schema to the output of `document`: names, times, all keys required."""
     if "properties" in schema:
         schema["properties"] = {

@@ -145,7 +145,7 @@ class VoteMessage(Message):
             self.decision,
             comment=self.comment,
             voter=voter,
-            body={name: value for name, value in body.items() if name != "reply_to"},
+            body=codec.without(body, "reply_to"),
             shown_at=self.shown_at,
         )
 

@@ -34,7 +34,7 @@ def nested(schema: JSONMapping) -> tuple[JSONMapping, JSONMapping]:
         _, whole, top = _addressed(schema)
         return whole, top
     names = {"$defs", "$schema"} & schema.keys()
-    inner = {name: value for name, value in schema.items() if name not in names}
+    inner = codec.without(schema, *names)
     return inner, {name: schema[name] for name in names}
 
 

@@ -15,6 +15,7 @@ from typing import Any, TypedDict, TypeVar
 
 from runner.errors import NotFoundError
 from runner.immutable import immutable
+from runner.records.codec import JSONObject
 
 
 class Status(enum.StrEnum):
@@ -79,7 +80,7 @@ class VisitEntry(TypedDict, total=False):
     ms: int
     usage: dict[str, int]
     result: Any
-    error: dict[str, Any]
+    error: JSONObject
     edges: str
     reads: list[list[Any]]
     expired: str

@@ -63,7 +63,7 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[st
         changes.add(AddEvent(EventKind.NODE_SKIPPED, node, record.visit))
         todo.append(node)
     elif (live and shape.join is Join.ANY) or (arrivals >= shape.needs and alive):
-        begin_visit(changes, node, visit=record.next_visit, attempt=1)
+        begin_visit(changes, node, visit=record.next_visit)
 
 
 def _total(changes: Changes, node: str) -> tuple[int, int]:
@@ -113,7 +113,7 @@ def _again(changes: Changes, loop_id: int) -> None:
         around = changes.loop(outer)
         changes.loops[outer] = replace(around, settled=around.settled - shape.size)
     record = changes.node(shape.header)
-    begin_visit(changes, shape.header, visit=record.next_visit, attempt=1, via=loop.asked)
+    begin_visit(changes, shape.header, visit=record.next_visit, via=loop.asked)
 
 
 def begin_visit(
@@ -121,7 +121,6 @@ def begin_visit(
     node: str,
     *,
     visit: int,
-    attempt: int,
     via: tuple[tuple[str, int], ...] = (),
 ) -> None:
     """Make a node ready for a new visit, unless the run stops or its executions are used up."""
@@ -136,5 +135,5 @@ def begin_visit(
     dispatch(
         changes,
         node,
-        replace(record, visit=visit, attempt=attempt, via=via, edges=""),
+        replace(record, visit=visit, attempt=1, via=via, edges=""),
     )

@@ -176,7 +176,7 @@ def beginning(topology: Topology, node: str, node_round: int) -> tuple[NodeRecor
     """Return the record and the doorbell of a node's first visit in a round of its innermost loop."""
     loops = dict.fromkeys(topology.nodes[node].loops, LoopRecord(node_round))
     changes = Changes(PartialView({node: NodeRecord(stamp=node_round)}, loops), topology, 0, 0)
-    begin_visit(changes, node, visit=1, attempt=1)
+    begin_visit(changes, node, visit=1)
     return changes.nodes[node], _dispatch(changes)
 
 

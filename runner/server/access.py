@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
@@ -17,6 +17,7 @@ from fastapi.concurrency import run_in_threadpool
 from runner.approvals.rules import Principal, Voter
 from runner.errors import UsageError
 from runner.immutable import immutable
+from runner.records.codec import JSONObject
 from runner.records.run import outermost
 from runner.server.problems import Problem, prefix
 
@@ -178,7 +179,7 @@ def _name_graph(request: Request, graph: str) -> None:
         vars(request).pop(name, None)
 
 
-async def _json(request: Request) -> dict[str, Any]:
+async def _json(request: Request) -> JSONObject:
     try:
         body = await request.json()
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import wraps
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -13,6 +13,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.datastructures import DefaultPlaceholder
 from fastapi.routing import APIRoute
 
+from runner.records.codec import JSONMapping
 from runner.records.json_form import document
 from runner.records.payloads import bare
 from runner.server.access import Person
@@ -78,6 +79,6 @@ def _in_json(endpoint: Callable[..., Any]) -> Callable[..., Any]:
     return answer
 
 
-def _seen(record: Any, values: Mapping[str, Any]) -> Any:
+def _seen(record: Any, values: JSONMapping) -> Any:
     person = next((value for value in values.values() if isinstance(value, Person)), None)
     return seen_document(person, record)

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from runner.errors import MissingExtra, RunnerError, UsageError
+from runner.records.codec import JSONObject
 from runner.server import api, pages
 from runner.server.access import SIGNED, Allow, caller
 from runner.server.auth import Local
@@ -54,7 +55,7 @@ Errors are problem documents (RFC 9457). Lists have `items` and `next`, the curs
 class Application(FastAPI):
     """The application; its OpenAPI document also describes the routes' answers."""
 
-    def openapi(self) -> dict[str, Any]:
+    def openapi(self) -> JSONObject:
         """Return the document, which is made on the first call."""
         if not self.openapi_schema:
             self.openapi_schema = complete(super().openapi(), routes())

@@ -26,6 +26,7 @@ from runner.approvals.rules import LOGIN, SERVICE, Principal
 from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.operations.api_keys import ApiKey, read_keys
+from runner.records.codec import JSONObject
 from runner.server.access import GRANTS, OPEN, Person, split_role
 from runner.server.parameters import QueryText
 from runner.server.problems import Problem, prefix
@@ -338,7 +339,7 @@ class ApiKeys:
 
 def new_key(
     name: str, roles: Iterable[str], days: float | None = None
-) -> tuple[str, dict[str, Any]]:
+) -> tuple[str, JSONObject]:
     """Make an API key: the key itself, which is stored nowhere, and its entry in the file.
 
     It expires after `days`; without them, it is valid until its entry is removed.

@@ -26,7 +26,7 @@ from runner.operations import own_questions
 from runner.operations.answers import apply_decisions
 from runner.operations.questions import QuestionView
 from runner.operations.recovery import cancellation
-from runner.records.codec import JSONObject
+from runner.records.codec import JSONObject, without_empty
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus
 from runner.records.listings import InterruptQuery, Page
 from runner.records.messages import body_of, operation_body, start_body
@@ -124,7 +124,7 @@ def start_for(
     **options: Any,
 ) -> Run:
     """Start a run for a person, whom rules may exclude from deciding; see `decide` for `proof`."""
-    present_options = {name: value for name, value in options.items() if value}
+    present_options = without_empty(options)
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
     proof = proof or _sign(services, person, body).get("proof")
     return services.client.start(

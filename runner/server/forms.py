@@ -221,7 +221,7 @@ def with_item(answer_texts: FormTexts, path: str) -> dict[str, str]:
     return {**answer_texts, f"{path}/{number}/": ""}
 
 
-def with_first_values(schema: JSONMapping | None, reason: Any) -> Mapping[str, Any] | None:
+def with_first_values(schema: JSONMapping | None, reason: Any) -> JSONMapping | None:
     """Return a schema whose texts and numbers begin with the values of the same names in a question's reason.
 
     A choice is left to the person.
@@ -246,9 +246,7 @@ def _input(answer: AnswerField) -> tuple[str, JSONObject]:
         case "integer" | "number" as kind:
             bounds = {"min": schema.get("minimum"), "max": schema.get("maximum")}
             bounds["step"] = schema.get("multipleOf") or (1 if kind == "integer" else "any")
-            return "number", {
-                name: bound for name, bound in bounds.items() if bound is not None
-            }
+            return "number", codec.without_none(bounds)
         case "string":
             longest = schema.get("maxLength", LONG + 1 if PROSE.search(answer.name) else LONG)
             example = next(iter(schema.get("examples", ())), None)
@@ -259,7 +257,7 @@ def _input(answer: AnswerField) -> tuple[str, JSONObject]:
             }
             kind = "text" if longest <= LONG or "format" in schema else "long"
             kind = INPUTS.get(schema.get("format", ""), kind)
-            return kind, {name: bound for name, bound in bounds.items() if bound}
+            return kind, codec.without_empty(bounds)
     return "json", {}
 
 
@@ -320,7 +318,7 @@ def answer_of(
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
     whole, text = answer_field(schema), answer_texts.get(AS_JSON, "")
-    fields_sent = {path: value for path, value in answer_texts.items() if path != AS_JSON}
+    fields_sent = codec.without(answer_texts, AS_JSON)
     if text.strip():
         if not is_blank(schema, fields_sent):
             return None, {AS_JSON: "Answer in the fields or as JSON, one of the two."}
@@ -336,7 +334,7 @@ def answer_of(
     return value, {WHOLE: "An answer is needed."} if value in (None, "") else {}
 
 
-def edit_schema(schema: JSONMapping | None, args: Mapping[str, Any]) -> JSONMapping:
+def edit_schema(schema: JSONMapping | None, args: JSONMapping) -> JSONMapping:
     """Return the schema of a call's arguments, or one made from their values if it has no fields."""
     if schema and answer_field(schema).fields:
         return schema
@@ -351,7 +349,7 @@ def _kind(value: Any) -> str:
     return next((kind for of, kind in kinds.items() if isinstance(value, of)), "")
 
 
-def edit_texts(schema: JSONMapping, args: Mapping[str, Any]) -> dict[str, str]:
+def edit_texts(schema: JSONMapping, args: JSONMapping) -> dict[str, str]:
     """Return arguments as the texts of a form's fields; {} if they are edited as JSON.
 
     They are if they have no fields, or have characters that are invisible there or no browser sends back.
@@ -403,7 +401,7 @@ def _at(value: Any, names: Iterable[str]) -> Any:
 
 
 def edit_of(
-    schema: JSONMapping, args: Mapping[str, Any], answer_texts: FormTexts
+    schema: JSONMapping, args: JSONMapping, answer_texts: FormTexts
 ) -> tuple[Any, dict[str, str]]:
     """Return the arguments that a form gives, and the problems; unchanged fields keep their values."""
     problems: dict[str, str] = {}

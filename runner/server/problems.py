@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match
 
 from runner import errors
+from runner.records.codec import JSONObject
 from runner.records.json_form import document
 
 log = logging.getLogger(__name__)
@@ -53,7 +54,7 @@ class Problem(Exception):
             more,
         )
 
-    def document(self) -> dict[str, Any]:
+    def document(self) -> JSONObject:
         """Return the problem document."""
         title = HTTPStatus(self.status).phrase
         return {

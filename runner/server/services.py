@@ -17,6 +17,7 @@ from runner.definition.registry import CompiledGraph, load, registry
 from runner.errors import StoreError
 from runner.operations.doctor import PASS, Check, examine, read_facts
 from runner.operations.installation import Installation
+from runner.operations.questions import QuestionView, read_question
 from runner.records.run import outermost
 from runner.schedules.scheduler import Scheduler
 from runner.server.streams import Hub, Ticker
@@ -59,6 +60,14 @@ class Services(Installation):
     def schedules(self) -> Scheduler:
         """The schedules, with the functions that start their runs."""
         return self.scheduler(self.client.engine)
+
+    def question(self, question_id: str) -> QuestionView:
+        """Read a question as people see it.
+
+        Raises:
+            NotFoundError: it was never asked.
+        """
+        return read_question(self.store, self.client.interrupt(question_id))
 
     def note_key_use(self, key_hash: str) -> None:
         """Record the use of an API key, and close the connection of this thread."""

@@ -37,7 +37,7 @@ from runner.limits.fairness import Fairness, Share
 from runner.limits.limit import LimitShape
 from runner.records import codec
 from runner.records.checkpoints import Saved
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONObject, LazyValue
 from runner.records.interrupts import SEPARATOR, Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.run import (
@@ -469,7 +469,7 @@ def event_data(kind: str, data: JSON) -> bytes:
     return dump(data)
 
 
-def _implied(receipt: dict[str, JSON]) -> dict[str, JSON]:
+def _implied(receipt: JSONObject) -> JSONObject:
     """Return the fields that a receipt's question implies: its run, and an empty detail."""
     return {"run_id": str(receipt.get("interrupt_id")).partition(SEPARATOR)[0], "detail": ""}
 
@@ -592,7 +592,7 @@ def _edges(fields: Mapping[bytes, bytes], kind: str, name: str) -> list[list[JSO
     return edges
 
 
-def _node(shape: dict[str, JSON]) -> NodeTopology:
+def _node(shape: JSONObject) -> NodeTopology:
     items = MapTopology(*shape["map"]) if "map" in shape else None
     limits = tuple(LimitShape(*limit) for limit in shape.get("limits", ()))
     values = {
@@ -614,7 +614,7 @@ def _in(edge: list[JSON]) -> InEdge:
     return InEdge(source, position, EdgeKind(kind), loop)
 
 
-def _loop(shape: dict[str, JSON]) -> LoopTopology:
+def _loop(shape: JSONObject) -> LoopTopology:
     exits = tuple((source, position) for source, position in shape["exits"])
     return LoopTopology(
         shape["header"], shape["size"], tuple(shape["inner"]), tuple(shape["outer"]), exits
@@ -785,7 +785,7 @@ def decision(answer: Decision) -> bytes:
     )
 
 
-def document(text: bytes | None) -> dict[str, Any]:
+def document(text: bytes | None) -> JSONObject:
     """Read an object that is stored beside a question; return an empty one if nothing is stored.
 
     Raises:

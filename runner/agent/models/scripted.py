@@ -6,6 +6,8 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
+from runner.records.codec import JSONObject
+
 ScriptedReply = (
     str
     | Mapping[str, Any]
@@ -55,11 +57,9 @@ class ScriptedModel:
         yield {"metadata": {"usage": dict(self.usage), "metrics": {"latencyMs": 0}}}
 
 
-def _blocks(reply: Any, index: int) -> list[dict[str, Any]]:
+def _blocks(reply: Any, index: int) -> list[JSONObject]:
     items = [reply] if isinstance(reply, (str, Mapping)) else list(reply)
-    blocks: list[dict[str, Any]] = [
-        {"text": i} if isinstance(i, str) else dict(i) for i in items
-    ]
+    blocks: list[JSONObject] = [{"text": i} if isinstance(i, str) else dict(i) for i in items]
     for position, block in enumerate(blocks):
         if "toolUse" in block:
             use = block["toolUse"]
@@ -68,9 +68,9 @@ def _blocks(reply: Any, index: int) -> list[dict[str, Any]]:
     return blocks
 
 
-def _chunks(block: dict[str, Any]) -> list[dict[str, Any]]:
-    deltas: list[dict[str, Any]] = []
-    start: dict[str, Any] = {}
+def _chunks(block: JSONObject) -> list[JSONObject]:
+    deltas: list[JSONObject] = []
+    start: JSONObject = {}
     if "toolUse" in block:
         use = block["toolUse"]
         start = {"toolUse": {key: value for key, value in use.items() if key != "input"}}

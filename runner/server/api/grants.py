@@ -13,6 +13,7 @@ from runner.approvals import granting
 from runner.approvals.granting import GrantView
 from runner.approvals.grants import GrantRecord
 from runner.errors import GrantRefused
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Receipt, ReceiptStatus
 from runner.records.listings import Page
 from runner.server.access import Allow, Decides, Lists, Person
@@ -30,7 +31,7 @@ router = record_router("/v1", "grants")
 class NewGrant(RequestBody):
     """Bounds of a grant for calls like the one that a question shows; see `Client.grant` in the reference."""
 
-    bounds: dict[str, Any]
+    bounds: JSONObject
     uses: int = 1
     sums: dict[str, int | float] = Field(default_factory=dict)
     lifetime: float | None = Field(

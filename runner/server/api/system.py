@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import Annotated, Literal
 
 from fastapi import Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
@@ -16,6 +16,7 @@ from runner.operations.backlog import Backlog, read_backlog
 from runner.operations.dead import Replayed, replay
 from runner.operations.metrics import prometheus
 from runner.operations.views import WorkerView, read_workers
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.dead_letters import DeadLetter
 from runner.records.listings import Page, SessionSummary
 from runner.records.run import existing
@@ -93,7 +94,7 @@ def metrics(services: Served) -> PlainTextResponse:
 )
 def openapi(request: Request) -> JSONResponse:
     """Return the OpenAPI document."""
-    schema: dict[str, Any] = request.app.openapi()
+    schema: JSONObject = request.app.openapi()
     base = prefix(request)
     return JSONResponse({**schema, "servers": [{"url": base or "/"}]})
 
@@ -164,10 +165,10 @@ def heads(_: Reads, services: Served) -> Page[AuditHead]:
 
 
 @immutable
-class AuditOfRun(Page[Mapping[str, Any]]):
+class AuditOfRun(Page[JSONMapping]):
     """The audit entries of a run, whether they verify, and the reason."""
 
-    items: Sequence[Mapping[str, Any]]
+    items: Sequence[JSONMapping]
     result: str = ""
     detail: str = ""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.votes import absences, end_absence
 from runner.operations.questions import away_view
+from runner.records.codec import JSONObject
 from runner.server.access import Known, Person, Signs
 from runner.server.deciding import absence_message, be_away
 from runner.server.forms import midnight
@@ -43,7 +44,7 @@ def begin(
     begins = (
         int(since) if since.isdecimal() and len(since) < 16 else time.time_ns() // 1_000_000
     )
-    options: dict[str, Any] = {
+    options: JSONObject = {
         "to": to,
         "since": begins,
         "until": midnight(until, zone, days=1),

@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from runner.approvals.titles import grouped, number_of
 from runner.operations.questions import QuestionView
+from runner.records.codec import JSONMapping
 from runner.records.shown_text import shown
 
 AMOUNT = re.compile(
@@ -20,7 +21,7 @@ AMOUNT = re.compile(
 """Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
 
-def content_of(question: QuestionView) -> Mapping[str, Any]:
+def content_of(question: QuestionView) -> JSONMapping:
     """Return the arguments of a question's call; without a call its reason, if that is an object."""
     content = question.action["args"] if question.action else question.reason
     return content if isinstance(content, Mapping) else {}

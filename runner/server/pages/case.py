@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from runner.definition.model import map_of
 from runner.immutable import immutable
 from runner.operations.exports import Question, plain
+from runner.records.codec import JSONObject
 from runner.records.json_form import pretty
 from runner.server.pages.node_drawer import MessageView, messages_of
 from runner.server.pages.run_graph import Wiring
@@ -40,7 +40,7 @@ def case_of(run: Wiring, question: Question) -> CaseView:
     if snapshot is None:
         return CaseView({}, (), is_cut=False)
     inputs = run.inputs(map_of(node) or node)
-    values: dict[str, Any] = {"task": plain(snapshot.task)}
+    values: JSONObject = {"task": plain(snapshot.task)}
     values |= {f"from {name}": value for name, value in list(inputs.items())[:INPUTS]}
     texts = {name: pretty(value) for name, value in values.items() if value is not None}
     talks = [talk for name in (node, *inputs) if (talk := snapshot.messages.get(name))]

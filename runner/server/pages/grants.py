@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
@@ -15,6 +14,7 @@ from runner.approvals.grants import GrantRecord, number_of
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import OWN_KEY, Rule
 from runner.operations.questions import QuestionView
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Receipt
 from runner.records.json_form import document
 from runner.server.access import Decides, Lists, Person
@@ -31,7 +31,7 @@ from runner.server.services import Served, Services
 router = APIRouter(include_in_schema=False)
 
 
-def grant_form(question: QuestionView) -> dict[str, Any] | None:
+def grant_form(question: QuestionView) -> JSONObject | None:
     """Return the offers of the form for a grant: the arguments of the call, and the limits of its rule."""
     rule = Rule.thawed(question.rule) if question.rule else None
     if rule is None or rule.grants is None or question.action is None:
@@ -71,8 +71,8 @@ def _add(
     question = services.client.interrupt(question_id)
     if form.get("digest") != question.digest:
         raise Problem(412, "The question is not the one you were shown; nothing was granted.")
-    args: Mapping[str, Any] = (question.action or {}).get("args", {})
-    bounds: dict[str, dict[str, Any]] = {}
+    args: JSONMapping = (question.action or {}).get("args", {})
+    bounds: dict[str, JSONObject] = {}
     for name, value in args.items():
         if text := form.get(f"max.{name}", "").strip():
             bounds[name] = {"maximum": _number(text, f"at most {name}")}

@@ -12,6 +12,7 @@ from runner.operations.decided import DecisionView
 from runner.operations.exports import NodeError, Question, error_of, plain
 from runner.operations.views import NodeView
 from runner.records.budgets import MICROS
+from runner.records.codec import JSONMapping
 from runner.records.run import VisitKey
 from runner.server.access import Person
 from runner.server.pages.run_graph import Level
@@ -74,7 +75,7 @@ class Drawer:
     reads: bool
     questions: tuple[Question, ...]
     decided: tuple[DecisionView, ...]
-    inputs: Mapping[str, Any]
+    inputs: JSONMapping
     task: Any
     output: Any
     error: NodeError | None
@@ -150,7 +151,7 @@ def messages_of(packed_messages: Any) -> Iterator[MessageView]:
         yield MessageView(message.get("role", ""), tuple(map(_part, content)))
 
 
-def _part(block: Mapping[str, Any]) -> ContentPart:
+def _part(block: JSONMapping) -> ContentPart:
     match block:
         case {"text": str(text)}:
             return ContentPart("text", "", text)

@@ -87,7 +87,7 @@ def signature_step(
     subject: str,
 ) -> SignatureStep:
     """Return the step in which passkeys sign the message that a form makes."""
-    fields = {name: value for name, value in form.items() if name not in {TOKEN, PROOF}}
+    fields = codec.without(form, TOKEN, PROOF)
     now = time.time()
     requests = [asdict(signature_request(body, key, now, new_nonce())) for key in keys]
     return SignatureStep(path, fields, subject, requests)

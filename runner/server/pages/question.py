@@ -33,7 +33,6 @@ from runner.operations.questions import (
     changes,
     differs,
     edits_of,
-    read_question,
     vote_for,
 )
 from runner.records import codec
@@ -232,8 +231,7 @@ def _own_keys(
     """List the passkeys that a person can sign with, if operations on the question require one."""
     if question.rule is None or level_of(Rule.thawed(question.rule)) < OWN_KEY:
         return []
-    now = services.client.interrupt(question.id)
-    needed = takes_own_key(read_question(services.store, now))
+    needed = takes_own_key(services.question(question.id))
     return passkeys(request, services, person) if needed else []
 
 
@@ -251,7 +249,7 @@ def _decided(
     form: dict[str, str],
     shown_at: int,
 ) -> Shown:
-    question = read_question(services.store, services.client.interrupt(question_id))
+    question = services.question(question_id)
     shown = Shown(
         sent=answer_fields(form),
         comment=form.get("comment", ""),
@@ -411,7 +409,7 @@ def _second_step(
 def _page(
     request: Request, services: Services, person: Person, question_id: str, shown: Shown
 ) -> HTMLResponse:
-    question = read_question(services.store, services.client.interrupt(question_id))
+    question = services.question(question_id)
     snapshot = services.store.read(question.run_id, messages=True)
     rule = Rule.thawed(question.rule) if question.rule else None
     decisions = set(rule.decisions if rule else ("respond",))

@@ -12,6 +12,7 @@ from fastapi import Request
 from runner.immutable import immutable
 from runner.operations.decided import closed_questions
 from runner.operations.questions import QuestionView, read_question, read_questions
+from runner.records.codec import without_empty
 from runner.records.listings import EVER, InterruptQuery, Page
 from runner.records.run import outermost
 from runner.server.access import Person
@@ -74,7 +75,7 @@ class QuestionList:
     def view(self) -> str:
         """The query of an address for the tab and its filters."""
         values = {"tab": self.tab, **self.filters}
-        return urlencode({name: value for name, value in values.items() if value})
+        return urlencode(without_empty(values))
 
     @property
     def address(self) -> str:

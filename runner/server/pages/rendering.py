@@ -61,32 +61,18 @@ MARKDOWN = (
 )
 
 STATES = {
-    "completed": "✓",
-    "accepted": "✓",
-    "alive": "✓",
-    "active": "✓",
-    "delivered": "✓",
-    "answered": "✓",
-    "failed": "✕",
-    "rejected": "✕",
-    "gone": "✕",
-    "hangs": "✕",
-    "waiting": "?",
-    "interrupted": "?",
-    "open": "?",
-    "needs_migration": "!",
-    "held": "!",
-    "stopping": "!",
-    "paused": "!",
-    "running": "▶",
-    "executing": "▶",
-    "retrying": "↻",
-    "ready": "○",
-    "pending": "○",
-    "skipped": "-",
-    "cancelled": "-",
-    "expired": "-",
-    "withdrawn": "-",
+    word: sign
+    for sign, words in {
+        "✓": "completed accepted alive active delivered answered",
+        "✕": "failed rejected gone hangs",
+        "?": "waiting interrupted open",
+        "!": "needs_migration held stopping paused",
+        "▶": "running executing",
+        "↻": "retrying",
+        "○": "ready pending",
+        "-": "skipped cancelled expired withdrawn",
+    }.items()
+    for word in words.split()
 }
 """A sign for each state beside its word and its colour."""
 

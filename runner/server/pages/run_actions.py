@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 from urllib.parse import quote
 
 from fastapi import APIRouter, Form, Request, Response
@@ -16,6 +16,7 @@ from runner.operations import interventions
 from runner.operations.recovery import ForkOptions, plan_fork, plan_retry, running_again
 from runner.operations.views import NodeView, RunView, read_run
 from runner.records import codec
+from runner.records.codec import JSONObject
 from runner.records.run import Records, Status, existing
 from runner.server.access import Operates
 from runner.server.answers import seen_by
@@ -178,7 +179,7 @@ def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterat
     return (name for name in names if records.node(name).status is status)
 
 
-def _json(text: str, what: str) -> dict[str, Any]:
+def _json(text: str, what: str) -> JSONObject:
     """Read an optional field of a form as a change; an empty field changes nothing."""
     if not text.strip():
         return {}

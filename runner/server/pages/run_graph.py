@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import field, replace
-from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import Request
@@ -18,6 +17,7 @@ from runner.definition.registry import inner
 from runner.immutable import immutable
 from runner.operations.exports import plain
 from runner.operations.views import NodeView, RunView
+from runner.records.codec import JSONObject
 from runner.records.run import PATH, RunRecord, Status
 from runner.server.services import Services
 from runner.store.interface import RunSnapshot
@@ -56,7 +56,7 @@ class Wiring:
         incoming = self.topology.incoming.get(node, ()) if self.topology is not None else ()
         return list(dict.fromkeys(edge.source for edge in incoming))
 
-    def inputs(self, node: str) -> dict[str, Any]:
+    def inputs(self, node: str) -> JSONObject:
         """Read the latest outputs of the nodes whose edges to this one were taken."""
         sources = [name for name in self.before(node) if self.taken(name).get(node)]
         if self.snapshot is None:

@@ -21,6 +21,7 @@ from runner.operations.backlog import with_waits
 from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
+from runner.records.codec import without_empty
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Lists, Seen
 from runner.server.answers import seen_by
@@ -73,7 +74,7 @@ def filters_of(request: Request) -> Any:
 
     def filters(**changes: str | None) -> str:
         values = {**dict(request.query_params), **changes}
-        text = urlencode({name: value for name, value in values.items() if value})
+        text = urlencode(without_empty(values))
         return f"{text}&" if text and changes.get("cursor", "") is None else text
 
     return filters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +20,7 @@ from runner.operations.backlog import read_queues
 from runner.operations.dead import replay
 from runner.operations.views import read_workers
 from runner.records import codec
+from runner.records.codec import JSONMapping
 from runner.records.messages import start_body
 from runner.server.access import Known, Operates, Person, Seen
 from runner.server.answers import seen_by
@@ -99,7 +99,7 @@ def _start(
     return back(request, f"/runs/{run.id}")
 
 
-def _task(schema: Mapping[str, Any], answer_texts: FormTexts) -> tuple[Any, FormTexts]:
+def _task(schema: JSONMapping, answer_texts: FormTexts) -> tuple[Any, FormTexts]:
     if schema is not ANYTHING:
         return answer_of(schema, answer_texts)
     try:
@@ -108,7 +108,7 @@ def _task(schema: Mapping[str, Any], answer_texts: FormTexts) -> tuple[Any, Form
         return None, {WHOLE: f"This is {error}."}
 
 
-def _task_schema(services: Services, name: str) -> Mapping[str, Any]:
+def _task_schema(services: Services, name: str) -> JSONMapping:
     plan = services.plan(name)
     schema = task_schema(plan.definition) if plan else None
     return ANYTHING if schema is None else {"title": "Task", **schema}

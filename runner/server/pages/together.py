@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse
@@ -21,6 +21,7 @@ from runner.operations.questions import (
     read_questions,
 )
 from runner.records import codec
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import Decision, Receipt, ReceiptStatus, tool_of
 from runner.records.json_form import pretty
 from runner.records.listings import InterruptQuery, Page
@@ -196,9 +197,7 @@ def _obstacle(services: Services, person: Person, question: QuestionView) -> str
     return why_barred(services, person, question)
 
 
-def _usual(
-    calls: Sequence[Mapping[str, Any]], names: Iterable[str]
-) -> Iterator[tuple[str, str]]:
+def _usual(calls: Sequence[JSONMapping], names: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield the arguments that have the same value in most of the calls, so that others stand out."""
     for name in names:
         ((text, count),) = Counter(pretty(call.get(name)) for call in calls).most_common(1)
@@ -240,7 +239,7 @@ def _together(
         fields=marked(with_json(fields_of(schema, sent), sent), problems or {}),
         columns=[name for name in dict.fromkeys(chain(*calls)) if name in differing],
         usual=dict(_usual(calls, differing)),
-        same={name: value for name, value in calls[0].items() if name not in differing},
+        same=codec.without(calls[0], *differing),
         obstacles=obstacles,
         sums=sums_of(question for question in questions if question.id not in obstacles),
         receipts={receipt.interrupt_id: receipt for receipt in receipts},

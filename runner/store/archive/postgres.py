@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.errors import ArchiveError, UsageError, needs_extra
 from runner.records import codec
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping
 from runner.records.listings import Page, RunQuery, RunSummary, cut, position_in
 from runner.records.run import Status
 from runner.store.archive.interface import ArchivedRun, run_inside
@@ -116,7 +116,7 @@ class PostgresArchive:
             _make_table(cursor)
             cursor.executemany(WRITE, rows)
 
-    def read(self, run_id: str) -> Mapping[str, JSON] | None:
+    def read(self, run_id: str) -> JSONMapping | None:
         with self._session("read") as connection:
             row = (
                 connection.execute(READ, [_without_nul(run_id)]).fetchone()

@@ -13,7 +13,7 @@ from runner.audit.entries import Mode
 from runner.definition.model import Topology
 from runner.limits.setting import LimitSetting
 from runner.limits.slots import LimitAction
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.run import OF_RUNS, RunRecord
 from runner.scheduler.changes import Changes, TimerKind
 from runner.store.apply_transition import RunLists
@@ -49,7 +49,7 @@ class Database:
         self.runs: dict[str, MemoryRun] = {}
         self.timers: dict[Timer, int] = {}
         self.semaphores = Semaphores()
-        self.dead: list[dict[str, JSON]] = []
+        self.dead: list[JSONObject] = []
         self.signature_counts: dict[str, int] = {}
 
     def current(self, graph_id: str) -> str:

@@ -14,7 +14,7 @@ from runner.limits.setting import LimitSetting
 from runner.limits.slots import KeyedLimit, QueuePosition
 from runner.records import codec
 from runner.records.checkpoints import Saved, SessionUpdate
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt, InterruptStatus
 from runner.records.listings import RunSummary
 from runner.records.run import (
@@ -91,8 +91,8 @@ class MemoryRun:
         self.order: list[tuple[str, int]] = []
         self.outputs: dict[tuple[str, int], JSON] = {}
         self.entries: dict[VisitKey, VisitEntry] = {}
-        self.documents: dict[str, JSON] = {}
-        self.reports: dict[str, JSON] = {}
+        self.documents: JSONObject = {}
+        self.reports: JSONObject = {}
         self.messages: dict[str, list[JSON]] = {}
         self.questions: dict[str, Interrupt] = {}
         self.winners: dict[str, str] = {}
@@ -102,7 +102,7 @@ class MemoryRun:
         self.children: list[str] = []
         self.events = EventLog()
 
-    def audit(self, entry: dict[str, JSON]) -> None:
+    def audit(self, entry: JSONObject) -> None:
         """Do nothing: a run in process has no audit."""
 
     # The view of a transition
@@ -199,12 +199,10 @@ class MemoryRun:
         if person not in assignees:
             self._revise(interrupt_id, assignees=[*assignees, person])
 
-    def note_use(self, question: Interrupt, used: Mapping[str, JSON]) -> None:
+    def note_use(self, question: Interrupt, used: JSONMapping) -> None:
         self._revise(question.id, used=pack_copy(dict(used)))
 
-    def note_withdrawal(
-        self, interrupt_id: str, attempt: int, withdrawal: Mapping[str, JSON]
-    ) -> None:
+    def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: JSONMapping) -> None:
         self._revise(interrupt_id, withdrawal={**withdrawal, "attempt": attempt})
 
     def end(self, now: int) -> None:
@@ -228,7 +226,7 @@ class MemoryRun:
             effect=answer.effect,
         )
 
-    def requester(self) -> Mapping[str, Any]:
+    def requester(self) -> JSONMapping:
         return self.root.start.requester or {}
 
     def standing(self, interrupt_id: str) -> Standing:
@@ -238,16 +236,16 @@ class MemoryRun:
     def put_standing(self, interrupt_id: str, standing: Standing) -> None:
         self.standings[interrupt_id] = codec.encode(standing)
 
-    def voter(self, interrupt_id: str, principal: str) -> Mapping[str, Any]:
+    def voter(self, interrupt_id: str, principal: str) -> JSONMapping:
         return self.voters.get((interrupt_id, principal)) or {}
 
-    def put_voter(self, interrupt_id: str, principal: str, part: Mapping[str, JSON]) -> None:
+    def put_voter(self, interrupt_id: str, principal: str, part: JSONMapping) -> None:
         self.voters[interrupt_id, principal] = pack_copy(dict(part))
 
-    def vote(self, interrupt_id: str, number: int) -> Mapping[str, Any]:
+    def vote(self, interrupt_id: str, number: int) -> JSONMapping:
         return self.votes.get(interrupt_id, {}).get(number) or {}
 
-    def put_vote(self, interrupt_id: str, number: int, vote: Mapping[str, JSON] | None) -> None:
+    def put_vote(self, interrupt_id: str, number: int, vote: JSONMapping | None) -> None:
         numbered = self.votes.setdefault(interrupt_id, {})
         if vote is None:
             numbered.pop(number, None)

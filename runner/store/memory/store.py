@@ -8,7 +8,7 @@ retries, forks, migrations and removals of runs need a Redis store, and are refu
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from runner import scheduler
@@ -20,7 +20,7 @@ from runner.limits.setting import LimitSetting
 from runner.records import budgets
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session
-from runner.records.codec import JSON
+from runner.records.codec import JSONMapping, JSONObject
 from runner.records.interrupts import Interrupt
 from runner.records.listings import Page, RunQuery, RunSummary
 from runner.records.run import RunRecord, Status, existing
@@ -91,7 +91,7 @@ class MemoryStore:
         }
 
     @property
-    def dead(self) -> Sequence[dict[str, JSON]]:
+    def dead(self) -> Sequence[JSONObject]:
         """The nodes that used up their crash budget, oldest first."""
         return self._database.dead
 
@@ -163,7 +163,7 @@ class MemoryStore:
 
     # Questions
 
-    def votes(self, interrupt_id: str) -> list[dict[str, Any]]:
+    def votes(self, interrupt_id: str) -> list[JSONObject]:
         with self._changed:
             run = requests.asking(self._database, interrupt_id)
             numbered = run.votes.get(interrupt_id, {}) if run else {}
@@ -192,7 +192,7 @@ class MemoryStore:
                 if question.visit == latest
             )
 
-    def requester(self, run_id: str) -> Mapping[str, Any] | None:
+    def requester(self, run_id: str) -> JSONMapping | None:
         with self._changed:
             run = self._database.find(run_id)
             return pack_copy(run.root.start.requester) if run else None
@@ -258,7 +258,7 @@ class MemoryStore:
             changes = self._database.changes(run)
             return [run.fetch(changes, name) for name in nodes]
 
-    def documents(self, run_id: str) -> dict[str, JSON]:
+    def documents(self, run_id: str) -> JSONObject:
         with self._changed:
             run = self._database.find(run_id)
             return pack_copy(run.documents) if run else {}

@@ -26,7 +26,7 @@ def append(write_set: WriteSet, entry: JSONMapping) -> None:
     document = {**entry, "partition": write_set.settings.partition}
     text = dump(document)
     if not document["at"]:
-        text = b"\1" + write_set.dump_with_time(document, "at")
+        text = b"\1" + write_set.dump_with_time(document)
     write_set.audit_entries.append(text)
 
 

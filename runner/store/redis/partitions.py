@@ -23,7 +23,7 @@ from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.setting import LimitSetting
 from runner.records.budgets import Sum, Tagged
 from runner.records.checkpoints import Session, SessionUpdate
-from runner.records.codec import JSON
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt, ReceiptStatus
 from runner.records.listings import (
     ENDED,
@@ -638,7 +638,7 @@ def _same(setting: LimitSetting, _: LimitSetting) -> LimitSetting:
 
 def _as_part(session: SessionUpdate) -> SessionUpdate:
     """Wrap a visit's part of a session whose home is elsewhere, so that deletions are moved, too."""
-    state: dict[str, JSON] = {name: [value] for name, value in session.state.items()}
+    state: JSONObject = {name: [value] for name, value in session.state.items()}
     return replace(session, state=state | {name: [] for name in session.gone}, gone=[])
 
 

@@ -7,10 +7,9 @@ can't be reached.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
 
+from runner.records.codec import JSONMapping, JSONObject, without
 from runner.records.workers import Worker
 from runner.store.addresses import NAMESPACE
 from runner.store.redis.connection import RedisConnection, connected, mapping_of
@@ -41,7 +40,7 @@ class WorkerRegistry:
         """Return the store's time in ms."""
         return self._redis.now()
 
-    def enter(self, worker: Mapping[str, Any], clock: int) -> bool:
+    def enter(self, worker: JSONMapping, clock: int) -> bool:
         """Write a worker's sign of life; return whether the worker is new. `clock` is its own time in ms."""
         field = f"{worker['name']}:{worker['pid']}"
         document = json.dumps({"v": 1, **worker})
@@ -73,11 +72,9 @@ class WorkerRegistry:
         self._redis.close()
 
 
-def described(worker: Worker) -> dict[str, Any]:
+def described(worker: Worker) -> JSONObject:
     """Return a worker's own description, without the fields that the store adds."""
-    return {
-        name: value for name, value in asdict(worker).items() if name not in {"seen", "ahead"}
-    }
+    return without(asdict(worker), "seen", "ahead")
 
 
 def _read(value: bytes) -> Worker:

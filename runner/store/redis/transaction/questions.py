@@ -5,12 +5,10 @@ The field i:<id> of the run holds the question as it was asked, d:<id> the decis
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from runner.definition.model import map_of
 from runner.errors import CorruptDocument
 from runner.records import codec, interrupts
+from runner.records.codec import JSONMapping
 from runner.records.interrupts import (
     SEPARATOR,
     Interrupt,
@@ -110,7 +108,7 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
     early_answers.hand_back(write_set, run.run_id, name)
 
 
-def _lists(run: RunRecord, interrupt_id: str, asked_question: Mapping[str, Any]) -> list[str]:
+def _lists(run: RunRecord, interrupt_id: str, asked_question: JSONMapping) -> list[str]:
     """Name the lists of open questions that include one: by graph, family of runs, person, tool and risk.
 
     Questions of an outermost run's nodes, except items of maps, aren't listed by family: the run has them.

@@ -623,7 +623,7 @@ class RunInTransaction:
         if use_document["at"]:
             self._replace(decision_field, head + dump({**decision, "used": dict(use_document)}))
             return
-        used = self.write_set.dump_with_time(use_document, "at")
+        used = self.write_set.dump_with_time(use_document)
         self._replace(
             decision_field, b"\1" + head + dump(decision)[:-1] + b',"used":' + used + b"}"
         )

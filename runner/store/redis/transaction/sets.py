@@ -10,7 +10,7 @@ from typing import Any, cast
 from runner.audit.entries import Mode
 from runner.definition.model import Topology
 from runner.immutable import immutable
-from runner.records.codec import JSON, LazyValue
+from runner.records.codec import JSON, JSONMapping, LazyValue
 from runner.store.encoding import LARGE, dump, graph_with, topology_of
 from runner.store.interface import Doorbell
 from runner.store.redis.connection import Argument, mapping_of
@@ -409,11 +409,11 @@ class WriteSet:
         """Write a time (ms) inside a value, which must begin with character 1 if the time isn't known."""
         return str(time) if self.read_set.now else f"\x010:{time}\x01"
 
-    def dump_with_time(self, document: Mapping[str, JSON], name: str) -> bytes:
-        """Encode an object with a time (ms), in a value as for `time_within`."""
-        fields = {key: value for key, value in document.items() if key != name}
-        time = self.time_within(cast("int", document[name]))
-        return dump(fields)[:-1] + f',"{name}":{time}}}'.encode()
+    def dump_with_time(self, document: JSONMapping) -> bytes:
+        """Encode an object with its time `at` (ms), in a value as for `time_within`."""
+        fields = {key: value for key, value in document.items() if key != "at"}
+        time = self.time_within(cast("int", document["at"]))
+        return dump(fields)[:-1] + f',"at":{time}}}'.encode()
 
     def encode(self, run_id: str, data: bytes | LazyValue) -> bytes:
         """Return a run's value, or if it is large a reference to it: it is stored apart, and only once."""

@@ -23,7 +23,7 @@ from runner.limits.slots import (
     ReturnSlot,
     TakeSlot,
 )
-from runner.records.codec import JSON
+from runner.records.codec import JSON, JSONObject
 from runner.records.interrupts import SEPARATOR
 from runner.records.run import (
     FINAL,
@@ -284,7 +284,7 @@ class Transaction:
         text = self.write_set.read(LIMITS, name)
         return LimitSetting.read(name, text) if text else None
 
-    def put_limit_setting(self, setting: LimitSetting, entry: dict[str, JSON] | None) -> None:
+    def put_limit_setting(self, setting: LimitSetting, entry: JSONObject | None) -> None:
         if setting.is_empty:
             self.write_set.drop(LIMITS, setting.id)
         else:
