@@ -152,7 +152,9 @@ def test_a_worker_behind_sentinels_outlives_a_malformed_message(watched, app, tm
 def test_the_primaries_of_two_services_share_no_connections(watched, monkeypatch):
     """One Sentinel may watch several."""
     primary, sentinel = watched
-    sentinel.client.execute_command("SENTINEL", "MONITOR", "another", "127.0.0.1", primary.port, 1)
+    sentinel.client.execute_command(
+        "SENTINEL", "MONITOR", "another", "127.0.0.1", primary.port, 1
+    )
     app = make_app(Settings(redis_url=sentinel.url))
     monkeypatch.setattr("kombu.transport.redis.SentinelTransport.Channel", SafeSentinelChannel)
     with app.connection_for_write() as connection, connection.channel() as channel:
