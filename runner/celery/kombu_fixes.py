@@ -112,7 +112,7 @@ class SafeChannel(redis.Channel):
         new_pool = super()._get_pool(asynchronous)
         if asynchronous:
             return new_pool
-        # Of Sentinels, the service that they watch is no parameter of the connections.
+        # The service that Sentinels watch isn't among the parameters of their connections.
         params = {**self._connparams(), "service": getattr(self, "master_name", None)}
         for pool, other_params in list(POOLS.items()):
             if params == other_params:
