@@ -309,7 +309,7 @@ def test_damaged_members_hide_no_key_and_are_named(begin):
 
 
 def test_a_bound_that_a_deploy_raises_admits_what_fits(begin):
-    """The sweeps after it begin as many runs of each key as may be open, or all; a lower bound begins none."""
+    """The sweeps after it begin as many runs of each key as may be open, or all; a lower one begins none."""
     site = begin(Concurrency(1, by="tag:account"))
     many, few = [f"00a{number}" for number in range(5)], ["00b0", "00b1"]
 
