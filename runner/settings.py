@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -401,6 +402,14 @@ def as_broker(redis_url: str) -> str:
     if url.startswith("unix://"):
         return url.replace("unix", "redis+socket", 1).replace("?db=", "?virtual_host=")
     return url
+
+
+def rabbitmq_tls(url: str) -> dict[str, Any]:
+    """Return TLS options that verify the certificate's name, too: py-amqp verifies only who signed it."""
+    address = urlsplit(url)
+    if address.scheme != "amqps" or ";" in url:
+        return {}
+    return {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": address.hostname}
 
 
 def same_database(url: str, other_url: str) -> bool:

@@ -7,11 +7,9 @@ ETA) are off: they cost two thirds of a worker's time and protect nothing here.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from amqp.exceptions import AMQPError
 from celery import Celery
@@ -20,7 +18,7 @@ from kombu.transport import TRANSPORT_ALIASES
 
 from runner.errors import BrokerError
 from runner.records.codec import load_json
-from runner.settings import Settings
+from runner.settings import Settings, rabbitmq_tls
 from runner.store.addresses import NAMESPACE, Sentinels, cluster, sentinels
 
 # Set here because children of a prefork pool import this module, too.
@@ -178,16 +176,8 @@ def _transport(settings: Settings) -> dict[str, Any]:
         return dict(SQS)
     return {
         "broker_transport_options": dict(RABBITMQ_OPTIONS),
-        **_tls(broker_url),
+        **({"broker_use_ssl": tls} if (tls := rabbitmq_tls(broker_url)) else {}),
     }
-
-
-def _tls(broker_url: str) -> dict[str, Any]:
-    """Also verify the name in RabbitMQ's certificate: py-amqp alone verifies only who signed it."""
-    url = urlsplit(broker_url)
-    if url.scheme != "amqps" or ";" in broker_url:
-        return {}
-    return {"broker_use_ssl": {"cert_reqs": ssl.CERT_REQUIRED, "server_hostname": url.hostname}}
 
 
 def _redis_options(service: Sentinels | None) -> dict[str, Any]:

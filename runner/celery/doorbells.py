@@ -8,6 +8,7 @@ the installed worker would read it. Otherwise CeleryDispatcher publishes doorbel
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,11 +19,15 @@ from celery.app.routes import Router
 from celery.worker.request import Request
 
 from runner.celery.config import CONNECT, broker_errors, is_redis, settings_of
-from runner.celery.queues import declared
+from runner.celery.queues import declared, queues_of
+from runner.definition.registry import Registry
 from runner.errors import RunnerError, UsageError
 from runner.records.codec import JSONObject
+from runner.records.validation import one_line
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import DoorbellTemplate
+
+log = logging.getLogger(__name__)
 
 NODE_TASK = "runner.node"
 
@@ -112,6 +117,41 @@ def _publish(app: Celery, bell: Doorbell, queue: str, producer: Any) -> None:
         producer=producer,
         retry=False,
     )
+
+
+DROP = """
+local messages, kept = redis.call('LRANGE', KEYS[1], -500, -1), {}
+for _, message in ipairs(messages) do
+  local id = message:match('"id": ?"([^"]*)"') or ''
+  if id:sub(1, #ARGV[1]) ~= ARGV[1] then kept[#kept + 1] = message end
+end
+redis.call('LTRIM', KEYS[1], 0, -#messages - 1)
+if #kept > 0 then redis.call('RPUSH', KEYS[1], unpack(kept)) end
+return #messages - #kept"""
+"""Deletes, of the next messages of a queue, those for tasks whose ids have a prefix."""
+
+
+def drop_items(
+    app: Celery, registry: Registry, task_id: str, delivery: Mapping[str, Any]
+) -> None:
+    """Delete the next doorbells of a map's items, of which one was cancelled, if the queue is in Redis.
+
+    Where keys take turns, each doorbell has to arrive: there are no more than a window of them.
+    """
+    items, is_item, _ = task_id.rpartition("[")
+    queue, shared = delivery["routing_key"], queues_of(registry, shared=True)
+    is_shared = queue in map(settings_of(app).node_queue, shared)
+    if not is_item or is_shared or not is_redis(app.conf.broker_url):
+        return
+    try:
+        with app.producer_or_acquire() as producer:
+            channel = producer.channel
+            key = channel._q_for_pri(queue, delivery["priority"])  # noqa: SLF001 - as below
+            key = f"{channel.global_keyprefix}{key}"
+            while channel.client.eval(DROP, 1, key, f"{items}["):
+                pass
+    except Exception as error:  # noqa: BLE001 - the worker then takes each of them
+        log.info("doorbells.kept: %s", one_line(error))
 
 
 @lru_cache(1_000)

@@ -31,6 +31,7 @@ from runner.celery.shutdown import Shutdown, stopping
 from runner.celery.startup import Publisher
 from runner.celery.threads import ENDS_WITHIN, WorkerThread
 from runner.errors import RunnerError
+from runner.records.json_form import span
 from runner.records.workers import EVERY, KEEPER, Worker
 from runner.store.redis.singleton_locks import SingletonLocks
 from runner.store.redis.workers import WorkerRegistry, described
@@ -55,6 +56,12 @@ A worker that the store no longer lists checks at its next heartbeat.
 
 TOUCHED_EVERY = 5.0
 """Seconds between touches of the file that probes look at."""
+
+JUMPED = (
+    ("back", "What was due before comes that much later. New work goes on."),
+    ("forward", "Running nodes begin again, and what was due within that time is due now."),
+)
+"""The direction of a jump, and its effect: back first."""
 
 DISTRIBUTION = "celery-graph-runner"
 
@@ -111,7 +118,7 @@ class Heartbeat(WorkerThread):
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
         self._pool_ended, self._due = threading.Event(), 0.0
-        self._lost_check_due = 0.0
+        self._lost_check_due, self._offset = 0.0, 0
         self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
         worker.wait_for_soft_shutdown = partial(wait_softly, worker)
@@ -177,8 +184,22 @@ class Heartbeat(WorkerThread):
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0
+        self._watch_clock()
         self._share_slots()
         self._due = time.monotonic() + EVERY
+
+    def _watch_clock(self) -> None:
+        """Warn if the clock of the store's server has jumped by more than a lease."""
+        offset = self._workers.now() - time.monotonic_ns() // 1_000_000
+        jump, self._offset = offset - (self._offset or offset), offset
+        if abs(jump) > self.engine.store.lease_ms:
+            way, then = JUMPED[jump > 0]
+            log.warning(
+                "clock.jumped: the clock of the store went %s by %s. %s",
+                way,
+                span(abs(jump)),
+                then,
+            )
 
     def _share_slots(self) -> None:
         """Write how many slots serve the queues whose keys take turns; one worker per service does this."""

@@ -112,7 +112,8 @@ class SafeChannel(redis.Channel):
         new_pool = super()._get_pool(asynchronous)
         if asynchronous:
             return new_pool
-        params = self._connparams()
+        # The service that Sentinels watch isn't among the parameters of their connections.
+        params = {**self._connparams(), "service": getattr(self, "master_name", None)}
         for pool, other_params in list(POOLS.items()):
             if params == other_params:
                 return pool
@@ -219,6 +220,10 @@ class SafeChannel(redis.Channel):
         return reply
 
 
+class SafeSentinelChannel(SafeChannel, redis.SentinelChannel):
+    """A SafeChannel to the primary that Sentinels name."""
+
+
 def use_safe_channel(app: Any, priorities: Mapping[str, AbstractSet[int]]) -> None:
     """Make the workers of this process read queues in Redis through a SafeChannel.
 
@@ -226,6 +231,7 @@ def use_safe_channel(app: Any, priorities: Mapping[str, AbstractSet[int]]) -> No
     """
     SafeChannel.app, SafeChannel.priorities = app, priorities
     redis.Transport.Channel = SafeChannel
+    redis.SentinelTransport.Channel = SafeSentinelChannel
 
 
 # The bodies of answers and starts, byte for byte.

@@ -20,7 +20,7 @@ from celery.utils.saferepr import saferepr
 from celery.utils.serialization import get_pickled_exception
 
 from runner.celery.config import settings_of
-from runner.celery.doorbells import NODE_TASK, visit_of
+from runner.celery.doorbells import NODE_TASK, drop_items, visit_of
 from runner.celery.engines import engine_of, outbox_of
 from runner.celery.external_tasks import callback, packed_result, revoke
 from runner.celery.inline_continuation import (
@@ -183,6 +183,8 @@ def run_node(self: Any) -> NextVisit | None:
         measure_wait(engine.store, wait, delivery.graph_id)
     if delivery.retry_in is not None:
         engine.sweep_in(delivery.retry_in)
+    if delivery.word == "cancelled":
+        drop_items(self.app, engine.registry, request.id, request.delivery_info)
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
     if delivery.graph_id:

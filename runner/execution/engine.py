@@ -317,9 +317,13 @@ class Engine:
     def end_without_worker(
         self, run_id: str, node: str, visit: int, attempt: int
     ) -> DoorbellOutcome | None:
-        """Return the outcome of a visit that failed or that an expired question ended; None for any other."""
+        """Return the outcome of a visit that failed, was cancelled or whose question expired; else None."""
         ((record, _, entry),) = self.store.fetch(run_id, [node])
-        if entry is None or (record.visit, record.attempt) != (visit, attempt):
+        if (record.visit, record.attempt) != (visit, attempt):
+            return None
+        if record.status is Status.CANCELLED:
+            return DoorbellOutcome("cancelled")
+        if entry is None:
             return None
         if record.status is Status.FAILED and "error" in entry:
             return DoorbellOutcome("settled", error=failures.load(entry["error"]))

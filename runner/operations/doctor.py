@@ -10,8 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import field, replace
 from shlex import quote
+from typing import Any
 from urllib.parse import urlsplit
 
 from runner.approvals.decision_keys import DecisionKeys, SigningKey
@@ -34,8 +36,8 @@ from runner.records.validation import one_line
 from runner.records.workers import Worker
 from runner.schedules.schedule import Schedule
 from runner.schedules.scheduler import trouble
-from runner.settings import Settings
-from runner.store.addresses import ALTERNATIVE, without_password
+from runner.settings import Settings, as_broker, rabbitmq_tls
+from runner.store.addresses import ALTERNATIVE, cluster, sentinels, without_password
 from runner.store.interface import Store
 from runner.store.shared import AuditLog, ServerInfo, Shared
 from runner.webhooks.webhook import Webhook
@@ -204,7 +206,7 @@ def read_facts(settings: Settings) -> Facts:
         sweep_interval=settings.sweep_interval,
         broker=""
         if settings.broker_is_store or not settings.broker_url
-        else broker_problem(settings.broker),
+        else broker_problem(settings.broker_url),
         broker_detail=broker_detail(settings),
         is_open_to_network=any(
             _is_open_to_network(place.url) for place in settings.partition_addresses
@@ -298,28 +300,43 @@ def broker_detail(settings: Settings) -> str:
 
 
 def broker_problem(urls: str) -> str:
-    """Return why a broker can't be reached; "" if it can, or if one of several can."""
+    """Return why a broker can't be used; "" if it can, or if one of several can."""
     problems = [_broker_problem(url) for url in ALTERNATIVE.split(urls)]
     return "" if "" in problems else "; ".join(problems)
 
 
 def _broker_problem(url: str) -> str:
     address = urlsplit(url)
-    if address.scheme == "sqs" and not address.hostname:
-        return ""
-    port = address.port or (5672 if address.scheme.startswith("amqp") else 6379)
     try:
-        if address.scheme.endswith("+socket"):
-            with socket.socket(socket.AF_UNIX) as connection:
-                connection.settimeout(BROKER_TIMEOUT)
-                connection.connect(address.path)
+        if address.scheme == "sqs":
+            if address.hostname:
+                socket.create_connection(
+                    (address.hostname, address.port or 443), BROKER_TIMEOUT
+                ).close()
+        elif sentinels(url) or cluster(url):  # kombu reads their options elsewhere
+            Shared(Settings(redis_url=url)).workers.now()
         else:
-            socket.create_connection(
-                (address.hostname or "localhost", port), BROKER_TIMEOUT
-            ).close()
-    except OSError as error:
-        return f"{without_password(url)} can't be reached ({error})"
+            with _connection(as_broker(url)) as connection:
+                connection.channel().close()
+    except Exception as error:  # noqa: BLE001 - each broker's client has its own errors
+        return f"{without_password(url)} can't be used ({one_line(error.__cause__ or error)})"
     return ""
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Any]:
+    """Connect to a broker and log in."""
+    from kombu import Connection  # noqa: PLC0415 - takes long, and few installations need it
+
+    timeouts = dict.fromkeys(("socket_timeout", "socket_connect_timeout"), BROKER_TIMEOUT)
+    with Connection(
+        url,
+        ssl=rabbitmq_tls(url),
+        connect_timeout=BROKER_TIMEOUT,
+        transport_options=timeouts,
+    ) as connection:
+        connection.ensure_connection(max_retries=1, interval_start=0.1)
+        yield connection
 
 
 def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> tuple[set[str], str]:
@@ -332,12 +349,10 @@ def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> tuple[set[
         return set(), ""
     if settings.broker.startswith("sqs:"):
         return task_queues, ""
-    from kombu import Connection  # noqa: PLC0415 - takes long, and few graphs need it
-    from kombu.pidbox import Mailbox  # noqa: PLC0415
+    from kombu.pidbox import Mailbox  # noqa: PLC0415 - as below
 
     try:
-        with Connection(settings.broker, connect_timeout=BROKER_TIMEOUT) as connection:
-            connection.ensure_connection(max_retries=1)
+        with _connection(settings.broker) as connection:
             mailbox = Mailbox("celery", type="fanout", accept=["json"])(connection)
             replies = mailbox.multi_call("active_queues", timeout=BROKER_TIMEOUT)
     except Exception as error:  # noqa: BLE001 - each broker's client has its own errors

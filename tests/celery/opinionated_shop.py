@@ -21,6 +21,14 @@ class Base(Task):
     autoretry_for = (Exception,)
     default_retry_delay = 3600
     track_started = True
+    max_retries = 0
+    throws = (Exception,)
+    priority = 9
+    compression = "gzip"
+    delivery_mode = 1
+    acks_on_failure_or_timeout = False
+    reject_on_worker_lost = True
+    store_eager_result = True
 
     def apply_async(self, *args: object, **options: object) -> object:
         late = {"countdown": 3600, "link": self.app.signature("shop.note")}
@@ -29,7 +37,20 @@ class Base(Task):
 
 URL = as_broker(os.environ["RUNNER_REDIS_URL"])
 app = Celery("shop", task_cls=Base, broker=URL, backend=URL)
-app.conf.task_routes = {"*": {"exchange_type": "topic"}}
+app.conf.update(
+    enable_utc=False,
+    task_compression="gzip",
+    task_create_missing_queues=False,
+    task_default_delivery_mode="transient",
+    task_default_priority=9,
+    task_ignore_result=False,
+    task_inherit_parent_priority=True,
+    task_queue_max_priority=5,
+    task_routes={"*": {"exchange_type": "topic"}},
+    task_store_eager_result=True,
+    timezone="America/New_York",
+    worker_deduplicate_successful_tasks=True,
+)
 runner.celery.install(app)
 
 

@@ -6,11 +6,14 @@ import pytest
 
 from runner.celery import kombu_fixes
 from runner.celery.application import make_app
-from runner.celery.kombu_fixes import READ, SafeChannel
+from runner.celery.kombu_fixes import READ, SafeChannel, SafeSentinelChannel
 from runner.celery.queues import priorities_of
 from runner.definition.registry import Registry
 from runner.settings import Settings, as_broker
+from tests.celery.workers import Worker
+from tests.chaos.servers import Sentinel, Server
 from tests.graphs import wired
+from tests.waiting import wait_until
 
 QUEUE = "runner/one"
 
@@ -111,3 +114,51 @@ def test_apps_with_other_options_share_nothing(redis_url, channel):
     app.conf.broker_transport_options = {"socket_timeout": 7}
     with app.connection_for_write() as connection, connection.channel() as other:
         assert other.pool is not channel.pool
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    """A server, and the Sentinel that names it."""
+    folder = tmp_path_factory.mktemp("sentinel")
+    servers = Server(folder), Sentinel(folder)
+    try:
+        primary, sentinel = (server.start() for server in servers)
+        sentinel.watch(primary)
+        yield primary, sentinel
+    finally:
+        for server in servers:
+            server.end()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("app", ["runner.celery:app", "tests.celery.watched_app:app"])
+def test_a_worker_behind_sentinels_outlives_a_malformed_message(watched, app, tmp_path):
+    """It is a dead letter, as on any Redis, whether the app is ours or has a Sentinel as its own broker."""
+    primary, sentinel = watched
+    (log := tmp_path / "worker.log").touch()
+    settings = {"BROKER": f"sentinel://127.0.0.1:{sentinel.port}/0"}
+    worker = Worker(sentinel.url, log, ["--pool", "threads"], settings=settings, app=app)
+    try:
+        worker.wait_ready()
+        for queue in ("runner", "celery"):
+            primary.client.lpush(queue, "rubbish")
+        wait_until(lambda: primary.client.xlen("runner:dead"), "it is a dead letter")
+        assert worker.alive
+    finally:
+        worker.end()
+        primary.client.flushall()
+
+
+def test_the_primaries_of_two_services_share_no_connections(watched, monkeypatch):
+    """One Sentinel may watch several."""
+    primary, sentinel = watched
+    sentinel.client.execute_command(
+        "SENTINEL", "MONITOR", "another", "127.0.0.1", primary.port, 1
+    )
+    app = make_app(Settings(redis_url=sentinel.url))
+    monkeypatch.setattr("kombu.transport.redis.SentinelTransport.Channel", SafeSentinelChannel)
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        ours = channel.pool
+    app.conf.broker_transport_options["master_name"] = "another"
+    with app.connection_for_write() as connection, connection.channel() as other:
+        assert other.pool is not ours

@@ -51,3 +51,22 @@ def test_a_cancel_ends_a_map_that_stores_its_list(empty_site):
     assert run.wait(WITHIN).status is Status.CANCELLED
     assert empty_site.redis.hlen(items) < 600
     assert "m[0]" not in {event.node for event in run.events()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+def test_a_cancelled_map_s_doorbells_hold_up_no_other_run(empty_site, pool):
+    """They leave the queue without being taken one by one, and those of another map among them stay."""
+    settings = {"RUNNER_GRAPHS": "tests.celery.wide_graphs", "RUNNER_LEASE": "12"}
+    empty_site.ready(1, pool=pool, slots=3, **settings)
+
+    cancelled, other = (empty_site.client.start("wide", items) for items in (5_000, 400))
+    for run, items in ((cancelled, 5_000), (other, 400)):
+        wait_until(
+            lambda run=run, items=items: len(run.result().results) > items, "it is ready"
+        )
+    cancelled.cancel("enough")
+
+    assert other.wait(WITHIN).results["after"].output == 400
+    (stats,) = empty_site.control.inspect().stats().values()
+    assert 400 < sum(stats["total"].values()) < 3_000

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 from runner import Client, Status
 from runner.celery.application import make_app
 from runner.errors import StoreError
+from runner.operations.doctor import broker_problem
 from runner.settings import Settings
 from tests.celery.workers import Site, Worker
 from tests.chaos.servers import Sentinel, Server
@@ -163,5 +164,7 @@ def test_a_rabbitmq_that_can_t_be_verified_is_refused(
 
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate.authority))
     connect(broker_url=rabbit_over_tls)
+    assert broker_problem(rabbit_over_tls) == ""
+    assert "certificate" in broker_problem(rabbit_over_tls.replace("127.0.0.1", "127.0.0.2"))
     with pytest.raises(OperationalError, match=r"certificate is not valid for '127\.0\.0\.2'"):
         connect(broker_url=rabbit_over_tls.replace("127.0.0.1", "127.0.0.2"))

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -27,9 +28,13 @@ from runner.settings import Settings
 from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.store import RedisStore
+from tests.chaos.servers import SERVICE, Sentinel, Server
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.voting import TWO, voting
+from tests.rabbitmq import rabbit
 from tests.waiting import wait_until
+
+__all__ = ["rabbit"]
 
 NOW = 1_800_000_000_000
 VITALS = ServerInfo("Valkey 9.1.0", (9, 1), NOW, "noeviction", True, 2_000_000, 0, 0, "always")
@@ -105,7 +110,7 @@ CASES = [
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
     ("clocks", WARN, replace(WELL, workers=[replace(WORKER, ahead=-3_000)])),
     ("clocks", WARN, replace(WELL, doors=[Worker("server-1@far", ahead=-3_000)])),
-    ("broker", FAIL, replace(WELL, broker="amqp://gone can't be reached")),
+    ("broker", FAIL, replace(WELL, broker="amqp://gone can't be used")),
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
     ("workers", FAIL, replace(WELL, workers=[replace(WORKER, seen=NOW - 60_000)], graphs={})),
     ("workers", WARN, replace(WELL, workers=[WORKER, other(seen=NOW - 60_000)])),
@@ -358,12 +363,44 @@ def test_a_broker_that_is_away_is_named_without_its_password():
     assert "secret" not in problem
 
 
+def refused(url: str) -> bool:
+    """Say whether a broker refuses a login with another password; it is used with its own."""
+    password = urlsplit(url).password
+    assert broker_problem(url) == ""
+    problem = broker_problem(url.replace(f":{password}@", ":wrongly@"))
+    assert "wrongly" not in problem
+    return "WRONGPASS" in problem or "invalid username" in problem or "403" in problem
+
+
+def test_a_broker_that_refuses_the_login_is_a_problem(tmp_path):
+    """A Redis that is reached is logged in to, also behind Sentinels."""
+    primary = Server(tmp_path, requirepass="pass").begin()
+    sentinel = Sentinel(tmp_path).start()
+    primary.client = redis.Redis(port=primary.port, password="pass")
+    wait_until(primary.answers, "it answers")
+    sentinel.watch(primary)
+    sentinel.client.execute_command("SENTINEL", "SET", SERVICE, "auth-pass", "pass")
+    try:
+        assert refused(f"redis://:pass@127.0.0.1:{primary.port}/0")
+        assert refused(sentinel.url.replace("://", "://:pass@"))
+    finally:
+        sentinel.end()
+        primary.end()
+
+
+@pytest.mark.full
+def test_a_rabbitmq_that_refuses_the_login_is_a_problem(rabbit):
+    """So is one that doesn't have the virtual host."""
+    assert refused(rabbit.url)
+    assert "vhost" in broker_problem(f"{rabbit.url}other")
+
+
 @pytest.mark.parametrize(
     ("url", "problem", "detail"),
     [
         ("sqs://", "", "only workers use"),
-        ("sqs://127.0.0.1:1", "can't be reached", "can be reached"),
-        ("amqp://127.0.0.1:1", "can't be reached", "can be reached"),
+        ("sqs://127.0.0.1:1", "can't be used", "can be reached"),
+        ("amqp://127.0.0.1:1", "can't be used", "can be reached"),
     ],
 )
 def test_amazon_s_sqs_is_not_asked(url, problem, detail):

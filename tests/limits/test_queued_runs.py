@@ -309,12 +309,12 @@ def test_damaged_members_hide_no_key_and_are_named(begin):
 
 
 def test_a_bound_that_a_deploy_raises_admits_what_fits(begin):
-    """The sweeps after it begin as many runs of each key as may be open; a lower bound begins none."""
+    """The sweeps after it begin as many runs of each key as may be open, or all; a lower one begins none."""
     site = begin(Concurrency(1, by="tag:account"))
     many, few = [f"00a{number}" for number in range(5)], ["00b0", "00b1"]
 
     def deploy(at_most):
-        rules = Admission(0, Concurrency(at_most, by="tag:account"))
+        rules = Admission(0, Concurrency(at_most, by="tag:account")) if at_most else None
         site.store.publish([shape("a", name=site.name, admission=rules)])
 
     def begun():
@@ -332,6 +332,8 @@ def test_a_bound_that_a_deploy_raises_admits_what_fits(begin):
     assert begun() == [4, 2]
     deploy(2)
     assert begun() == [4, 2]
+    deploy(0)
+    assert begun() == [5, 2]
 
 
 def test_a_higher_bound_of_open_runs_holds_for_the_next_start(begin):

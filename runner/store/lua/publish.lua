@@ -4,7 +4,7 @@
 --   its expiry, the previous one gets an expiry if no run uses it);
 --   timers (for a new shape, one for each of the first 10,000 keys for which runs wait).
 -- Arguments: 6 name, 7 fingerprint, 8 "1" to replace the current shape of that name, 9 number of the layout,
---   10 the most open runs of a key, "" for any number.
+--   10 the most open runs of a key.
 -- Words: "published", then the current fingerprint; "missing" if the shape must be written first.
 -- include: settings
 local name, fingerprint = ARGV[6], ARGV[7]
@@ -20,7 +20,7 @@ if other and other ~= current then
     redis.call('PEXPIRE', key, retention)
   end
 end
-if ARGV[10] ~= '' and current ~= other then
+if current ~= other then
   local graph = name:gsub(':', '//')
   for _, key in ipairs(redis.call('ZRANGE', prefix .. 'key:w:' .. graph, 0, 9999)) do
     redis.call('ZADD', prefix .. 'timers', now, 'admit|' .. ARGV[10] .. '|' .. graph .. ':' .. key)

@@ -243,7 +243,7 @@ class RedisStore:
             self._fast.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
             rule = topology.admission and topology.admission.concurrency
-            bound = rule.at_most if rule else ""
+            bound = rule.at_most if rule else 10**9
             arguments = (
                 topology.graph_id,
                 topology.fingerprint,
