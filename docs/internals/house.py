@@ -72,7 +72,7 @@ ODD_PHRASES = re.compile(
 )
 """Phrases that Celery's texts hardly have: "what" and "that of" as nouns, "is no" for "isn't a"."""
 
-GENERATED = {"commands.md", "python.md", "scripts.md", "doors.md"}
+GENERATED = {"commands.md", "python.md", "doors.md"}
 
 FEATURES = {
     "webhook|deliver(y|ies)$": "webhooks",

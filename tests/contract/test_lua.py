@@ -117,3 +117,10 @@ def test_scripts_write_the_kinds_of_events_as_python_reads_them():
     assert letters
     assert letters <= set(EVENT_LETTERS.items())
     assert len(set(EVENT_LETTERS.values())) == len(EVENT_LETTERS)
+
+
+def test_every_script_is_called():
+    """Its name stands in the code of the store; a script that nobody calls would be dead."""
+    code = "".join(path.read_text(encoding="utf-8") for path in ROOM.parent.rglob("*.py"))
+
+    assert [path.stem for path in SCRIPTS if f'"{path.stem}"' not in code] == []

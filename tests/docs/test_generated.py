@@ -88,20 +88,3 @@ def test_no_public_name_is_without_words(generated):
         for line in page.splitlines()
         if line.endswith(("`:", "`: ", ": None", "see its class."))
     ]
-
-
-def test_every_script_is_called(generator):
-    """The page of the Lua scripts names who calls each; a script that nobody calls would be dead code."""
-    callers = generator.script_callers()
-
-    assert len(callers) > 20
-    assert [name for name, functions in callers.items() if not functions] == []
-    assert callers["take"] == [("store/redis/fast/fast_path.py", "FastPath._take")]
-
-
-@pytest.mark.slow
-def test_a_script_without_a_caller_is_noticed(generator, monkeypatch):
-    """A name that no code gives to a call has no caller."""
-    monkeypatch.setattr(generator, "script_names", lambda: ["take", "nowhere"])
-
-    assert generator.script_callers()["nowhere"] == []
