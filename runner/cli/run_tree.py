@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -328,6 +327,29 @@ def progress(store: Store, run_id: str, output: Output) -> AbstractContextManage
     return _lines(store, run_id, output.note)
 
 
+def until_idle(
+    store: Store,
+    run_id: str,
+    deadline: float | None = None,
+    position: str = "",
+    *,
+    follow: bool = False,
+) -> Iterator[Sequence[Event]]:
+    """Yield a run's new events, sometimes none, until it has ended or waits only for people.
+
+    `deadline` is in seconds of the monotonic clock. With `follow`, only the end of the run counts.
+    """
+    while True:
+        is_active = _is_active(store, run_id, follow=follow)
+        remaining = POLL if deadline is None else min(POLL, deadline - time.monotonic())
+        events = store.events(run_id, position, wait=max(0.0, remaining) if is_active else 0)
+        if events:
+            position = events[-1].position
+        elif not is_active or remaining <= 0:
+            return
+        yield events
+
+
 def event_line(event: Event, began: int) -> tuple[str, ...]:
     """Return an event as the cells of one line: time since the start, kind, node, details."""
     data = compact(event.data) if event.data is not None else ""
@@ -347,21 +369,11 @@ def _watch(
     timeout: float | None,
     follow: bool = False,
 ) -> None:
-    """Show new events, sometimes none, until the run has ended or waits only for people."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    position = ""
+    deadline = None if timeout is None else time.monotonic() + timeout
     with display as show_events:
-        while True:
-            is_active = _is_active(store, run_id, follow=follow)
-            remaining = min(POLL, deadline - time.monotonic())
-            wait = max(0.0, remaining) if is_active else 0
-            events = store.events(run_id, position, wait=wait)
-            if events:
-                position = events[-1].position
-            elif not is_active or remaining <= 0:
-                break
+        for events in until_idle(store, run_id, deadline, follow=follow):
             show_events(events)
-    if is_active:
+    if _is_active(store, run_id, follow=follow):
         raise TimeoutError(f"run {run_id} is still running after {timeout:g} s; it continues.")
 
 
