@@ -490,14 +490,6 @@ async def serve_stdio(settings: Settings) -> None:
         await server.run(messages, outgoing, server.create_initialization_options())
 
 
-if __name__ == "__main__":
-    try:
-        asyncio.run(serve_stdio(Settings()))
-    except RunnerError as problem:
-        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
-        sys.exit(2)
-
-
 # -- results ---------------------------------------------------------------------------------------
 
 
@@ -686,3 +678,11 @@ def elicitation_of(caller: Caller, question: QuestionView) -> Elicitation | None
     return Elicitation(
         question, {"mode": "url", "message": page_message(question), "url": page}
     )
+
+
+if __name__ == "__main__":
+    try:
+        asyncio.run(serve_stdio(Settings()))
+    except RunnerError as problem:
+        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201 - a program
+        sys.exit(2)
