@@ -69,10 +69,10 @@ def _observe(
             visit_name = f"{running.run_id}.{running.node}.{running.visit}.{running.attempt}"
             node = f"{running.graph}/{running.node}[{visit_name}]"
             result = {"outcome": ending, "seconds": round(seconds, 3)}
-            # `info` would search the stack for this place, and so take twice the calls.
+            # `info` would search the stack for the caller, and so take twice the calls.
             line = "node.%s: %s in %.3f s", (ending, node, seconds)
-            place = log_nodes.name, logging.INFO, __file__, 0
-            log_nodes.handle(log_nodes.makeRecord(*place, *line, None, "end", result))
+            record_start = log_nodes.name, logging.INFO, __file__, 0
+            log_nodes.handle(log_nodes.makeRecord(*record_start, *line, None, "end", result))
         if isinstance(visit.store, SharedStore):
             labels = {
                 "graph": running.graph,

@@ -203,8 +203,8 @@ class Output:
 # -- text --------------------------------------------------------------------------------------------
 
 STYLES = {
-    word: colour
-    for colour, words in {
+    status: colour
+    for colour, statuses in {
         "green": "completed accepted alive PASS",
         "yellow": "WARN stopping waiting interrupted held",
         "bold red": "FAIL",
@@ -213,7 +213,7 @@ STYLES = {
         "magenta": "retrying",
         "dim": "ready pending skipped cancelled",
     }.items()
-    for word in words.split()
+    for status in statuses.split()
 }
 
 

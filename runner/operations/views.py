@@ -225,13 +225,10 @@ def _reasons_held(
             hold = _latest(events.get(node.id, ()), "node.held")
             data = hold.data if hold and isinstance(hold.data, dict) else {}
             reason = (node.run and node.run.reason) or data.get(
-                "error", data.get("reason", CHANGED)
+                "error", data.get("reason", "" if node.hold else CHANGED)
             )
-            by = (
-                f" by {plain_name(node.hold)} since {stamp(hold.at)}"
-                if hold and node.hold
-                else ""
-            )
+            by = f" by {plain_name(node.hold)}" if node.hold else ""
+            by += f" since {stamp(hold.at)}" if by and hold else ""
             yield f"{node.id} is held{by}: {reason}".removesuffix(": ")
 
 

@@ -12,6 +12,7 @@ from runner.definition.registry import Registry
 from runner.errors import ConflictError, NotFoundError, UsageError
 from runner.execution.engine import Engine
 from runner.hooks import BeforeGraphEvent
+from runner.operations.recovery import write_retry
 from runner.operations.views import read_run
 from tests.graphs import Bench, wired
 from tests.waiting import wait_until
@@ -311,6 +312,26 @@ def test_the_skip_of_a_failed_node_continues_its_run(in_redis):
     assert bench.result().results["m"].result.results["b"].output == ["paid"]
     kinds = [event.kind for event in bench.store.events(child.id)]
     assert kinds.count("node.overridden") == 1
+
+
+def test_a_skip_that_dies_after_its_retry_is_repeated(in_redis):
+    """The node is held by the operator until the same skip comes again; twice is once, another is refused."""
+    bench = Bench(wired({"a": Broken(), "b": late}, "a b").build(), in_redis).start()
+    bench.finish_all()
+    held = (bench.run_id, "a")
+    _, retried = write_retry(bench.store, bench.run_id, by="human:|ana", held=held)
+    bench.engine.ring(retried)
+    bench.later(400)
+    bench.finish_all()
+    assert read_run(bench.store, bench.run_id).reason == "a is held by ana"
+
+    assert run_of(bench).skip("a", "paid", by="ana")
+    assert not run_of(bench).skip("a", "paid", by="ana")
+    with pytest.raises(ConflictError, match="is to end with another output"):
+        run_of(bench).skip("a", "other", by="bo")
+    bench.finish_all()
+
+    assert bench.result().results["b"].output == ["paid"]
 
 
 def test_a_skip_of_a_failed_map_replaces_all_its_items(in_redis):

@@ -61,8 +61,8 @@ MARKDOWN = (
 )
 
 STATES = {
-    word: sign
-    for sign, words in {
+    state: sign
+    for sign, states in {
         "✓": "completed accepted alive active delivered answered",
         "✕": "failed rejected gone hangs",
         "?": "waiting interrupted open",
@@ -72,7 +72,7 @@ STATES = {
         "○": "ready pending",
         "-": "skipped cancelled expired withdrawn",
     }.items()
-    for word in words.split()
+    for state in states.split()
 }
 """A sign for each state beside its word and its colour."""
 

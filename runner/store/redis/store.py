@@ -342,8 +342,8 @@ class RedisStore:
 
     def measure(self, increments: measurements.Increments) -> None:
         """Add to the histograms that `runner metrics` shows."""
-        parts = map(str, itertools.chain(*increments.items()))
-        self._call("measure", measurements.KEPT * 1000, *parts)
+        fields = map(str, itertools.chain(*increments.items()))
+        self._call("measure", measurements.KEPT * 1000, *fields)
 
     def waited(self, run_id: str, node: str) -> float | None:
         """Return how many seconds ago a ready node's doorbell was first rung; None if it isn't ready.
