@@ -43,7 +43,8 @@ def around_thread_work(manager: Around) -> Around:
 @contextmanager
 def _django_connections() -> Iterator[None]:
     # Threads stay when their work ends, so a connection that was opened for one would stay, too.
-    database, conf = sys.modules.get("django.db"), sys.modules.get("django.conf")
+    database = sys.modules.get("django.db")
+    conf = sys.modules.get("django.conf")
     if database is None or conf is None or not conf.settings.configured:
         yield
         return
@@ -155,7 +156,8 @@ class Stop:
 
     def _taken(self) -> Exception:
         # Callbacks run after this error is raised, and must not get it as well.
-        error, self._error = self._error or CancelledError(), None
+        error = self._error or CancelledError()
+        self._error = None
         return error
 
 

@@ -133,11 +133,9 @@ class RetryAfter(ConflictError):
             raise UsageError(
                 f"RetryAfter takes 0 to {LONGEST_WAIT:,.0f} seconds (a week), not {seconds!r:.40}."
             )
-        self.seconds, self.limit, self.reason = (
-            seconds,
-            limit,
-            reason or "the node asked for it",
-        )
+        self.seconds = seconds
+        self.limit = limit
+        self.reason = reason or "the node asked for it"
         super().__init__(f"The node goes on in {seconds:g} s: {self.reason}.")
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -205,7 +203,7 @@ class ArchiveError(StoreError):
 
 
 class DirectoryError(StoreError):
-    """The directory could not say in which groups a person is; no vote was counted."""
+    """The directory could not say which groups a person is in; no vote was counted."""
 
 
 class BrokerError(StoreError):

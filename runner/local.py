@@ -60,7 +60,9 @@ class ThreadDispatcher:
     def open(self) -> None:
         """Deliver doorbells from now on, with the caller's context variables for every node."""
         with self._lock:
-            self.errors, self._context, self._work = [], contextvars.copy_context(), set()
+            self.errors = []
+            self._context = contextvars.copy_context()
+            self._work = set()
             self._pool = async_loop.WorkThreads(THREADS, thread_name_prefix="runner-node")
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -99,7 +101,8 @@ class ThreadDispatcher:
     def close(self, *, wait: bool = True) -> None:
         """Take no more doorbells; wait for running nodes, except code past its deadline."""
         with self._lock:
-            pool, self._pool = self._pool, None
+            pool = self._pool
+            self._pool = None
             work = set(self._work) if wait else set()
         while work := futures.wait(work, timeout=POLL).not_done:
             if self.engine is None or not self.engine.leases.any_held:
@@ -119,7 +122,8 @@ class Graph:
         `run_id` continues an interrupted run of the store, as `resume` does.
         """
         self._definition = definition
-        self._given_store, self._sessions = store, Sessions()
+        self._given_store = store
+        self._sessions = Sessions()
         self._open: str | None = None
         self._latest = ""
         self._engine: Engine | None = None
@@ -177,7 +181,9 @@ class Graph:
                 f"run {run_id} of graph {record.graph_id!r} is {record.status}: only an interrupted run of "
                 f"graph {self.id!r} can be resumed."
             )
-        self._engine, self._open, self._latest = engine, run_id, run_id
+        self._engine = engine
+        self._open = run_id
+        self._latest = run_id
         return self
 
     def draw(self, form: str = "text") -> str:
@@ -296,8 +302,11 @@ class Graph:
         if is_answers(task):
             raise ResponseError("the graph waits for no answers: it has no interrupted run.")
         # A new engine, and so a new memory store: only the sessions of earlier runs stay.
-        engine, run_id = self._make_engine(), ids.run_id()
-        self._engine, self._open, self._latest = engine, run_id, run_id
+        engine = self._make_engine()
+        run_id = ids.run_id()
+        self._engine = engine
+        self._open = run_id
+        self._latest = run_id
         self._threads.open()
         try:
             if self._given_store:

@@ -103,7 +103,9 @@ class Agent:
         Raises:
             DefinitionError: the model, a tool, a limit or a budget can't be used.
         """
-        self.name, self.description, self._session_id = name, description, session_id
+        self.name = name
+        self.description = description
+        self._session_id = session_id
         self._shares_session = shared_session
         fixed_session = session_id if isinstance(session_id, str) else None
         self.state = UserState(state)
@@ -244,7 +246,8 @@ class Agent:
         self, visit: Visit, session_id: str | None
     ) -> tuple[AgentState, list[JSON], int]:
         """Return the state to continue from, the conversation, and how many messages are stored."""
-        own_messages, own_state = self._own_messages(), self.state.document()
+        own_messages = self._own_messages()
+        own_state = self.state.document()
         messages = own_messages if visit.document is None else list(visit.messages)
         stored_count = 0 if visit.document is None else len(messages)
         number = visit.address.visit
@@ -281,7 +284,7 @@ class Agent:
         """Run the agent on a text, content blocks or messages, or on the answers it waits for.
 
         `limits` and `structured_output_model` replace the agent's own until this invocation is
-        done, also in the calls that bring its answers.
+        done, even in the calls that bring its answers.
 
         Raises:
             ResponseError: the agent waits for answers and these can't be used; nothing was applied.

@@ -241,7 +241,9 @@ class Meter:
         above: Meter | None = None,
     ) -> None:
         """Start from the agent's current `state`; `above` is the calling agent's meter."""
-        self._checkpointer, self.state, self.above = checkpointer, state, above
+        self._checkpointer = checkpointer
+        self.state = state
+        self.above = above
         self.price: Price | None = price or (above.price if above else None)
         self.lock: asyncio.Lock = above.lock if above else asyncio.Lock()
         bounds = [
@@ -332,7 +334,8 @@ class Meter:
         if event.asker is not None and event.asker.asked:
             return  # the call doesn't begin in this pass
         async with self.lock:
-            over, asker = self._over_own(amounts), ""
+            over = self._over_own(amounts)
+            asker = ""
             if over is None:
                 over, asker = await self._reserve_shared(amounts)
             if over is None:
@@ -367,7 +370,8 @@ class Meter:
                     await self._checkpointer.close_raise(tag, bound.counter, str(error))
                     raise
                 raises |= {question: (bound.counter, amount) for question, amount in new_raises}
-            over, asker = await self._spend(tag, amounts, limits, raises), ""
+            over = await self._spend(tag, amounts, limits, raises)
+            asker = ""
             for counter in {raises[question][0] for question in raises.keys() - self.closed}:
                 if not self._is_asked(lowest[counter]):
                     await self._checkpointer.close_raise(tag, counter)
@@ -536,11 +540,9 @@ def _used_up(bound: Bound) -> str:
 
 def _amount(bound: Bound, number: int) -> str:
     value = _plain(bound, number)
-    return (
-        f"a cost of {value:,}"
-        if bound.counter == "cost"
-        else f"{value:,} {bound.counter.replace('_', ' ')}"
-    )
+    if bound.counter == "cost":
+        return f"a cost of {value:,}"
+    return f"{value:,} {bound.counter.replace('_', ' ')}"
 
 
 def _plain(bound: Bound, number: int) -> float:

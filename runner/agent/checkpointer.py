@@ -80,11 +80,14 @@ class VisitCheckpointer:
         self.answers = visit.answers
         self.invocation_state = visit.invocation_state
         self.idempotency_key = visit.idempotency_key
-        self.check_now, self.check = visit.check, _on_thread(visit.check)
+        self.check_now = visit.check
+        self.check = _on_thread(visit.check)
         self.check_effect = _on_thread(freezes.check_tool)
-        self.save, self.ask = _on_thread(visit.save), _on_thread(visit.ask)
+        self.save = _on_thread(visit.save)
+        self.ask = _on_thread(visit.ask)
         self.use = _on_thread(visit.use)
-        self.spend, self.spent = _on_thread(visit.spend), _on_thread(visit.spent)
+        self.spend = _on_thread(visit.spend)
+        self.spent = _on_thread(visit.spent)
         self.open_raise = _on_thread(visit.open_raise)
         self.close_raise = _on_thread(visit.close_raise)
         self.tags = _on_thread(visit.tags)

@@ -78,7 +78,7 @@ class AgentView:
 class ToolContext(Generic[_Agent]):
     """Context of a tool call. `attempt` counts retries, not resumes.
 
-    `idempotency_key` is the same string at every start of this attempt, also after a crash or an
+    `idempotency_key` is the same string at every start of this attempt, even after a crash or an
     answer: pass it to services that take one. As in a node, it is derived from the idempotency key
     that the run was started with.
     """

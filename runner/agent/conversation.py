@@ -126,11 +126,9 @@ def _unfinished_results(state: AgentState, messages: Sequence[JSON] = ()) -> lis
     if not results and messages:
         uses = [block["toolUse"] for block in messages[-1]["content"] if "toolUse" in block]
         results = [error_result(use["toolUseId"], UNFINISHED) for use in uses]
-    return (
-        [{"role": "user", "content": [{"toolResult": result} for result in results]}]
-        if results
-        else []
-    )
+    if results:
+        return [{"role": "user", "content": [{"toolResult": result} for result in results]}]
+    return []
 
 
 # -- its end -----------------------------------------------------------------------------------------

@@ -79,8 +79,11 @@ class Drive:
 
         `above` is the meter of the agent that calls this one.
         """
-        self.state, self.messages = state, list(messages)
-        self._config, self._checkpointer, self._stored = config, checkpointer, stored_count
+        self.state = state
+        self.messages = list(messages)
+        self._config = config
+        self._checkpointer = checkpointer
+        self._stored = stored_count
         self._cancel = cancel or threading.Event()
         self._emit = emit or (lambda _: None)
         self._user_state = UserState.restored(state.user_state)
@@ -250,7 +253,8 @@ class Drive:
         return Saved(to_document(state), self._stored, self.messages[self._stored :])
 
     async def _store(self) -> None:
-        checkpoint, questions = self._saved(), self._unpublished
+        checkpoint = self._saved()
+        questions = self._unpublished
         self._dirty, self._unpublished = False, []
         if questions:
             await self._checkpointer.ask(questions, checkpoint)

@@ -195,7 +195,8 @@ class ModelCall:
     """One call of the model."""
 
     def __init__(self, effects: Effects, state: AgentState, messages: list[JSON]) -> None:
-        self._effects, self._config = effects, effects.config
+        self._effects = effects
+        self._config = effects.config
         self._state, self._messages = state, messages
 
     async def run(self, *, force_output: bool) -> ModelReplied | Cancelled:
@@ -289,7 +290,8 @@ class ModelCall:
         }
 
     def _failed(self, error: BaseException, window: int) -> ModelReplied:
-        record, cut = self._effects.record(error), None
+        record = self._effects.record(error)
+        cut = None
         kind: Literal["throttled", "overflow", "other"] = "other"
         if is_throttled(error):
             kind = "throttled"
@@ -348,13 +350,12 @@ class ToolExecution:
         tool: AgentTool,
         questions: Mapping[str, Interrupt],
     ) -> None:
-        self.effects, self.command, self.tool, self.questions = (
-            effects,
-            command,
-            tool,
-            questions,
-        )
-        self.emit, self.checkpointer = effects.emit, effects.checkpointer
+        self.effects = effects
+        self.command = command
+        self.tool = tool
+        self.questions = questions
+        self.emit = effects.emit
+        self.checkpointer = effects.checkpointer
         self._begun: Use | None = None
 
     @property
@@ -439,7 +440,8 @@ class ToolExecution:
 
     async def _ask(self, gate: Rule | Policy) -> ToolOutcome | None:
         """Ask by the tool's rule, or follow the decision."""
-        source, address = self.address.judge, self.address
+        source = self.address.judge
+        address = self.address
         where = (address.run_id, address.node_id, address.visit)
         context = CallContext(self.tool.tool_name, *where, source)
         args = self.command.use["input"]
@@ -657,11 +659,9 @@ class ToolExecution:
         )
         if isinstance(self.tool, FunctionTool):
             result_value = await self.tool.invoke(self.command.use["input"], context)
-            return (
-                await self._last(result_value)
-                if hasattr(result_value, "__aiter__")
-                else result_value
-            )
+            if hasattr(result_value, "__aiter__"):
+                return await self._last(result_value)
+            return result_value
         state = {**self.checkpointer.invocation_state, "agent": self.effects.view}
         last_item = await self._last(
             self.tool.stream(self.command.use, state, tool_context=context)
@@ -679,7 +679,8 @@ class ToolExecution:
 
     def _progress_reporter(self) -> Callable[[float, str], object]:
         """Return a function that emits progress on the loop, as sync tools run on threads."""
-        loop, use = asyncio.get_running_loop(), self.command.use
+        loop = asyncio.get_running_loop()
+        use = self.command.use
 
         def report(fraction: float, note: str) -> None:
             event = {
@@ -724,7 +725,7 @@ class CallEnd:
 
 
 CallObserver = Callable[[ObservedCall], AbstractContextManager[Callable[[CallEnd], object]]]
-"""Enters before a call; its value is called with the end; exits afterwards, also after an error."""
+"""Enters before a call; its value is called with the end; exits afterwards, even after an error."""
 
 call_observers: list[CallObserver] = []
 
@@ -748,4 +749,4 @@ def observed_call(call: ObservedCall) -> Iterator[CallEnd]:
                 finish(end)
                 around.__exit__(None, None, None)
             except Exception:
-                log.exception("observer.failed: the call's result is not changed by it.")
+                log.exception("observer.failed: the call's result doesn't change.")

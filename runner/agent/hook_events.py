@@ -54,8 +54,11 @@ class HookEvents:
         invocation_state: JSONObject,
         result: Callable[[], AgentResult],
     ) -> None:
-        self._config, self._view, self._result = config, view, result
-        self._address, self._invocation_state = address, invocation_state
+        self._config = config
+        self._view = view
+        self._result = result
+        self._address = address
+        self._invocation_state = invocation_state
         self._selected_tools: dict[tuple[str, int], Any] = {}
         self._exceptions: list[tuple[ErrorRecord, BaseException]] = []
 
@@ -114,7 +117,8 @@ class HookEvents:
         Raises:
             InterruptRaised: the call was cancelled.
         """
-        tool, use = event.selected_tool, event.tool_use
+        tool = event.selected_tool
+        use = event.tool_use
         if tool is None:
             return None
         try:
@@ -159,7 +163,8 @@ class HookEvents:
         }
 
     def _ended_call(self, call: ToolCall) -> Fields:
-        snapshot, selection = call.snapshot, call.selection
+        snapshot = call.snapshot
+        selection = call.selection
         if snapshot is None or selection is None:
             raise UsageError(f"call {call.id} has no stored end; its document is damaged.")
         default_tool = (
@@ -242,7 +247,7 @@ def _resume(resume: Any, state: AgentState) -> JSONObject:
     answers = {answer.interrupt_id: answer.response for answer in answers_from(resume)}
     unknown = answers.keys() - {question.id for question in waiting}
     if unknown:
-        raise UsageError(f"a callback answered {sorted(unknown)}, which are no open questions.")
+        raise UsageError(f"a callback answered {sorted(unknown)}, which aren't open questions.")
     return {"answers": answers}
 
 

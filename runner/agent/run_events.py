@@ -36,7 +36,9 @@ class RunEventWriter:
     def emit(self, event: JSONObject) -> None:
         """Handle a stream event; most aren't meant for people watching the run."""
         if "event" in event and "messageStart" in event["event"]:
-            self._text, self._any_written, self._since = [], False, time.monotonic()
+            self._text = []
+            self._any_written = False
+            self._since = time.monotonic()
         elif "data" in event:
             self._text.append(event["data"])
             if time.monotonic() - self._since >= PIECE:
@@ -53,7 +55,8 @@ class RunEventWriter:
         use = (
             event["tool_use"] if "tool_use" in event else event["tool_stream_event"]["tool_use"]
         )
-        path, key = names + use["name"], ids + use["toolUseId"]
+        path = names + use["name"]
+        key = ids + use["toolUseId"]
         match event["type"]:
             case "tool_start":
                 event_data = {"tool": path, "id": use["toolUseId"], "status": "started"}
@@ -72,7 +75,8 @@ class RunEventWriter:
                     self._tool_event(data, f"{path}/", f"{key}/")
 
     def _flush(self) -> None:
-        text, self._text = "".join(self._text), []
+        text = "".join(self._text)
+        self._text = []
         self._since = time.monotonic()
         self._any_written = True
         if text:

@@ -39,7 +39,9 @@ class SubagentTool:
         messages: list[JSON],
         user_state: JSONObject,
     ) -> None:
-        self.config, self._messages, self._user_state = config, messages, user_state
+        self.config = config
+        self._messages = messages
+        self._user_state = user_state
         self.tool_name = config.name
         self.tool_spec = {
             "name": config.name,
@@ -48,7 +50,7 @@ class SubagentTool:
                 "json": {
                     "type": "object",
                     "properties": {
-                        "input": {"type": "string", "description": "What the agent is to do."}
+                        "input": {"type": "string", "description": "The agent's task."}
                     },
                     "required": ["input"],
                 }
@@ -124,19 +126,23 @@ class SubagentCheckpointer:
 
     def __init__(self, execution: ToolExecution, messages: list[JSON]) -> None:
         """Store inside the caller's tool call; the caller has already stored these messages."""
-        caller, call = (
-            execution.checkpointer,
-            call_name(execution.id, execution.command.attempt),
-        )
+        caller = execution.checkpointer
+        call = call_name(execution.id, execution.command.attempt)
         self.address = replace(caller.address, within=f"{caller.address.within}tool:{call}/")
         self.answers = execution.questions
         self.invocation_state = caller.invocation_state
         self.idempotency_key = f"{caller.idempotency_key}/{call}"
         self.check = caller.check
-        self.check_now, self.check_effect = caller.check_now, caller.check_effect
-        self.spend, self.spent, self.tags = caller.spend, caller.spent, caller.tags
-        self.open_raise, self.close_raise = caller.open_raise, caller.close_raise
-        self._key, self._post, self._messages = execution.id, execution.effects.post, messages
+        self.check_now = caller.check_now
+        self.check_effect = caller.check_effect
+        self.spend = caller.spend
+        self.spent = caller.spent
+        self.tags = caller.tags
+        self.open_raise = caller.open_raise
+        self.close_raise = caller.close_raise
+        self._key = execution.id
+        self._post = execution.effects.post
+        self._messages = messages
 
     def state_with(self, checkpoint: Saved) -> SubagentState:
         self._messages = [*self._messages[: checkpoint.keep], *checkpoint.messages]

@@ -137,11 +137,9 @@ class FunctionTool(Generic[Parameters, Returned]):
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Returned:
         """Call the plain function."""
         function: Callable[..., Returned] = self.function
-        return (
-            function(*args, **kwargs)
-            if self._self is None
-            else function(self._self, *args, **kwargs)
-        )
+        if self._self is None:
+            return function(*args, **kwargs)
+        return function(self._self, *args, **kwargs)
 
     def __get__(
         self: FunctionTool[Concatenate[Any, Further], Returned],
@@ -201,20 +199,16 @@ class FunctionTool(Generic[Parameters, Returned]):
     def whole_schema(self) -> JSONObject:
         """The schema of a call's whole arguments: see `whole_arguments`."""
         signature_schema = self._signature.whole_schema
-        return (
-            _closed(_input_schema(self), signature_schema)
-            if self._has_schema
-            else signature_schema
-        )
+        if self._has_schema:
+            return _closed(_input_schema(self), signature_schema)
+        return signature_schema
 
     def whole(self, tool_input: JSONMapping) -> JSONObject:
         """Return the arguments as the function gets them; see `Signature.whole`."""
         from_signature = self._signature.whole(tool_input)
-        return (
-            {**_with_defaults(tool_input, self.whole_schema), **from_signature}
-            if self._has_schema
-            else from_signature
-        )
+        if self._has_schema:
+            return {**_with_defaults(tool_input, self.whole_schema), **from_signature}
+        return from_signature
 
 
 # -- the arguments of a call that people approve -----------------------------------------------------
@@ -239,7 +233,8 @@ def whole_arguments(tool: AgentTool, tool_input: Any) -> JSONObject:
         pydantic.ValidationError: they don't fit the function. UsageError: they don't fit the
         schema, have a name that isn't in it, or can't be shown.
     """
-    arguments, schema = _object(tool_input), whole_schema(tool)
+    arguments = _object(tool_input)
+    schema = whole_schema(tool)
     whole = (
         tool.whole(arguments)
         if isinstance(tool, FunctionTool)
@@ -595,11 +590,9 @@ class Signature:
         # In pydantic the last of several Fields wins, so the user's come after this one.
         field_info = pydantic.Field(alias=name, description=text)
         annotation: Any = Annotated[plain, field_info, *extras]
-        return (
-            annotation
-            if parameter.default is parameter.empty
-            else (annotation, parameter.default)
-        )
+        if parameter.default is parameter.empty:
+            return annotation
+        return (annotation, parameter.default)
 
     @property
     def schema(self) -> JSONObject:
@@ -719,7 +712,8 @@ def _entries(lines: list[str], pattern: re.Pattern[str]) -> dict[str, str]:
         if depth is not None and indent < depth:
             break
         if match and (depth is None or indent == depth):
-            depth, name = indent, match["name"].lstrip("*")
+            depth = indent
+            name = match["name"].lstrip("*")
             entries[name] = match["text"].strip()
         elif name and depth is not None and indent > depth:
             entries[name] = f"{entries[name]} {line.strip()}".strip()

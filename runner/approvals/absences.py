@@ -106,7 +106,8 @@ def standing_in(
     if question.rule is None:
         names = {f"user:{name}" for name in question.assignees}
         return [absence for absence in absences if not names.isdisjoint(absence.selectors)]
-    rule, due = Rule.thawed(question.rule), escalated(question, now)
+    rule = Rule.thawed(question.rule)
+    due = escalated(question, now)
     if rule.delegate == "none":
         return []
     return [

@@ -83,7 +83,7 @@ class Use:
 
 @immutable
 class Operation:
-    """One operation on a question besides voting: see voting.py.
+    """An operation on a question other than voting: see voting.py.
 
     `kind` is claim, release, delegate, comment or withdraw_vote. `to` is the delegate of a vote, `until`
     (ms) the end of the delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it
@@ -216,7 +216,8 @@ def facts(
     now: int,
 ) -> VoterFacts:
     """Return the facts besides the rule that decide who may vote now; `voter_record` is the voter's own."""
-    key, proof = operation.voter.principal.key, proof_of(operation)
+    key = operation.voter.principal.key
+    proof = proof_of(operation)
     return VoterFacts(
         requesters=(question.requester, *question.on_behalf_of),
         answered=operation.answered,
@@ -237,8 +238,9 @@ def lent(
     voter_record: JSONMapping,
     now: int,
 ) -> int | None:
-    """Return the stage in which a person may vote in another's place; None if in no stage."""
-    loan, by = voter_record.get("lent"), standing.loans(now).get(operation.voter.principal.key)
+    """Return the stage in which a person may vote in another's place, or None."""
+    loan = voter_record.get("lent")
+    by = standing.loans(now).get(operation.voter.principal.key)
     if (
         loan is None
         or loan["by"] != by
@@ -336,16 +338,17 @@ def untimely(
     """Refuse a signature whose time disagrees with the store's (ms): a worker would reject the vote."""
     if not (proof := proof_of(operation)):
         return None
-    issued, ahead = proof["iat"], proof["iat"] - now / 1000
+    issued = proof["iat"]
+    ahead = proof["iat"] - now / 1000
     edited_at = standing.edited_at if isinstance(operation, Ballot) else 0
     detail = mistimed(issued, question, operation.began, edited_at)
     if not is_in_time(now, issued, proof["exp"]):
         when = "ahead" if ahead > 0 else "ago"
         detail = f"by the store's clock it was signed {abs(ahead):.0f} s {when}"
     advice = "set the clock of the door that signs, and sign when it is sent"
-    return (
-        receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}") if detail else None
-    )
+    if detail:
+        return receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}")
+    return None
 
 
 def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
@@ -360,7 +363,7 @@ def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
         effect_of(question, decision, response_of(body)) == ballot.effect
     ):
         return None
-    detail = "its signed message says something else than the vote: sign what is sent"
+    detail = "its signed message differs from the vote: sign the message that is sent"
     return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
 
 
@@ -402,7 +405,8 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
 
 def signed_in(operation: Ballot | Operation, voter_record: JSONMapping, now: int) -> JSONObject:
     """Return a person's part with the signature of this operation added."""
-    ends_by_jti, jti = signatures(voter_record, now), jti_of(operation)
+    ends_by_jti = signatures(voter_record, now)
+    jti = jti_of(operation)
     if isinstance(jti, str):
         ends_by_jti[jti] = operation.body["proof"]["exp"]
     fields = codec.without(voter_record, "jtis")
@@ -478,7 +482,8 @@ METHODS = ("asserted", "service", "login", "signature")
 
 def identity(ballot: Ballot | Operation) -> JSONObject:
     """Return the voter's identity for an event's data: the proof, and when they were authenticated (ms)."""
-    voter, proof = ballot.voter, ballot.body.get("proof")
+    voter = ballot.voter
+    proof = ballot.body.get("proof")
     data: JSONObject = {
         "by": (isinstance(ballot, Operation) and ballot.by) or voter.principal.key,
         "level": voter.level,

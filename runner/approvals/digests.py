@@ -58,7 +58,7 @@ def payload_digest(data: JSON) -> str:
 
 @immutable
 class Action:
-    """Effect to be approved: a tool call, or what a function says it is about to do.
+    """Effect to be approved: a tool call, or the effect that a function announces.
 
     `tenant` is the namespace of the installation, `kind` is "tool", "function" or "node". `schema`
     is the JSON Schema of the tool's arguments: under a different schema the same arguments may mean

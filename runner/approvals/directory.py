@@ -121,7 +121,8 @@ def looked_up(voter: Voter, name: str) -> Voter:
     """
     if not name:
         return voter
-    source, principal = directory(name), voter.principal
+    source = directory(name)
+    principal = voter.principal
     groups, roles = _answered(
         name, principal.key, lambda: (source.groups(principal), source.roles(principal))
     )

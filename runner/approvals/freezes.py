@@ -48,11 +48,9 @@ def scope_of(graph: str = "", tool: str = "", *, everything: bool = False) -> st
         raise UsageError("name one of a graph, a tool, or all.")
     if everything:
         return ALL
-    return (
-        f"graph:{validation.checked(graph, 'the graph')}"
-        if graph
-        else (f"tool:{validation.checked(tool, 'the tool')}")
-    )
+    if graph:
+        return f"graph:{validation.checked(graph, 'the graph')}"
+    return f"tool:{validation.checked(tool, 'the tool')}"
 
 
 def scope_named(kind: str, name: str) -> str:
@@ -117,7 +115,9 @@ class Freezes:
         names: Callable[[str], Iterable[str]] = lambda _: (),
     ) -> None:
         """Prepare the cache without reading. `names` returns further names of the graphs on a path."""
-        self._read, self._names, self._due = read_freezes, names, 0.0
+        self._read = read_freezes
+        self._names = names
+        self._due = 0.0
         self._known: Mapping[str, Freeze] = {}
 
     def refresh(self) -> None:
@@ -126,7 +126,7 @@ class Freezes:
         try:
             self._known = self._read()
         except StoreError as error:
-            log.info("freeze.unread: %s What was read last counts.", error)
+            log.info("freeze.unread: %s The freezes that were read last apply.", error)
 
     def of(self, graph: str, tool: str = "") -> Freeze | None:
         """Return the freeze that stops a node of a graph, or a call of a tool there.

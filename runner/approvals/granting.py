@@ -26,7 +26,7 @@ from runner.errors import ConflictError, GrantRefused, NotFoundError
 from runner.execution.engine import Engine
 from runner.immutable import immutable
 from runner.records import validation
-from runner.records.codec import JSON, JSONMapping, JSONObject, without
+from runner.records.codec import JSONMapping, JSONObject, without
 from runner.records.interrupts import Interrupt, Receipt, ReceiptStatus
 from runner.records.messages import vote_body
 from runner.records.payloads import Payload, without_reason
@@ -79,7 +79,8 @@ class GrantView:
 
 def view_of(engine: Engine, record: GrantRecord) -> GrantView:
     """Return a grant in its current state, as doors show it."""
-    grant, count = record.grant, _count(record)
+    grant = record.grant
+    count = _count(record)
     state: GrantState = "waits"
     if record.revoked is not None:
         state = "revoked"
@@ -142,7 +143,8 @@ def propose(
         raise NotFoundError(f"no question {interrupt_id!r:.120} was asked.")
     if question.action is None or question.rule is None:
         raise GrantRefused("question", "shows no call that a rule decides")
-    rule, now = Rule.thawed(question.rule), now_of(engine)
+    rule = Rule.thawed(question.rule)
+    now = now_of(engine)
     if rule.grants is None:
         raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
     names = [*graphs] or [outermost((question.place or {}).get("graph", ""))]
@@ -171,12 +173,11 @@ def _schema(question: Interrupt) -> JSONMapping:
     """Return the schema of the arguments; without one, a schema with the names that the question shows."""
     action: JSONMapping = question.action or {}
     return question.response_schema or {
-        "properties": {name: _shape(value) for name, value in action["args"].items()}
+        "properties": {
+            name: {"type": "number"} if type(value) in {int, float} else {}
+            for name, value in action["args"].items()
+        }
     }
-
-
-def _shape(value: JSON) -> JSONObject:
-    return {"type": "number"} if type(value) in {int, float} else {}
 
 
 def _check_graphs(engine: Engine, grant: Grant) -> None:
@@ -204,7 +205,8 @@ def _check_graphs(engine: Engine, grant: Grant) -> None:
 
 def message(record: GrantRecord, decision: str, by: Principal, comment: str = "") -> JSONObject:
     """Return the message of a vote for a grant, as it is signed."""
-    name, digest = GRANT + record.grant.id, record.grant.digest()
+    name = GRANT + record.grant.id
+    digest = record.grant.digest()
     return vote_body(name, decision, by, digest=digest, comment=comment)
 
 
@@ -241,7 +243,8 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
         current = stored_record or record
         if voter.doubt:
             return current  # the grant waits for the voter's signature
-        count, was = _count(current), ""
+        count = _count(current)
+        was = ""
         if current.revoked is not None or _is_over(engine, current):
             was = "revoked, or is over"
         elif any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
@@ -298,14 +301,15 @@ def find(engine: Engine, grant_id: str) -> GrantRecord:
 
 
 def revoke(engine: Engine, grant_id: str, reason: str, by: str = "") -> GrantView:
-    """Revoke a grant: from now on no call begins by it, on any worker.
+    """Revoke a grant: from now on it allows no new call on any worker.
 
     Raises:
         NotFoundError: no grant has this id. UsageError: the reason is missing or too long.
         ConflictError: it was revoked before.
     """
     validation.reason(reason)
-    record, at = find(engine, grant_id), now_of(engine)
+    record = find(engine, grant_id)
+    at = now_of(engine)
 
     def change(stored_record: GrantRecord | None) -> GrantRecord | None:
         if stored_record is None or stored_record.revoked is not None:

@@ -43,7 +43,8 @@ MOST_GRAPHS, MOST_REQUESTERS = 100, 100
 KEPT_MS = 30 * 86_400_000
 """Milliseconds for which an ended grant is still listed."""
 
-BELOW, ABOVE = ("maximum", "exclusiveMaximum"), ("minimum", "exclusiveMinimum")
+BELOW = ("maximum", "exclusiveMaximum")
+ABOVE = ("minimum", "exclusiveMinimum")
 
 INSIDE = dict(zip((*BELOW, *ABOVE), (le, lt, ge, gt), strict=True))
 
@@ -278,7 +279,8 @@ def check_narrower(bounds: JSONMapping, widest: JSONMapping) -> None:
         GrantRefused: they are wider, or can't be compared.
     """
     for name, outer in properties_of(widest).items():
-        where, inner = f"bounds.{name}", properties_of(bounds).get(name)
+        where = f"bounds.{name}"
+        inner = properties_of(bounds).get(name)
         if inner is None:
             raise GrantRefused(
                 where, f"the rule allows grants only with {dict(outer)}: bound it, too"
@@ -332,7 +334,8 @@ def check(grant: Grant, rule: Rule, schema: JSONMapping | None, now: int) -> Non
             f"must be a whole number from 1 to {limits_of_rule.uses}, not {grant.uses!r:.40}",
         )
     for name in {*grant.sums, *limits_of_rule.sums}:
-        most, most_allowed = grant.sums.get(name), limits_of_rule.sums.get(name)
+        most = grant.sums.get(name)
+        most_allowed = limits_of_rule.sums.get(name)
         if most is None:
             raise GrantRefused(
                 f"sums.{name}",
@@ -383,7 +386,9 @@ def counted(
     answered: Mapping[str, frozenset[str]] | None = None,
 ) -> Count:
     """Count the votes for a grant by a rule; if the last vote is refused, return that refusal."""
-    effect, tally, rounds = grant.digest(), Tally(), dict[str, int]()
+    effect = grant.digest()
+    tally = Tally()
+    rounds = dict[str, int]()
     count = Count("counted", tally, 0, rule.steps[0].need)
     for voter, decision in voters:
         facts = VoterFacts(
@@ -421,7 +426,9 @@ def judge(
     must be the one signed by people who count by the rule, for a run that nobody excluded by the
     rule asked for.
     """
-    grant, limits_of_rule, level = record.grant, rule.grants, level_of(rule)
+    grant = record.grant
+    limits_of_rule = rule.grants
+    level = level_of(rule)
     if limits_of_rule is None:
         return "its rule allows no grants"
     if grant.requesters and (requester.key not in grant.requesters or requester.level < level):
@@ -475,7 +482,8 @@ def _signed_by(vote: JSONMapping, grant: Grant, keys: VerificationKeys) -> Voter
 
     body = vote["body"]
     proof = verify(body, keys, now=None)
-    signed_at, skew = proof.issued * 1000, ballots.SKEW * 1000
+    signed_at = proof.issued * 1000
+    skew = ballots.SKEW * 1000
     if (body.get("interrupt_id"), body.get("digest")) != (GRANT + grant.id, grant.digest()):
         raise UsageError("it was signed for another grant")
     if not grant.made_at - skew <= signed_at <= grant.until + skew:

@@ -133,7 +133,8 @@ def _check_question(question: Interrupt, answered_question: Interrupt) -> None:
         on_behalf_of=answered_question.on_behalf_of,
         asked_at=answered_question.asked_at,
     )
-    ours, theirs = interrupts.preimages(now), interrupts.preimages(answered_question)
+    ours = interrupts.preimages(now)
+    theirs = interrupts.preimages(answered_question)
     if answered_question.title != question.title:
         raise _differs(question, "its title")
     if ours != theirs or answered_question.digest_v != question.digest_v:
@@ -184,7 +185,8 @@ def _check_decision(question: Interrupt, count: Count, last_vote: JSONMapping) -
 def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
     """Count votes that no voter had to sign, by the weights that the store recorded."""
     del question
-    tally, rounds = Tally(), dict[str, int]()
+    tally = Tally()
+    rounds = dict[str, int]()
     for vote_record in evidence.votes:
         vote = Vote(
             vote_record["by"],
@@ -211,7 +213,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         original=ballots.approved(question),
         plain_issuer=evidence.plain_issuer,
     )
-    tally, rounds, seen_jtis = Tally(), dict[str, int](), set[str]()
+    tally = Tally()
+    rounds = dict[str, int]()
+    seen_jtis = set[str]()
     lent_in = dict[
         str, tuple[int, str]
     ]()  # by lender: the round in which a stand-in voted, and the stand-in
@@ -228,7 +232,8 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
                 f"a signature counts twice among the votes on {question.name!r}."
             )
         seen_jtis.add(proof.jti)
-        voter, round_ = proof.voter(), tally.round
+        voter = proof.voter()
+        round_ = tally.round
         key = voter.principal.key
         facts = replace(
             facts,
@@ -244,7 +249,8 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             lender_proof = _proved(
                 loan, question, evidence, keys, effective=proof.issued if is_away else 0
             )
-            lender, facts = lender_proof.principal.key, replace(facts, lent=tally.stage)
+            lender = lender_proof.principal.key
+            facts = replace(facts, lent=tally.stage)
             moment = min(vote_record["at"], proof.expires * 1000)
             due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
             lending = replace(facts, escalated=due, lent=None, gave=False)
@@ -265,12 +271,14 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         vote = Vote(voter.principal.key, body["decision"], effect)
         stage = tally.stage
         count, vote = rules.cast(rule, tally, voter, vote, facts)
-        tally, used_selector = count.tally, rules.used_selector(rule, voter, facts, stage)
+        tally = count.tally
+        used_selector = rules.used_selector(rule, voter, facts, stage)
         if vote.weight:
             rounds[vote.principal] = tally.round
             lent_in[lender] = tally.round, key
         if tally.round != round_:
-            edit_time, stage = proof.issued, 0
+            edit_time = proof.issued
+            stage = 0
         if count.word in {"counted", "accepted"}:
             _check_stated(
                 vote_record, question, proof, vote, (used_selector, stage, tally.round)
@@ -337,7 +345,7 @@ def _not_away(
     if issued * 1000 < body["since"] - skew:
         return "they were not away then"
     lends = rules.lends(body["only"], step, facts.escalated, lender)
-    return "" if lends else "what they lend does not make them eligible"
+    return "" if lends else "the vote that they lend does not make them eligible"
 
 
 def _check_stated(
@@ -409,7 +417,8 @@ def _requesters(
             f"the rule of {question.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
-    key, level = proof.principal.key, level_of(rule)
+    key = proof.principal.key
+    level = level_of(rule)
     if proof.level < level:
         raise ApprovalMismatch(
             f"the rule of {question.name!r} excludes who asked for the run, and asks for level {level}, but "

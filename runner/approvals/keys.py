@@ -33,7 +33,7 @@ class PublicKey:
 
     `algorithm` is "Ed25519", "P-256" or "HMAC". `level` is 1 for a service, 2 for a door that
     checks logins and 3 for a person's own key. `issuers` is None if the key speaks for all.
-    `thumbprint` follows RFC 7638; two people compare a key by it. A secret has none.
+    `thumbprint` follows RFC 7638; people compare keys by it. A secret has none.
     """
 
     kid: str
@@ -168,7 +168,8 @@ class KeySet:
     @contextmanager
     def _changed(self) -> Iterator[list[Entry]]:
         """Change the whole file at once: a reader finds the old set or the new one."""
-        entries, folder = self._read(), self._path.parent
+        entries = self._read()
+        folder = self._path.parent
         yield entries
         folder.mkdir(parents=True, exist_ok=True)
         secret = any(entry["kty"] == "oct" for entry in entries)

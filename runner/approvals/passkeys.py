@@ -101,7 +101,8 @@ def public_half(registration: JSONMapping, challenge: bytes, origin: str) -> JSO
         is_answer = client_data["type"] == "webauthn.create" and hmac.compare_digest(
             decoded(client_data["challenge"]), challenge
         )
-        made_at, is_framed = client_data["origin"], client_data.get("crossOrigin")
+        made_at = client_data["origin"]
+        is_framed = client_data.get("crossOrigin")
     except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise ProofRefused(f"the browser has not sent a passkey: {error!r:.200}.") from error
     rp_id = urlsplit(origin).hostname or ""

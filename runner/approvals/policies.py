@@ -217,7 +217,8 @@ def wants_no_more(rule_now: Rule, met: Rule) -> bool:
 
 def _covers(rule_now: Rule, met: Rule) -> bool:
     order = ("none", "group", "anyone")
-    eligible, exclusions = _forms(met.eligible), _forms(rule_now.exclude)
+    eligible = _forms(met.eligible)
+    exclusions = _forms(rule_now.exclude)
     weights = {selector(name): weight for name, weight in met.weights.items()}
     return (
         (eligible <= _forms(rule_now.eligible) or "anyone" in _forms(rule_now.eligible))
@@ -247,7 +248,8 @@ def _kinds(rule: Rule) -> set[str]:
 
 
 def _is_as_sure(rule_now: Rule, met: Rule) -> bool:
-    auth, had = rule_now.auth, met.auth
+    auth = rule_now.auth
+    had = met.auth
     return (
         auth.level <= had.level
         and (auth.max_age is None or (had.max_age is not None and had.max_age <= auth.max_age))

@@ -141,7 +141,9 @@ def _key(entry: JSONMapping) -> VerificationKey:
         raise UsageError(
             f"the key {entry.get('kid')!r:.80} is a private one: workers need the public half alone."
         )
-    kind, curve, level = entry["kty"], entry.get("crv"), entry["level"]
+    kind = entry["kty"]
+    curve = entry.get("crv")
+    level = entry["level"]
     public: Ed25519PublicKey | ec.EllipticCurvePublicKey | None = None
     secret = b""
     if kind == "OKP" and curve == "Ed25519":
@@ -292,7 +294,8 @@ def verify(
         raise ProofRefused(
             "the signature does not hold: the decision or its proof was changed, or the key is another."
         )
-    login, level = proof.get("auth_time"), key.level
+    login = proof.get("auth_time")
+    level = key.level
     if level < OWN_KEY and type(proof.get("level")) is int:
         level = max(0, min(level, proof["level"]))
     age = (
@@ -361,7 +364,8 @@ def _check_times(
 
 def _signature_holds(decision: JSONMapping, proof: JSONMapping, key: VerificationKey) -> bool:
     try:
-        text, signature = signed_bytes(decision), decoded(proof.get("sig"))
+        text = signed_bytes(decision)
+        signature = decoded(proof.get("sig"))
         match proof.get("alg"), key.public:
             case "HS256", None:
                 return hmac.compare_digest(hmac.digest(key.secret, text, "sha256"), signature)
@@ -388,7 +392,8 @@ def _assertion_holds(
     type, challenge, origin (not in another site's frame), relying party, that a person was present
     and verified, and the signature.
     """
-    data, client = decoded(proof["authenticator_data"]), decoded(proof["client_data"])
+    data = decoded(proof["authenticator_data"])
+    client = decoded(proof["client_data"])
     client_data = codec.load_json(client)
     flags = data[32] if len(data) >= 37 else 0
     if (

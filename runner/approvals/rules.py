@@ -35,7 +35,10 @@ MAX_EFFECTS = 8
 MAX_EDITS = 100
 """Maximum number of edits of one question that void earlier votes; it bounds a worker's recount."""
 
-MAX_STAGES, MAX_SELECTORS, MAX_WEIGHT, MAX_UNDO = 8, 100, 1_000, 3_600
+MAX_STAGES = 8
+MAX_SELECTORS = 100
+MAX_WEIGHT = 1_000
+MAX_UNDO = 3_600
 
 HOUR, DAY = 3_600.0, 86_400.0
 
@@ -89,7 +92,10 @@ class Principal:
         head, bar, sub = text.partition("|")
         kind, colon, iss = head.partition(":")
         if not bar:
-            kind, colon, iss, sub = "human", ":", "", text
+            kind = "human"
+            colon = ":"
+            iss = ""
+            sub = text
         if shown(text) != text:
             raise UsageError(
                 f"{validation.one_line(text)!r:.80} names no principal: it has characters that can't be seen "
@@ -539,7 +545,8 @@ def forbidden(
     if voter.doubt:
         return voter.doubt
     step = rule.steps[stage]
-    selectors, key = voter.selectors, voter.principal.key
+    selectors = voter.selectors
+    key = voter.principal.key
     kind = voter.principal.kind
     if not (rule.counts(kind) and step.counts(kind)):
         return f"{kind}s don't decide this"
@@ -570,7 +577,7 @@ def forbidden(
 
 
 def needed(level: int) -> str:
-    """Return which level of identity is missing, and how a message gets it."""
+    """Return the level of identity that is missing, and how to provide it."""
     how = (
         "sign with a key of your own: the question's page asks your passkey, other doors take `proof`"
         if level == OWN_KEY

@@ -91,8 +91,6 @@ def number_of(value: Any) -> Decimal | None:
 def grouped(amount: Decimal, form: str = ",.2f") -> str:
     """Write an amount with groups of digits and at least two decimals, or in a form; it is never rounded."""
     text = format(amount, form)
-    return (
-        text
-        if Decimal(text.replace(",", "")) == amount
-        else format(amount, f"{form[0]}f".lstrip("."))
-    )
+    if Decimal(text.replace(",", "")) == amount:
+        return text
+    return format(amount, f"{form[0]}f".lstrip("."))

@@ -79,12 +79,17 @@ class VisitJudge:
         `check_exclusions` refuses a rule that excludes the answerers of an unknown node.
         `plain_issuer` reads the issuer of names without one.
         """
-        self._check_exclusions, self._grants = check_exclusions, known_grants
-        self._plain_issuer, self._node = plain_issuer, claim.token.node
-        self._run_id, self._nested = claim.token.run_id, PATH in claim.graph_id
+        self._check_exclusions = check_exclusions
+        self._grants = known_grants
+        self._plain_issuer = plain_issuer
+        self._node = claim.token.node
+        self._run_id = claim.token.run_id
+        self._nested = PATH in claim.graph_id
         self.graph_id = claim.graph_id
         self.tenant = store.namespace
-        self._store, self._keys, self._votes = store, keys, claim.votes
+        self._store = store
+        self._keys = keys
+        self._votes = claim.votes
         self._retry_ms = round(retry.longest * 1000) if retry else 0
         self._retry_ms += CRASH_BUDGET * store.lease_ms
         self._evidence = {
@@ -126,7 +131,8 @@ class VisitJudge:
         self._check_exclusions(rule)
         if not excludes_requester(rule):
             return
-        requester, level = self._store.requester(self._run_id), level_of(rule)
+        requester = self._store.requester(self._run_id)
+        level = level_of(rule)
         if not is_named(requester):
             raise UsageError(
                 "the rule excludes who asked for the run, but no one was named when it was started: start it "
@@ -163,7 +169,8 @@ class VisitJudge:
     def _use_one_of(
         self, records: Sequence[GrantRecord], rule: Rule, action: Action, key: str
     ) -> str:
-        shown, requester = action.preimage(), None
+        shown = action.preimage()
+        requester = None
         # A call repeated after a crash continues by the grant that has counted it.
         for record in sorted(records, key=lambda each: key not in each.used_for):
             grant = record.grant
@@ -205,9 +212,11 @@ class VisitJudge:
             rule = Rule.thawed(answer.rule or {})
         except UsageError as error:
             raise ApprovalMismatch(f"{answer.name!r} has a damaged rule: {error}") from error
-        requester, root = None, answer.run_id
+        requester = None
+        root = answer.run_id
         if excludes_requester(rule):
-            requester, root = self._store.requester(answer.run_id), self._root(answer.run_id)
+            requester = self._store.requester(answer.run_id)
+            root = self._root(answer.run_id)
         answered_by = answerers(self._store, rule, answer)
         began = began_at(self._store, answer)
         votes = self._votes.get(answer.id) or self._store.votes(answer.id)
@@ -263,7 +272,8 @@ def answerers_of(
     store: Store, rule: Rule, run_id: str, *, is_nested: bool = True
 ) -> dict[str, frozenset[str]]:
     """Return, by node as a rule names it, who answered it: in a run or one around it."""
-    nodes, runs = excluded_answerers(rule), [run_id]
+    nodes = excluded_answerers(rule)
+    runs = [run_id]
     if nodes and is_nested:
         while (record := store.peek(runs[-1])) is not None and record.parent:
             runs.append(record.parent)

@@ -1,6 +1,6 @@
 """Votes on questions with a rule: a door judges them by the question alone, before the store counts.
 
-A question without a rule takes a vote, too, as the corresponding answer.
+A vote on a question without a rule counts as the corresponding answer.
 """
 
 from __future__ import annotations
@@ -68,7 +68,8 @@ def apply_vote(
     if queued:
         _check_served(engine, question)
     rule = Rule.thawed(question.rule or {})
-    kind, response = decision.decision or "respond", decision.response
+    kind = decision.decision or "respond"
+    response = decision.response
     if kind == "approve" and response is None:
         response = True  # as it was shown
     reason = _unfit(decision, kind, response, question, engine.store.max_bytes)
@@ -118,11 +119,12 @@ def apply_vote(
 
 
 def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -> Ballot:
-    """Lend the vote of an absent person to a voter whom they named and who may not vote otherwise.
+    """Lend an absent person's vote to the voter that they named, if that voter may not vote otherwise.
 
-    Return the vote with the absences that hold now: no other earlier absence counts any more.
+    Return the vote with the absences that hold now; earlier ones no longer count.
     """
-    voter, now = ballot.voter, now_of(engine)
+    voter = ballot.voter
+    now = now_of(engine)
     key = voter.principal.key
     absences_of = [
         absence for absence in engine.store.signed(Absence).values() if absence.to == key
@@ -178,11 +180,12 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
 
 
 def answer_of_absent(engine: Engine, answer: Decision, question: Interrupt | None) -> Decision:
-    """Return an answer as given for an absent assignee, if its responder stands in for one."""
+    """Return an answer, marked `instead_of` if its responder stands in for an absent assignee."""
     names = question.assignees if question and question.is_open else ()
     if question is None or not names or answer.responder is None or answer.responder in names:
         return answer
-    now, absences_of = now_of(engine), engine.store.signed(Absence).values()
+    now = now_of(engine)
+    absences_of = engine.store.signed(Absence).values()
     for absence in standing_in(absences_of, question, 0, now):
         if plain_name(absence.to) == answer.responder:
             return replace(answer, instead_of=absence.by)
@@ -276,7 +279,7 @@ def begin_absence(engine: Engine, body: JSONMapping, voter: Voter) -> Absence:
 
 
 def end_absence(engine: Engine, who: Principal | str, by: str = "") -> None:
-    """End the absence of a person: from now on nobody votes in their place by it.
+    """End a person's absence: from now on it lets nobody vote in their place.
 
     Raises:
         NotFoundError: they are not away. UsageError: the name isn't a principal.
@@ -340,12 +343,10 @@ def apply_operation(
         ConflictError: it is `queued`, and this process does not have the graph.
     """
     message: JSONMapping = body
-    name, kind, comment, ttl = (
-        message["interrupt_id"],
-        message["operation"],
-        message.get("comment", ""),
-        message.get("ttl") or 0,
-    )
+    name = message["interrupt_id"]
+    kind = message["operation"]
+    comment = message.get("comment", "")
+    ttl = message.get("ttl") or 0
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:
         raise UsageError("a comment has some text.")
@@ -478,11 +479,9 @@ def proven(
     Raises:
         UsageError: the key can't be read. DirectoryError: the directory could not be asked.
     """
-    return (
-        signed(engine, body, principal)
-        if proof is None
-        else {**body, "proof": codec.pack(proof, "proof")}
-    )
+    if proof is None:
+        return signed(engine, body, principal)
+    return {**body, "proof": codec.pack(proof, "proof")}
 
 
 def requester_of(engine: Engine, body: JSONMapping) -> JSONObject:
@@ -555,7 +554,7 @@ def inherited(
 def _unfit(
     decision: Decision, kind: str, response: JSON, question: Interrupt, max_bytes: int
 ) -> str:
-    """Say why nobody's vote like this can be taken; "" if it can."""
+    """Return why no one could cast this vote, or ""."""
     if question.action is not None and not decision.decision and question.is_open:
         return (
             "the question shows a call, so it is decided, by approve, edit or reject; the decision respond "
@@ -600,10 +599,8 @@ def unfit_response(decision: str, response: JSON, question: Interrupt) -> str:
 
 def _other_names(args: JSONMapping, edited_args: JSONMapping) -> str:
     """Say which names an edit adds to or lacks from the shown call, for a question without a schema."""
-    unknown, missing = (
-        sorted(edited_args.keys() - args.keys()),
-        sorted(args.keys() - edited_args.keys()),
-    )
+    unknown = sorted(edited_args.keys() - args.keys())
+    missing = sorted(args.keys() - edited_args.keys())
     if not unknown and not missing:
         return ""
     has = f"has {unknown}, which the call that was shown has not" if unknown else ""

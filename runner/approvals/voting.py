@@ -38,7 +38,7 @@ WITHOUT_RULE = Rule(kinds=rules.KINDS)
 
 
 def rule_of(question: Interrupt) -> Rule:
-    """Return a question's rule; without one anybody may coordinate whom the door lets answer."""
+    """Return a question's rule; without one, everyone who may answer may also coordinate."""
     return WITHOUT_RULE if question.rule is None else Rule.thawed(question.rule)
 
 
@@ -57,13 +57,17 @@ class CastVote(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Count the vote; for a repeated one, return the earlier receipt."""
-        ballot, nonce = self.ballot, self.nonce
-        name, voter, now = ballot.interrupt_id, ballot.voter, transaction.clock()
+        ballot = self.ballot
+        nonce = self.nonce
+        name = ballot.interrupt_id
+        voter = ballot.voter
+        now = transaction.clock()
         run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None or question.rule is None:
             return Reply("unknown", receipts=[_unknown(ballot, question)])
-        key, standing = voter.principal.key, run.standing(name)
+        key = voter.principal.key
+        standing = run.standing(name)
         voter_record = run.voter(name, key)
         earlier = (
             repeated_vote(ballot, voter_record, nonce)
@@ -84,16 +88,14 @@ class CastVote(Request[Reply]):
         receipt = ballots.counted(ballot, count)
         if count.word in {"duplicate", "forbidden"}:
             return _refuse(transaction, run, ballot, receipt)
-        number, stage = (
-            standing.votes + 1,
-            0 if count.tally.round > standing.tally.round else standing.tally.stage,
-        )
+        number = standing.votes + 1
+        stage = 0 if count.tally.round > standing.tally.round else standing.tally.stage
         selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
         position = (selector, stage, count.tally.round)
         vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
         if selector == rules.DELEGATED and "body" in voter_record["lent"]:
             vote_record["lent"] = voter_record["lent"]["body"]
-        # The same person's earlier vote stays, though it is void: the worker counts all votes again in
+        # The person's earlier vote is void but kept: the worker counts all votes again in
         # order, and without it the rounds and stages of later votes would differ.
         run.put_vote(name, number, vote_record)
         run.put_voter(
@@ -153,7 +155,8 @@ def _decide(
     transaction: UnitOfWork[RunT], run: RunT, question: Interrupt, pending: PendingDecision
 ) -> Reply | None:
     """Continue the node, or set the timer that continues it once the decision is final."""
-    run_id, name = run.record.run_id, question.id
+    run_id = run.record.run_id
+    name = question.id
     if question.escalates_at:
         transaction.drop_timer(TimerKind.ESCALATE, run_id, name)
     if pending.until == pending.at:
@@ -219,12 +222,12 @@ def _refuse(
     return replace(reply, receipts=[receipt])
 
 
-# Operations besides voting. None of them decides anything.
+# Operations other than voting. None of them decides a question.
 
 
 @immutable
 class Case:
-    """One operation on a question, with all that decides whether it is applied."""
+    """An operation on a question, and everything that decides whether it may be applied."""
 
     rule: Rule
     facts: VoterFacts
@@ -235,7 +238,7 @@ class Case:
 
     @property
     def key(self) -> str:
-        """Key of the person who wants the operation."""
+        """Key of the person who sent the operation."""
         return self.operation.voter.principal.key
 
     def barred(self) -> Receipt | None:
@@ -257,9 +260,9 @@ class Case:
 
 @immutable
 class Done:
-    """Changes by an operation: the standing, the person's part, a vote to remove; `data` is for its event.
+    """Changes made by an operation: the standing, the person's record, a vote to remove, its event's data.
 
-    `loan` is stored in the part of the person who may vote instead.
+    `loan` is stored in the record of the person who may vote instead.
     """
 
     standing: Standing
@@ -285,17 +288,17 @@ class ApplyOperation(Request[Reply]):
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
         """Apply the operation if the person may do it."""
-        operation, nonce = self.operation, self.nonce
-        name, key, now = (
-            operation.interrupt_id,
-            operation.voter.principal.key,
-            transaction.clock(),
-        )
+        operation = self.operation
+        nonce = self.nonce
+        name = operation.interrupt_id
+        key = operation.voter.principal.key
+        now = transaction.clock()
         run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None:
             return Reply("unknown", receipts=[_unknown(operation, question)])
-        standing, voter_record = run.standing(name), run.voter(name, key)
+        standing = run.standing(name)
+        voter_record = run.voter(name, key)
         earlier = (
             repeated_operation(operation, voter_record, nonce)
             or ballots.is_decided(operation, question, standing, now)
@@ -371,8 +374,10 @@ def _comment(case: Case) -> Done | Receipt:
 
 
 def _delegate(case: Case) -> Done | Receipt:
-    """Delegate one's vote; delegating to oneself takes it back."""
-    rule, to, stage = case.rule, case.operation.to, case.standing.tally.stage
+    """Delegate a vote; delegating to yourself takes it back."""
+    rule = case.rule
+    to = case.operation.to
+    stage = case.standing.tally.stage
     lent = case.standing.loans(case.now)
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
@@ -412,8 +417,9 @@ def _delegate(case: Case) -> Done | Receipt:
 
 def _withdraw(case: Case) -> Done | Receipt:
     """Take back a vote of the open stage; an edit that voided other votes can't be taken back."""
-    voter_record, tally = dict(case.part), case.standing.tally
-    # Whoever has voted may take it back, also when they no longer stand in for somebody.
+    voter_record = dict(case.part)
+    tally = case.standing.tally
+    # Voters may take their vote back even if they no longer stand in for somebody.
     position = (voter_record.get("round"), voter_record.get("stage"))
     if refusal := case.unsure() if position == (tally.round, tally.stage) else case.barred():
         return refusal
@@ -437,7 +443,7 @@ def _withdraw(case: Case) -> Done | Receipt:
     vote_number = voter_record["n"]
     for name in ("n", "round", "jti"):
         voter_record.pop(name, None)
-    # The same message may come again; it must be recognized as the withdrawn vote.
+    # If the vote's message is delivered again, it must be recognized as withdrawn.
     voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
     data: JSONObject = {"decision": "withdrawn", "prev_vote": vote_number}
     spent = dict(case.standing.spent)

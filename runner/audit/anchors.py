@@ -59,7 +59,8 @@ class FileAnchor:
 
     def __init__(self, path: str) -> None:
         """Set the file; the first checkpoint creates it."""
-        self.name, self._path = f"file:{path}", Path(path).expanduser()
+        self.name = f"file:{path}"
+        self._path = Path(path).expanduser()
 
     def write(self, note: str) -> None:
         """Append a checkpoint, unless it is the last one of its tree."""
@@ -104,7 +105,8 @@ class WebAnchor:
         address = urlsplit(url)
         if address.scheme != "https" and address.hostname not in LOCAL:
             raise UsageError("an anchor on another machine needs https.")
-        self.name, self._url = f"{address.scheme}://{address.hostname}", url
+        self.name = f"{address.scheme}://{address.hostname}"
+        self._url = url
 
     def write(self, note: str) -> None:
         """Send a checkpoint."""

@@ -66,7 +66,9 @@ HASHED = frozenset(
 )
 """Types of entries that hash their event's data; an entry of a decision hashes the response."""
 
-STARTED, REMOVED, SHOWN = "run.started", "run.removed", "shown"
+STARTED = "run.started"
+REMOVED = "run.removed"
+SHOWN = "shown"
 
 AUTH = {
     "level": "level",
@@ -196,7 +198,7 @@ def _outcome(
 
 
 def started(run: RunRecord, created_at: int, requester: JSONMapping) -> JSONObject:
-    """Build the first entry of a run, also for a run that is audited only from its first question on."""
+    """Build the first entry of a run, even one that is audited only from its first question on."""
     outcome: JSONObject = {
         "graph": _text(run.graph_id),
         "root": run.root if run.root != run.run_id else "",
@@ -257,9 +259,9 @@ def _key(actor: str) -> str:
 
 
 def _plain(value: object) -> JSON:
-    return (
-        value if isinstance(value, int) and not isinstance(value, bool) else _text(str(value))
-    )
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return _text(str(value))
 
 
 def of_grant(type_: str, grant: Grant, by: str, about: JSONMapping, at: int) -> JSONObject:

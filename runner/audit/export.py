@@ -353,7 +353,8 @@ def _check_paths(
                 f"line {number} should be entry {index} of the run, but is {entry.get('run_n')!r}",
                 number,
             )
-        n, path = entry.get("n"), proofs["paths"].get(str(entry.get("n")))
+        n = entry.get("n")
+        path = proofs["paths"].get(str(entry.get("n")))
         if not isinstance(n, int) or not isinstance(path, list):
             raise BrokenLine(f"line {number} has no proof", number)
         hashes = [_hash(text, f"a proof of line {number}") for text in path]
@@ -364,7 +365,8 @@ def _check_paths(
 def _verify_run(
     file: _File, checkpoints: Sequence[Checkpoint], outside: Sequence[Checkpoint]
 ) -> Verdict:
-    proofs, last_checkpoint = file.parts["proofs"], checkpoints[-1]
+    proofs = file.parts["proofs"]
+    last_checkpoint = checkpoints[-1]
     paths = proofs["paths"]
     if not isinstance(paths, dict):
         raise BrokenLine("the proofs are malformed")

@@ -136,7 +136,9 @@ class Sealing:
     """
 
     def __init__(self, audit: AuditLog, conditions: SealingPolicy) -> None:
-        self._log, self._terms, self.problem = audit, conditions, ""
+        self._log = audit
+        self._terms = conditions
+        self.problem = ""
         self._idle_at: str | None = None
 
     def is_idle(self) -> bool:
@@ -182,7 +184,8 @@ class Sealing:
         signer = self._terms.signer
         if signer is None:
             return
-        unsigned_count, since_signing = head.size - head.signed, head.now - head.signed_at
+        unsigned_count = head.size - head.signed
+        since_signing = head.now - head.signed_at
         is_due = unsigned_count > 0 and (
             at_once or unsigned_count >= SIGN_AFTER or since_signing >= self._terms.sign_ms
         )
@@ -339,7 +342,8 @@ def sealed(
             raise UsageError(
                 f"the first {head.first} entries are in the archive; set RUNNER_ARCHIVE."
             )
-        origin, n = audit.origin(head.epoch), 0
+        origin = audit.origin(head.epoch)
+        n = 0
         for text in archive.read_audit(origin):
             entry, leaf = read_line(text)
             if entry.get("n") == n < head.first:

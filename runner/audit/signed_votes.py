@@ -77,7 +77,9 @@ def verify_votes(
         if entry.get("type") == "voted" and entry["outcome"].get("decision") == "withdrawn"
     }
     counts = dict[str, int]()
-    valid, missing, copied = 0, 0, ""
+    valid = 0
+    missing = 0
+    copied = ""
     for line, entry in entries:
         if not is_signed(entry):
             continue
@@ -90,7 +92,8 @@ def verify_votes(
         problem = _problem(entry, vote, keys)
         if problem:
             raise BrokenLine(f"line {line}: the vote of {entry['actor']} {problem}", line)
-        kid, count = entry["auth"]["kid"], signature_count(vote["body"]["proof"])
+        kid = entry["auth"]["kid"]
+        count = signature_count(vote["body"]["proof"])
         if count <= counts.get(kid, -1) and max(count, counts[kid]):
             copied = kid
         counts[kid] = count
@@ -100,7 +103,8 @@ def verify_votes(
 
 def _problem(entry: Entry, vote: JSONMapping, keys: VerificationKeys) -> str:
     """Say how a signed vote differs from its entry; "" if it agrees."""
-    body, action = vote["body"], vote["action"]
+    body = vote["body"]
+    action = vote["action"]
     try:
         proof = verify(body, keys, now=None)
         effect = ballots.effect(
@@ -109,7 +113,8 @@ def _problem(entry: Entry, vote: JSONMapping, keys: VerificationKeys) -> str:
         action_digest = "" if action is None else digests.digest("action", action)
     except (ProofRefused, UnstorableError) as error:
         return f"has no proof that holds: {error}"
-    named, auth = entry.get("digests", {}), entry["auth"]
+    named = entry.get("digests", {})
+    auth = entry["auth"]
     stated = {
         "actor": (entry["actor"], proof.principal.key),
         "key": (auth["kid"], proof.kid),

@@ -44,7 +44,8 @@ class Frontier:
 
     def append(self, leaf: bytes) -> Frontier:
         """Return the tree with one more leaf hash."""
-        hashes, size = [*self.hashes, leaf], self.size
+        hashes = [*self.hashes, leaf]
+        size = self.size
         while size & 1:  # two full subtrees of the same size become one
             right = hashes.pop()
             hashes[-1] = parent_hash(hashes[-1], right)
@@ -83,10 +84,8 @@ def inclusion_paths(leaves: Sequence[bytes], indexes: Sequence[int]) -> dict[int
         if not indexes or end - start < 2:
             return leaves[start] if end - start == 1 else root_of(leaves[start:end])
         middle = start + _split(end - start)
-        left_indexes, right = (
-            [index for index in indexes if index < middle],
-            [index for index in indexes if index >= middle],
-        )
+        left_indexes = [index for index in indexes if index < middle]
+        right = [index for index in indexes if index >= middle]
         hashes = root(start, middle, left_indexes), root(middle, end, right)
         for index in left_indexes:
             paths[index].append(hashes[1])
@@ -102,17 +101,21 @@ def is_included(leaf: bytes, index: int, size: int, path: Sequence[bytes], root:
     """Return whether a path proves that the tree of that root and size has this leaf at that index."""
     if not 0 <= index < size:
         return False
-    position, last_index, value = index, size - 1, leaf
+    position = index
+    last_index = size - 1
+    value = leaf
     for sibling in path:
         if last_index == 0:
             return False
         if position & 1 or position == last_index:
             value = parent_hash(sibling, value)
             while not position & 1 and position:
-                position, last_index = position >> 1, last_index >> 1
+                position = position >> 1
+                last_index = last_index >> 1
         else:
             value = parent_hash(value, sibling)
-        position, last_index = position >> 1, last_index >> 1
+        position = position >> 1
+        last_index = last_index >> 1
     return last_index == 0 and value == root
 
 

@@ -384,7 +384,8 @@ def _always_before(plan: CompiledGraph) -> dict[str, set[str]]:
     a failed source ends the run. After join="all", the nodes before any certain edge have
     completed, and the nodes that are before all edges; after join="any", only the latter.
     """
-    shape, nodes = plan.topology, list(plan.definition.nodes)
+    shape = plan.topology
+    nodes = list(plan.definition.nodes)
     stops = plan.definition.policy is FailurePolicy.FAIL_FAST
     forward = {
         node: [edge for edge in incoming if edge.kind is not EdgeKind.BACK]

@@ -41,7 +41,8 @@ class Router:
 
     def execute(self, visit: ClaimedVisit) -> Outcome:
         """Add the last agent's hand-off to the state."""
-        run_id, number = visit.address.run_id, visit.address.visit
+        run_id = visit.address.run_id
+        number = visit.address.visit
         snapshot = existing(visit.run_snapshot(), run_id)
         history = [node for node in snapshot.order if not node.startswith(HIDDEN)]
         context: dict[str, Any] = {}

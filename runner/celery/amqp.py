@@ -66,7 +66,8 @@ class Doors:
 
     def __init__(self, namespace: str) -> None:
         """Describe the queues; nothing is declared yet."""
-        self.starts, self.dead_name = f"{namespace}.starts", f"{namespace}.dead"
+        self.starts = f"{namespace}.starts"
+        self.dead_name = f"{namespace}.dead"
         exchange = Exchange(self.dead_name, type="topic", durable=True)
         self.dead = Queue(
             self.dead_name, exchange, routing_key="#", durable=True, queue_arguments=QUORUM
@@ -95,11 +96,9 @@ class ReceivedMessage:
     def id(self) -> str:
         """The sender's message id, or a hash of the bytes: the same at every delivery."""
         message_id = self.message.properties.get("message_id")
-        return (
-            str(message_id)
-            if message_id
-            else hashlib.blake2s(self.body, digest_size=10).hexdigest()
-        )
+        if message_id:
+            return str(message_id)
+        return hashlib.blake2s(self.body, digest_size=10).hexdigest()
 
     def early_message(self) -> JSON:
         """Return the form in which the store keeps an early answer."""
@@ -123,7 +122,8 @@ class AmqpMessages:
 
     def __init__(self, engine: Engine, settings: Settings, publish: Publish) -> None:
         """Use `publish` for receipts and dead letters."""
-        self._publish, self._doors = publish, Doors(settings.namespace)
+        self._publish = publish
+        self._doors = Doors(settings.namespace)
         self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(connection_of(engine), settings.namespace, bounds_of(settings))
 
@@ -227,7 +227,8 @@ class BrokerThread(WorkerThread):
 
     def release(self) -> None:
         """Close the connection."""
-        connection, self._connection = self._connection, None
+        connection = self._connection
+        self._connection = None
         if connection is not None:
             try:
                 connection.release()
@@ -289,7 +290,8 @@ class AmqpConsumer(BrokerThread):
         self._waiting.append(ReceivedMessage(message, queue))
 
     def _apply_later(self) -> None:
-        later, self._later = self._later, []
+        later = self._later
+        self._later = []
         for index, delivery in enumerate(later):
             try:
                 if self._messages.apply(delivery, keep=True):

@@ -66,7 +66,9 @@ class Slot(greenlet):
 
     def __init__(self, carrier: Carrier, job: Callable[[], object], done: Future[None]) -> None:
         super().__init__()
-        self._carrier, self._job, self._done = carrier, job, done
+        self._carrier = carrier
+        self._job = job
+        self._done = done
 
     def run(self) -> None:
         """Run the job and report its end."""
@@ -112,7 +114,8 @@ class TaskPool(thread.TaskPool):
         self.executor = ThreadPoolExecutor(min(self.limit, THREADS), "runner-task")
         self._blocking = async_loop.WorkThreads(min(self.limit, THREADS), "runner-node")
         self._carriers = [Carrier() for _ in range(min(self.limit, CARRIERS))]
-        async_loop.result_of, async_loop.call_blocking = wait_in_slot, self._call_blocking
+        async_loop.result_of = wait_in_slot
+        async_loop.call_blocking = self._call_blocking
 
     def on_apply(
         self,

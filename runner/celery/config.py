@@ -34,7 +34,7 @@ SOFT_SHUTDOWN = 30.0
 """Most seconds that nodes get in a worker that receives SIGQUIT."""
 
 CHILD_STARTS_WITHIN = 120.0
-"""Seconds in which a process of a prefork pool has to start."""
+"""Seconds that a process of a prefork pool may take to start."""
 
 CONNECT = {"max_retries": 1, "interval_start": 0.1, "interval_step": 0.0}
 """Connection options for publishing: a node's thread must not wait for a broker that is away."""
@@ -155,7 +155,8 @@ def scheme(broker_url: str | Sequence[str]) -> str:
 
 
 def _transport(settings: Settings) -> dict[str, Any]:
-    broker_url, url = settings.broker, settings.broker_url or settings.first_url
+    broker_url = settings.broker
+    url = settings.broker_url or settings.first_url
     if servers := cluster(url):
         # With one hash tag all queues are on one server, as kombu's commands require.
         options = {

@@ -134,12 +134,13 @@ return #messages - #kept"""
 def drop_items(
     app: Celery, registry: Registry, task_id: str, delivery: Mapping[str, Any]
 ) -> None:
-    """Delete the next doorbells of a map's items, of which one was cancelled, if the queue is in Redis.
+    """If the queue is in Redis, delete the next doorbells of a map that had an item cancelled.
 
     Where keys take turns, each doorbell has to arrive: there are no more than a window of them.
     """
     items, is_item, _ = task_id.rpartition("[")
-    queue, shared = delivery["routing_key"], queues_of(registry, shared=True)
+    queue = delivery["routing_key"]
+    shared = queues_of(registry, shared=True)
     is_shared = queue in map(settings_of(app).node_queue, shared)
     if not is_item or is_shared or not is_redis(app.conf.broker_url):
         return
@@ -191,7 +192,8 @@ def _template(app: Celery, channel: Any) -> DoorbellTemplate:
     # Celery writes many more headers, and receivers of `before_task_publish` add some that hold for
     # one message only: an expiry, a trace, a tenant.
     written = _written(app, channel)
-    headers, properties = written["headers"], written["properties"]
+    headers = written["headers"]
+    properties = written["properties"]
     queue = settings_of(app).node_queue("<<queue>>")
     limits = {"timelimit": headers["timelimit"]} if any(headers["timelimit"]) else {}
     message = {
@@ -245,10 +247,8 @@ def _check(app: Celery, channel: Any, written: JSONObject, pieces: Sequence[str]
         "queue": QUEUE,
     }
     text = "".join(values[piece] if index % 2 else piece for index, piece in enumerate(pieces))
-    from_celery, from_template = (
-        _read(app, channel, written),
-        _read(app, channel, json.loads(text)),
-    )
+    from_celery = _read(app, channel, written)
+    from_template = _read(app, channel, json.loads(text))
     if from_celery != from_template:
         raise RunnerError(f"{UNREADABLE} It is read as {from_template}, not as {from_celery}.")
 

@@ -142,7 +142,8 @@ def pushes(app: Celery, settings: Settings) -> bool:
     url = app.conf.broker_write_url
     if cluster(settings.first_url):
         return False
-    options, service = app.conf.broker_transport_options or {}, sentinels(settings.first_url)
+    options = app.conf.broker_transport_options or {}
+    service = sentinels(settings.first_url)
     if options.get("global_keyprefix") or not isinstance(url, str):
         return False
     if service is not None and options.get("master_name") != service.service:

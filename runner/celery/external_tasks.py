@@ -68,7 +68,9 @@ class CeleryTask:
             raise DefinitionError(
                 f"{task!r} isn't a Celery task: give its name, or the task itself."
             )
-        self.name, self._task, self._queue = name, task, queue
+        self.name = name
+        self._task = task
+        self._queue = queue
         self._args, self._kwargs = args, kwargs
 
     def execute(self, visit: Visit) -> Outcome:
@@ -93,7 +95,9 @@ class CeleryTask:
             return Failed.of(NodeTimedOut(text))
         args, kwargs = self._arguments(visit)
         codec.pack([args, kwargs], f"the arguments of task {self.name}")
-        run_id, node, number = visit.address.run_id, visit.address.node_id, visit.address.visit
+        run_id = visit.address.run_id
+        node = visit.address.node_id
+        number = visit.address.visit
         reference = (
             f"{run_id}.{node}.{number}.{visit.attempt}.task"
             if state is None
@@ -153,7 +157,8 @@ class CeleryTask:
         self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
         is_name = isinstance(self._task, str)
-        sender, queue = self._sender(app), self._named_queue(app)
+        sender = self._sender(app)
+        queue = self._named_queue(app)
         options: dict[str, Any] = {
             "task_id": where["reference"],
             "link": callback(app, "runner.report", where),

@@ -58,8 +58,11 @@ TOUCHED_EVERY = 5.0
 """Seconds between touches of the file that probes look at."""
 
 JUMPED = (
-    ("back", "What was due before comes that much later. New work goes on."),
-    ("forward", "Running nodes begin again, and what was due within that time is due now."),
+    ("back", "Work that was due before comes that much later. New work goes on."),
+    (
+        "forward",
+        "Running nodes begin again, and work that was due within that time is due now.",
+    ),
 )
 """The direction of a jump, and its effect: back first."""
 
@@ -108,16 +111,16 @@ class Heartbeat(WorkerThread):
 
     def prepare(self, worker: Any) -> None:
         """Describe the constant fields, and watch for the worker's end."""
-        redis, namespace = connection_of(self.engine), self.settings.namespace
-        self._workers, self._locks = (
-            WorkerRegistry(redis, namespace),
-            SingletonLocks(redis, namespace),
-        )
+        redis = connection_of(self.engine)
+        namespace = self.settings.namespace
+        self._workers = WorkerRegistry(redis, namespace)
+        self._locks = SingletonLocks(redis, namespace)
         self._worker, self._description = worker, self._describe(worker)
         self._shared = queues_of(self.engine.registry, shared=True)
         self._publisher = Publisher(worker.app, self.engine, self.settings)
         self._tidied = False
-        self._pool_ended, self._due = threading.Event(), 0.0
+        self._pool_ended = threading.Event()
+        self._due = 0.0
         self._lost_check_due, self._offset = 0.0, 0
         self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
@@ -142,7 +145,8 @@ class Heartbeat(WorkerThread):
         if not self._tidied:
             if self._locks.acquire("tidy", TIDY_EVERY):
                 self._workers.tidy()
-            self._tidied, self._lost_check_due = True, time.monotonic() + LOST_CHECK_EVERY
+            self._tidied = True
+            self._lost_check_due = time.monotonic() + LOST_CHECK_EVERY
         elif time.monotonic() >= self._lost_check_due:
             self._publisher.publish_again()
             self._lost_check_due = time.monotonic() + LOST_CHECK_EVERY
@@ -191,7 +195,8 @@ class Heartbeat(WorkerThread):
     def _watch_clock(self) -> None:
         """Warn if the clock of the store's server has jumped by more than a lease."""
         offset = self._workers.now() - time.monotonic_ns() // 1_000_000
-        jump, self._offset = offset - (self._offset or offset), offset
+        jump = offset - (self._offset or offset)
+        self._offset = offset
         if abs(jump) > self.engine.store.lease_ms:
             way, then = JUMPED[jump > 0]
             log.warning(
@@ -207,7 +212,8 @@ class Heartbeat(WorkerThread):
             f"slots:{','.join(self._shared)}", EVERY
         ):
             return
-        now, name_of = self._workers.now(), self.settings.node_queue
+        now = self._workers.now()
+        name_of = self.settings.node_queue
         alive = [worker for worker in self._workers.all() if worker.alive(now)]
         self.engine.do(
             ShareSlots(
@@ -226,7 +232,8 @@ class Heartbeat(WorkerThread):
             self._thread.join(ENDS_WITHIN)
 
     def _describe(self, worker: Any) -> dict[str, Any]:
-        conf, registry = worker.app.conf, self.engine.registry
+        conf = worker.app.conf
+        registry = self.engine.registry
         return described(
             Worker(
                 name=str(worker.hostname),

@@ -206,7 +206,9 @@ class ContinuingChild(asynpool.Worker):
         super().__init__(*args, **options)
         self._job: Any = None
         self._next: Any = None
-        self._began, self._count, self._begun = 0.0, 0, 0
+        self._began = 0.0
+        self._count = 0
+        self._begun = 0
 
     def __reduce__(self) -> Any:
         """Pass the shared memory to a child that is a fresh interpreter."""
@@ -222,14 +224,16 @@ class ContinuingChild(asynpool.Worker):
         super()._make_child_methods(*args)
         claims.free_slots = lambda: float(self._may_continue[2])
         claims.stopping = lambda: self._may_continue[0] < 0
-        receive, send = self.wait_for_job, self.outq.put
+        receive = self.wait_for_job
+        send = self.outq.put
 
         def wait_for_job() -> Any:
             self._busy.value = bool(self._next)
             job = self._next or receive()
             if job:
                 self._busy.value = True
-                self._job, self._began = job[1], time.monotonic()
+                self._job = job[1]
+                self._began = time.monotonic()
                 self._count += 1
             return job
 
@@ -327,7 +331,8 @@ class Permission:
     def _revokes_nodes(self) -> bool:
         """Return whether a node was revoked by id, or anything by a header: a child can't know which."""
         revoked = state.revoked._data  # noqa: SLF001 - its iterator sorts up to 50,000 ids
-        last, last_seen = next(reversed(revoked), None), self._last_revoked
+        last = next(reversed(revoked), None)
+        last_seen = self._last_revoked
         additions = takewhile(lambda task_id: task_id != last_seen, reversed(revoked))
         self._has_revoked_nodes |= any(str(task_id).count(".") > 2 for task_id in additions)
         self._last_revoked = last
@@ -426,7 +431,8 @@ class ContinuingRequest(Request):
     def __init__(self, *args: Any, **options: Any) -> None:
         """Keep the body decoded, so that the task doesn't decode it again."""
         super().__init__(*args, **options)
-        self._body, self._content_type = self._payload, None
+        self._body = self._payload
+        self._content_type = None
 
     def on_accepted(self, pid: int, time_accepted: float) -> None:
         """Note that the pool has started the task."""
@@ -445,8 +451,10 @@ class ContinuingRequest(Request):
         state.requests.pop(self.id, None)
         headers = _headers(self._request_dict, task_id, claim)
         self._request_dict = {**self._request_dict, **headers}
-        self.id, self.name = task_id, headers["shadow"]
-        self._parent_id, self._argsrepr = headers["parent_id"], headers["argsrepr"]
+        self.id = task_id
+        self.name = headers["shadow"]
+        self._parent_id = headers["parent_id"]
+        self._argsrepr = headers["argsrepr"]
         self.time_start = self.worker_pid = self._terminate_on_ack = None
         self.__dict__.pop("_context", None)
         self._eventer = self.consumer.event_dispatcher
@@ -461,7 +469,8 @@ class ContinuingRequest(Request):
     def run(self) -> Any:
         """Run the task on this thread, as a pool does, and return its result."""
         trace = fast_trace_task if self._app.use_fast_trace_task else trace_task_ret
-        task, results = (self._type, self.id, self._request_dict), list[Any]()
+        task = (self._type, self.id, self._request_dict)
+        results = list[Any]()
         body = (self._body, self._content_type, self._content_encoding)
         apply_target(trace, (*task, *body), {}, results.append, self.on_accepted)
         return results[0]
@@ -475,7 +484,8 @@ def _then_continue(on_success: Callable[..., Any]) -> Callable[..., Any]:
             if is_failed or not str(value).startswith(MARK):
                 break
             task_id, claim = _claim_in(value)
-            consumer, queue = self.consumer, self.delivery_info["routing_key"]
+            consumer = self.consumer
+            queue = self.delivery_info["routing_key"]
             if self.acknowledged or not _takes_tasks(consumer, queue):
                 _unused_claims.append((task_id, claim))
                 result = (is_failed, "None", runtime)

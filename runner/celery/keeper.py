@@ -63,7 +63,8 @@ class Keeper:
 
     def __init__(self, app: Celery) -> None:
         """Keep the app whose broker it uses; nothing is connected yet."""
-        self.app, self.hostname = app, f"keeper-{os.getpid()}@{socket.gethostname()}"
+        self.app = app
+        self.hostname = f"keeper-{os.getpid()}@{socket.gethostname()}"
         self.pool, self.pool_cls = SimpleNamespace(terminate_job=None), type(self)
         self._stopping = threading.Event()
 
@@ -72,7 +73,8 @@ class Keeper:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         self.app.amqp.queues.deselect(list(self.app.amqp.queues))  # it reads no queues
-        startup, heartbeat = KeeperStartup(self), Heartbeat(self)
+        startup = KeeperStartup(self)
+        heartbeat = Heartbeat(self)
         threads: list[WorkerThread] = [
             thread for kind in THREADS if (thread := kind(self)).include_if(self)
         ]

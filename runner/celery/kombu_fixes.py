@@ -40,8 +40,9 @@ MAX_REASON = 1000
 
 
 def write_dead_letter(app: Any, source: str, body: bytes, reason: str) -> None:
-    """Write a dead letter and log it; while the store is away, only the log gets it."""
-    source, reason = one_line(source[:MAX_REASON]), one_line(reason[:MAX_REASON])
+    """Write a dead letter and log it; if the store can't be reached, only log it."""
+    source = one_line(source[:MAX_REASON])
+    reason = one_line(reason[:MAX_REASON])
     log.warning("message.dead: %d bytes from %s: %s", len(body), source, reason)
     try:
         outbox_of(app).write_dead_letter(source, body, reason)
@@ -123,7 +124,8 @@ class SafeChannel(redis.Channel):
 
     def _disconnect_pools(self) -> None:
         """Close idle connections only: other threads may be writing."""
-        pool, self._pool = self._pool, None
+        pool = self._pool
+        self._pool = None
         if pool is not None:
             pool.disconnect(inuse_connections=False)
         super()._disconnect_pools()
@@ -133,7 +135,8 @@ class SafeChannel(redis.Channel):
             raise ConnectionError("the connection was lost; the message is delivered again")
         params = super()._connparams(asynchronous)
         if asynchronous:
-            kind, shorten = params["connection_class"], self.shortened
+            kind = params["connection_class"]
+            shorten = self.shortened
 
             def send_command(connection: Any, *command: Any, **options: Any) -> None:
                 kind.send_command(connection, *shorten(command), **options)
@@ -216,7 +219,8 @@ class SafeChannel(redis.Channel):
         """Remember the item that a BRPOP took off a queue: kombu's error no longer has it."""
         reply = parse(connection, command, **options)
         if command == "BRPOP":
-            self._item, self._is_busy = reply, reply is not None
+            self._item = reply
+            self._is_busy = reply is not None
         return reply
 
 
@@ -273,7 +277,8 @@ def _wrap_body(message: Any) -> None:
     except (ValueError, RecursionError, LookupError, TypeError):
         options = {}
     message.body = json.dumps([[], kwargs, options])
-    message.content_type, message.content_encoding = JSON_TYPE, "utf-8"
+    message.content_type = JSON_TYPE
+    message.content_encoding = "utf-8"
 
 
 def unwrapped(
@@ -284,7 +289,8 @@ def unwrapped(
     Raises:
         UsageError: they aren't valid JSON arguments, or have another content type; the error says which.
     """
-    positional, keywords = list(args), dict(kwargs)
+    positional = list(args)
+    keywords = dict(kwargs)
     # A task that Celery sends again, to retry it, has its text nested in a text.
     while set(keywords) == {TEXT} and not positional and isinstance(keywords[TEXT], str):
         positional, keywords = _parse_body(keywords[TEXT])
@@ -476,7 +482,8 @@ def forget_old_connections() -> None:
         loop.on_tick.difference_update(callbacks)
         for timer in timers:
             timer.cancel()
-        other_timers, other_callbacks = timers_of(loop), set(loop.on_tick)
+        other_timers = timers_of(loop)
+        other_callbacks = set(loop.on_tick)
         register(transport, connection, loop)
         additions = timers_of(loop) - other_timers, loop.on_tick - other_callbacks
         setattr(loop, REGISTERED, additions)

@@ -64,7 +64,8 @@ def _observe(
     began, usage_before = time.monotonic(), _usage(visit)
 
     def end(outcome: Outcome) -> None:
-        ending, seconds = telemetry.OUTCOMES[type(outcome)], time.monotonic() - began
+        ending = telemetry.OUTCOMES[type(outcome)]
+        seconds = time.monotonic() - began
         if log_nodes.isEnabledFor(logging.INFO):
             visit_name = f"{running.run_id}.{running.node}.{running.visit}.{running.attempt}"
             node = f"{running.graph}/{running.node}[{visit_name}]"

@@ -28,7 +28,9 @@ class MessageHandler:
 
     def __init__(self, engine: Engine, settings: Settings, door: str) -> None:
         """Keep the engine and the door; nothing is connected yet."""
-        self._engine, self._settings, self._door = engine, settings, door
+        self._engine = engine
+        self._settings = settings
+        self._door = door
 
     def start(self, message: IncomingMessage) -> HandlerResult | None:
         """Handle a start; return None if the store refuses it for now."""
@@ -48,7 +50,8 @@ class MessageHandler:
         return self._guard(message, lambda: handle_answer(self._engine, message, keep))
 
     def _keep(self, early: Callable[[], JSON]) -> KeepEarly | None:
-        store, seconds = self._engine.store, self._settings.early_answer
+        store = self._engine.store
+        seconds = self._settings.early_answer
         if not isinstance(store, SharedStore) or not seconds:
             return None
         return lambda interrupt_id: store.keep_early(interrupt_id, self._door, early(), seconds)

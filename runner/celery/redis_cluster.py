@@ -67,7 +67,8 @@ class ClusterChannel(SafeChannel):
     def _connparams(self, asynchronous: bool = False) -> Any:  # noqa: FBT001, FBT002 - kombu's signature
         params = super()._connparams(asynchronous)
         make = connected_to if asynchronous else shared_connection
-        conninfo, hosts = self.connection.client, tuple(map(tuple, self.hosts))
+        conninfo = self.connection.client
+        hosts = tuple(map(tuple, self.hosts))
         servers = servers_of(hosts, conninfo.userid, conninfo.password, tls=bool(conninfo.ssl))
         params["connection_class"] = make(
             params["connection_class"], servers, self.global_keyprefix

@@ -35,7 +35,7 @@ class SafeConsumer(Consumer):
     def __init__(
         self, on_task_request: Callable[[Any], Any], *args: Any, **options: Any
     ) -> None:
-        """Check each request before the pool gets it."""
+        """Check each request before it reaches the pool."""
 
         def checked(request: Any) -> Any:
             try:

@@ -84,7 +84,8 @@ class Shutdown:
 
     def _end_hanging(self) -> None:
         """End the children whose nodes ignore the signal; a node in a thread can only be reported."""
-        task_ids, running = _signal_children(signal.SIGKILL), self._running()
+        task_ids = _signal_children(signal.SIGKILL)
+        running = self._running()
         if task_ids:
             log.warning("worker.killed: the processes of %s were killed.", _list(task_ids))
         elif running:
@@ -111,7 +112,8 @@ def stop_softly() -> None:
 
 def stopping() -> bool:
     """Return whether this process is a worker that must stop."""
-    stop, end = state.should_stop, state.should_terminate
+    stop = state.should_stop
+    end = state.should_terminate
     return bool(_soft_stops) or not (
         (stop is None or stop is False) and (end is None or end is False)
     )

@@ -37,7 +37,9 @@ class Publisher:
 
     def __init__(self, app: Celery, engine: Engine, settings: Settings) -> None:
         """Keep the app and its engine; nothing is connected yet."""
-        self._app, self._engine, self._settings = app, engine, settings
+        self._app = app
+        self._engine = engine
+        self._settings = settings
         self._store = cast("SharedStore", engine.store)
 
     @cached_property

@@ -49,7 +49,8 @@ class StreamMessages:
         their question was asked. `server` is the URL of another server than the first; it has only
         early answers.
         """
-        first_server, keys = connection_of(engine), Keys(settings.namespace)
+        first_server = connection_of(engine)
+        keys = Keys(settings.namespace)
         bounds = bounds_of(settings)
         self._handler = MessageHandler(engine, settings, EARLY)
         self._outbox = Outbox(first_server, settings.namespace, bounds)
@@ -144,7 +145,8 @@ class StreamConsumer(WorkerThread):
 
     def run_once(self) -> None:
         """Apply entries that other readers left, then new messages until the slot lapses."""
-        lapses, stream_reader = self._slots.acquire(), self.messages.stream_reader
+        lapses = self._slots.acquire()
+        stream_reader = self.messages.stream_reader
         if not lapses:
             return
         entries = stream_reader.take_over(RETRY_AFTER)

@@ -111,7 +111,8 @@ class SentFailure(ExceptionInfo):
 def show_own_frames(self: Any, exc: Any, *arguments: Any) -> None:
     """Remove the frames of Celery and this library from the traceback that is logged and sent to monitors."""
     super(type(self), self).on_failure(exc, *arguments)
-    frames, einfo = failures.own_frames(exc), arguments[-1]
+    frames = failures.own_frames(exc)
+    einfo = arguments[-1]
     einfo.__class__ = SentFailure
     einfo.tb = Traceback(frames)
     einfo.traceback = "".join(traceback.format_exception(type(exc), exc, frames))
@@ -164,7 +165,8 @@ def run_node(self: Any) -> NextVisit | None:
     engine.worker = one_word(request.hostname)
     try:
         run_id, node, visit, attempt = visit_of(request.id)
-        nonce, check = nonce_of(request), may_continue(request)
+        nonce = nonce_of(request)
+        check = may_continue(request)
         claim = claims.take(request.id, nonce)
         wait = None if nonce else waiting_since(engine.store, run_id, node)
         if claim is not None:
@@ -324,7 +326,7 @@ def _put_on_stream(
 # end.
 #
 # Whichever worker ran the task publishes `link` and `link_error` to our own queue. If our tasks are
-# installed there, too, an error arrives whole; otherwise Celery only says which task failed.
+# is installed there too, an error arrives whole; otherwise Celery only says which task failed.
 
 UNKNOWN_ERROR = (
     "task {0} failed; Celery gives other workers no more than that. Its own worker's log has the reason. "

@@ -54,7 +54,8 @@ class WorkerThread(bootsteps.StartStopStep):
         self._thread: threading.Thread | None = None
 
     def start(self, worker: Any) -> None:
-        self.engine, self.settings = engine_of(worker.app), settings_of(worker.app)
+        self.engine = engine_of(worker.app)
+        self.settings = settings_of(worker.app)
         self.prepare(worker)
         self._thread = threading.Thread(
             target=self._run, name=f"runner-{self.label}", daemon=True
@@ -143,7 +144,8 @@ class Sweeper(WorkerThread):
 
     def prepare(self, worker: Any) -> None:
         """Prepare the sweeps, and listen for requests from programs that can't ring."""
-        redis, namespace = connection_of(self.engine), self.settings.namespace
+        redis = connection_of(self.engine)
+        namespace = self.settings.namespace
         self._locks = SingletonLocks(redis, namespace)
         keys = wake_keys(self.settings)
         self._requests = (
@@ -203,7 +205,8 @@ class Sealer:
         Raises:
             UsageError: the audit can't be signed or anchored as the settings say.
         """
-        self._every, self._due = settings.audit_seal, 0.0
+        self._every = settings.audit_seal
+        self._due = 0.0
         self._locks = SingletonLocks(connection_of(engine), settings.namespace)
         self._sealing: list[Sealing] = []
         if settings.audit != "off":
@@ -281,7 +284,7 @@ ARCHIVE_SWEEPS = 10
 """Sweep intervals between two searches for ended runs; a small batch waits as long for more runs."""
 
 ARCHIVE_APART = 0.25
-"""The fraction of that time in which a second worker of a fleet doesn't search."""
+"""The fraction of that time during which a second worker of a fleet doesn't search."""
 
 
 def check_archive(settings: Settings) -> None:

@@ -18,7 +18,7 @@ def main() -> None:
     """Run the command line and exit with its code; `runner.cli.exits` lists the codes."""
     if sys.argv[1:] == ["--version"] and (version := _installed_version()):
         # Importing the commands takes ten times as long; they find a version that isn't found here.
-        print(f"runner {version}")  # noqa: T201 - nothing that writes output is imported
+        print(f"runner {version}")  # noqa: T201 - modules that write output aren't imported
         return
     # Imported objects stay, so searching them for garbage, during the imports and again at exit, finds
     # nothing and was a fifth of a short command's time. A command that watches still collects.

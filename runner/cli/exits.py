@@ -37,7 +37,9 @@ class CommandError(Exception):
 
     def __init__(self, code: Exit, message: str, hint: str = "") -> None:
         super().__init__(message)
-        self.code, self.message, self.hint = code, message, hint
+        self.code = code
+        self.message = message
+        self.hint = hint
 
 
 HINTS = {

@@ -98,7 +98,8 @@ def list_interrupts(
             limit,
             cursor,
         )
-        questions, following = read_questions(context.store, page), page.next
+        questions = read_questions(context.store, page)
+        following = page.next
     elif context.user:
         voter = looked_up(
             Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
@@ -110,7 +111,8 @@ def list_interrupts(
             limit,
             cursor,
         )
-        questions, following = list(page_of_own), page_of_own.next
+        questions = list(page_of_own)
+        following = page_of_own.next
     else:
         raise click.UsageError(f"--{part} needs a login name, and this process has none.")
     output.present(
@@ -356,7 +358,8 @@ def _check_response(
     """Refuse a response that doesn't belong to the decision, and a decision that lacks its response."""
     from runner.operations.questions import differs
 
-    wants, has_response = decision in {"edit", "respond"}, response is not None
+    wants = decision in {"edit", "respond"}
+    has_response = response is not None
     if decision == "approve" and has_response:
         question = _question(context, interrupt_id)
         if question.action and differs(question, response, question.variants):

@@ -171,14 +171,16 @@ class Output:
             return
         titled = zip([Text(heading) for heading in headings], *cells, strict=False)
         widths = [max(cell.cell_len for cell in column) for column in titled]
-        count, room = len(widths), self.console.width - 2 * len(widths[1:])
+        count = len(widths)
+        room = self.console.width - 2 * len(widths[1:])
         # Last columns that have no room, such as the fixes of `doctor`, stand below their row.
         while (
             count > 2
             and room - sum(widths[: count - 1]) < min(widths[count - 1], LEAST_LAST)
             and (count == len(widths) or widths[count - 1] > LEAST_LAST)
         ):
-            count, room = count - 1, room + 2
+            count = count - 1
+            room = room + 2
         # The last column is broken first, then the widest; never ids, which people copy.
         narrowed = [at for at in range(1, count) if headings[at] != "RUN"]
         breaks_last = count == len(widths)

@@ -124,7 +124,8 @@ def _add_nodes(tree: Tree, run: RunView, now: int, lines: int) -> None:
     decided = grouped((item for item in run.decided if item.run_id == run.run_id), by_node)
     width = min(32, max((len(node.id) for node in nodes), default=0))
     for node in nodes:
-        line, bar = _line(node, now, width), _bar_of(node, now)
+        line = _line(node, now, width)
+        bar = _bar_of(node, now)
         branch = tree.add(Group(line, bar) if bar else line)
         for decision in decided.get(node.id, ()):
             branch.add(_decision(decision))

@@ -187,7 +187,8 @@ def list_runs(
     )
     rows: list[tuple[object, ...]] = []
     for summary in page:
-        graph, archived = summary.graph_id, "archived" * summary.archived
+        graph = summary.graph_id
+        archived = "archived" * summary.archived
         status = str(summary.status.shown)
         tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
         if output.is_terminal:
@@ -302,7 +303,8 @@ def _show(output: Output, view: RunView) -> None:
     rows += [("spent", *spending) for spending in spendings(view.spent)]
     rows += _node_rows(view)
     for question in view.interrupts:
-        people, reason = ",".join(question.assignees), compact(question.reason)
+        people = ",".join(question.assignees)
+        reason = compact(question.reason)
         rows.append(("interrupt", question.id, question.node_id, question.name, people, reason))
     for decided in view.decided:
         rows.append(("decided", decided.id, decided.node_id, decided.name, decided.sentence))

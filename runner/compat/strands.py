@@ -106,7 +106,8 @@ class CompatCalls(DirectCalls):
 
     def __init__(self, agent: CompatAgent, manager: Any) -> None:
         super().__init__(agent, manager and manager.session_id)
-        self._sessions, self._id = manager and manager.session_repository, agent.agent_id
+        self._sessions = manager and manager.session_repository
+        self._id = agent.agent_id
         self._stored = self._sessions and self._sessions.read_agent(self._run_id, self._id)
         if past := getattr(self._stored, "_internal_state", {}).get("runner"):
             self._visits = past["visit"]
@@ -133,7 +134,8 @@ def agent_result(result: runner.AgentResult) -> Any:
     """Return an agent's result as Strands'."""
     metrics: Any = EventLoopMetrics()
     metrics.accumulated_usage.update(result.metrics.accumulated_usage)
-    interrupts, output = questions(result.interrupts) or None, result.structured_output
+    interrupts = questions(result.interrupts) or None
+    output = result.structured_output
     make: Any = strands.agent.AgentResult
     return make(result.stop_reason, result.message, metrics, result.state, interrupts, output)
 
@@ -172,7 +174,8 @@ class CompatGraph(runner.Graph):
         Raises:
             DefinitionError: it can't be a graph of this library.
         """
-        providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
+        providers = options.pop("hooks", None)
+        manager = options.pop("session_manager", None)
         if options.pop("plugins", None):
             raise DefinitionError("plugins of graphs have no counterpart here: use hooks.")
         options.pop("trace_attributes", None)
@@ -201,7 +204,9 @@ class CompatGraph(runner.Graph):
 
     def prepare(self, nodes: Any, providers: Any, manager: Any) -> None:
         """Keep Strands' views of the nodes, and tell the hooks that the graph is built."""
-        self.nodes, self.state, self._manager = nodes, theirs.GraphState(), manager
+        self.nodes = nodes
+        self.state = theirs.GraphState()
+        self._manager = manager
         self._given_store = CompatGraph.store or (self.shared if manager else None)
         self._foreign: dict[str, Any] = {}
         self._foreign_events = deque[dict[str, Any]]()
@@ -225,7 +230,8 @@ class CompatGraph(runner.Graph):
 
         async def run(ctx: NodeContext) -> str:
             blocks = self._input(ctx)
-            stream, final = node.executor.stream_async, self._foreign.pop(name, None)
+            stream = node.executor.stream_async
+            final = self._foreign.pop(name, None)
             while blocks:
                 final = None
                 async for event in stream(blocks, invocation_state=ctx.invocation_state):
@@ -311,11 +317,14 @@ class CompatGraph(runner.Graph):
     def convert(self, result: GraphResult, task: Any = "") -> Any:
         """Return a result as Strands', and show it in `state` and in the nodes."""
         state = self._state(result, result.status, task)
-        state.execution_time, self.state = result.execution_time, state
+        state.execution_time = result.execution_time
+        self.state = state
         for name, item in state.results.items():
-            self.nodes[name].execution_status, self.nodes[name].result = item.status, item
+            self.nodes[name].execution_status = item.status
+            self.nodes[name].result = item
         shown: Any = {k: len(v) if isinstance(v, set) else v for k, v in vars(state).items()}
-        asked, order = questions(result.interrupts), state.execution_order
+        asked = questions(result.interrupts)
+        order = state.execution_order
         shown |= {"interrupts": asked, "node_history": order}
         kind: Any = SwarmResult if isinstance(self, runner.Swarm) else theirs.GraphResult
         return kind(**{field.name: shown[field.name] for field in fields(kind)})
@@ -327,20 +336,23 @@ class CompatGraph(runner.Graph):
         state.entry_points = list(self.entry_points)
         state.execution_order = [self.nodes[name] for name in run.execution_order]
         state.execution_count = len(state.execution_order)
-        usage, latency = Counter(state.accumulated_usage), 0
+        usage = Counter(state.accumulated_usage)
+        latency = 0
         for name, node in run.results.items():
             if name in self.nodes and node.status in STATUS:
                 result = state.results[name] = self.node_result(name, node)
                 getattr(state, f"{result.status.value}_nodes").add(self.nodes[name])
                 usage.update(result.accumulated_usage)
                 latency += result.accumulated_metrics.get("latencyMs", 0)
-        state.accumulated_usage, state.accumulated_metrics = dict(usage), {"latencyMs": latency}
+        state.accumulated_usage = dict(usage)
+        state.accumulated_metrics = {"latencyMs": latency}
         return state
 
     def node_result(self, name: str, node: NodeResult) -> Any:
         """Return a node's result as Strands'."""
         value: Any = node.result
-        usage, latency = dict(node.usage), {"latencyMs": node.execution_time}
+        usage = dict(node.usage)
+        latency = {"latencyMs": node.execution_time}
         if name in self._foreign and node.status is not runner.Status.WAITING:
             value = self._foreign[name]
             metrics = getattr(value, "metrics", None) or value
@@ -360,7 +372,8 @@ class CompatSwarm(CompatGraph, runner.Swarm):
     def __init__(self, nodes: Sequence[runner.Agent], **options: Any) -> None:
         """Make the swarm; an agent with a session manager is refused."""
         views = {a.name: theirs.GraphBuilder().add_node(a, a.name) for a in nodes}
-        providers, manager = options.pop("hooks", None), options.pop("session_manager", None)
+        providers = options.pop("hooks", None)
+        manager = options.pop("session_manager", None)
         runner.Swarm.__init__(self, nodes, hooks=providers or (), **options)
         self.prepare(views, providers, manager)
 

@@ -109,7 +109,8 @@ def _close(bodies: dict[str, set[str]]) -> None:
 
 def reach(starts: Iterable[str], edges: Mapping[str, Iterable[str]]) -> set[str]:
     """Collect every node that can be reached from `starts`, including these."""
-    nodes, todo = set(starts), list(starts)
+    nodes = set(starts)
+    todo = list(starts)
     while todo:
         for target in edges[todo.pop()]:
             if target not in nodes:

@@ -84,13 +84,12 @@ def changes(recorded_shape: Topology, present_shape: Topology) -> dict[str, str]
 
 def difference(recorded_shape: Topology, present_shape: Topology, name: str) -> str:
     """Describe the differences of a node between an old shape and a new one."""
-    was, now = recorded_shape.nodes[name], present_shape.nodes.get(name)
+    was = recorded_shape.nodes[name]
+    now = present_shape.nodes.get(name)
     if now is None:
-        return (
-            "the graph's hooks are gone"
-            if name.startswith(HIDDEN)
-            else "the graph has no such node now"
-        )
+        if name.startswith(HIDDEN):
+            return "the graph's hooks are gone"
+        return "the graph has no such node now"
     reasons = [*_own(was, now), *_edges(recorded_shape, present_shape, name)]
     return "; ".join(reasons) or "its edges have other conditions or another order"
 
@@ -108,7 +107,8 @@ def _own(was: NodeTopology, now: NodeTopology) -> Iterator[str]:
 
 
 def _edges(recorded_shape: Topology, present_shape: Topology, name: str) -> Iterator[str]:
-    edges_then, edges_now = _touching(recorded_shape, name), _touching(present_shape, name)
+    edges_then = _touching(recorded_shape, name)
+    edges_now = _touching(present_shape, name)
     for source, target in sorted((edges_then - edges_now).keys()):
         yield f"the edge from {source} to {target} is gone"
     for source, target in sorted((edges_now - edges_then).keys()):

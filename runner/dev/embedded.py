@@ -125,7 +125,8 @@ class EmbeddedStore:
             StoreError: the server ended or did not answer in time, or the directory is in use.
         """
         lock = _lock(self._directory) if self._directory else None
-        config, log = self._folder / "store.conf", self._folder / "store.log"
+        config = self._folder / "store.conf"
+        log = self._folder / "store.log"
         config.write_text(self._settings(), encoding="utf-8")
         self._process = SupervisedProcess(
             [str(self._server), str(config)], log=log, folder=self._folder, lock=lock

@@ -158,7 +158,8 @@ class AgentStream:
 
     def _newest(self, tag: str, value: str) -> RunSummary | None:
         """Return this caller's newest run with a tag, as anyone may start runs with any tags."""
-        caller, cursor = self._person.principal.key, cast("str | None", "")
+        caller = self._person.principal.key
+        cursor = cast("str | None", "")
         while cursor is not None:
             page = self._services.client.runs(
                 graph=self._graph, tags={tag: value}, limit=20, cursor=cursor
@@ -217,7 +218,9 @@ class AgentStream:
                 "Someone else's run has this message's idempotency key. Nothing was started. Send the "
                 "message with another id.",
             )
-        self._run.id, self._run.reached, self._usage = run.id, 0, {}
+        self._run.id = run.id
+        self._run.reached = 0
+        self._usage = {}
 
     def _task(self) -> Any:
         """Return `task` from the forwarded properties, else the text of the last user message."""
@@ -313,8 +316,10 @@ class AgentStream:
 
     def _shown(self) -> ShownRun:
         """Read the run, and determine the open questions that its caller may decide."""
-        view, person = read_run(self._services.store, self._run.id), self._person
-        interrupts, notes = dict[str, QuestionView](), list[JSONObject]()
+        view = read_run(self._services.store, self._run.id)
+        person = self._person
+        interrupts = dict[str, QuestionView]()
+        notes = list[JSONObject]()
         for question, may_decide in open_questions(self._services, person, view):
             if may_decide and len(interrupts) < MOST_ASKED:
                 interrupts[f"{question.id}#{question.digest}"] = question
@@ -324,7 +329,8 @@ class AgentStream:
                 page = page_of(self._address, question.id)
                 note = {"id": question.id, "title": f"{title:.200}", "url": page, **votes}
                 if undo := question.undo:
-                    voter, when = plain_name(undo.by), stamp(undo.ends_at)
+                    voter = plain_name(undo.by)
+                    when = stamp(undo.ends_at)
                     note["decided"] = (
                         f"{VERBS[undo.decision]} by {voter}, takes effect at {when}"
                     )
@@ -333,7 +339,8 @@ class AgentStream:
 
     def _state(self, shown_run: ShownRun) -> core.StateSnapshotEvent:
         """Return the application's state, with the run's state in `runner`."""
-        view, app_state = shown_run.view, self._body.state
+        view = shown_run.view
+        app_state = self._body.state
         self._run.nodes = {
             node.id: {"status": node.status, "visit": node.visit}
             for node in with_items(view.nodes)
@@ -353,7 +360,8 @@ class AgentStream:
     def _end(self) -> list[core.BaseEvent]:
         """Return the last events; none if the run is executing again."""
         shown_run = self._shown()
-        view, status = shown_run.view, Status(shown_run.view.status)
+        view = shown_run.view
+        status = Status(shown_run.view.status)
         if status is Status.EXECUTING:
             return []
         self._run.forget()
@@ -389,7 +397,8 @@ class AgentStream:
 
     def _interrupt(self, name: str, question: QuestionView) -> core.Interrupt:
         """Return a question as an interrupt with the answer's schema, or a link to its page."""
-        page, form = page_of(self._address, question.id), None
+        page = page_of(self._address, question.id)
+        form = None
         text = f"{page_message(question)} {page}"
         use = question.scope.rpartition(":")[2]
         ending = f"/{question.node_id}/{use}"
@@ -398,7 +407,8 @@ class AgentStream:
         )
         reason = "runner:page"
         if not needs_page(question):
-            text, form = message(question), schema(question)
+            text = message(question)
+            form = schema(question)
             if call:
                 reason = "tool_call"
             elif question.rule is None:
@@ -448,9 +458,9 @@ def _interrupts_of(state: Any, run_id: str) -> set[str] | None:
     """Return the interrupts in the state that a client sends back, or None if it has none."""
     runner = _shown_to(state)
     names = runner.get("interrupts") if runner.get("run_id") == run_id else None
-    return (
-        {name for name in names if isinstance(name, str)} if isinstance(names, list) else None
-    )
+    if isinstance(names, list):
+        return {name for name in names if isinstance(name, str)}
+    return None
 
 
 def _shown_to(state: Any) -> JSONObject:

@@ -46,7 +46,9 @@ def decision_of(
     path, fault = violation(schema(question), payload)
     if fault and not is_free:
         return None, " ".join([".".join(map(str, path or ())), fault]).strip()
-    kind, response, comment = "respond", payload, ""
+    kind = "respond"
+    response = payload
+    comment = ""
     if question.rule is not None:
         comment = payload.get("reason", "")
         is_changed = "editedArgs" in payload and differs(question, payload["editedArgs"])
@@ -55,7 +57,8 @@ def decision_of(
             if is_changed or "response" in payload:
                 return None, "it rejects, so it can't have `editedArgs` or a `response` as well"
         elif "editedArgs" in payload:
-            kind, response = "edit", payload["editedArgs"]
+            kind = "edit"
+            response = payload["editedArgs"]
         else:
             response = payload.get("response")
             kind = "respond" if "response" in payload else "approve"

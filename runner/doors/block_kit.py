@@ -117,7 +117,8 @@ def _element(field: JSONMapping) -> JSONObject:
 
 
 def _value(field: JSONMapping, entered: JSONMapping) -> Any:
-    choices, kind = _choices(field), field["type"]
+    choices = _choices(field)
+    kind = field["type"]
     if choices is None:
         text = entered.get("value")
         return {"integer": int, "number": float}.get(kind, str)(text) if text else None

@@ -32,17 +32,17 @@ T = TypeVar("T")
 
 RequestId = int | str | None
 
-CONNECTION_CLOSED, INVALID_REQUEST, PARSE_ERROR = -32000, -32600, -32700
+CONNECTION_CLOSED = -32000
+INVALID_REQUEST = -32600
+PARSE_ERROR = -32700
 
 FIELDS = {"jsonrpc", "id", "method", "params", "result", "error"}
 """Fields of a message. No others are relayed: some servers would read `Method` as `method`."""
 
 MCP = "io.modelcontextprotocol/"
-TASKS, VERSION, CAPABILITIES = (
-    f"{MCP}tasks",
-    f"{MCP}protocolVersion",
-    f"{MCP}clientCapabilities",
-)
+TASKS = f"{MCP}tasks"
+VERSION = f"{MCP}protocolVersion"
+CAPABILITIES = f"{MCP}clientCapabilities"
 
 SHORTEST, LONGEST = 0.1, 2.0
 """Seconds between two looks at a call that waits."""
@@ -71,7 +71,8 @@ class McpGate:
 
     def __init__(self, options: JSONMapping) -> None:
         """Hold calls by the options of `runner gate`."""
-        self._wait, self._timeout = options["wait"], options["timeout"]
+        self._wait = options["wait"]
+        self._timeout = options["timeout"]
         place = options["url"] or f"{os.getcwd()} {options['command']}"  # noqa: PTH109 - a text
         self._calls = Calls(read_policy(options["policy"]), place, self)
         self._loop = asyncio.get_running_loop()
@@ -111,7 +112,8 @@ class McpGate:
 
     async def _from_client(self, message: JSONObject) -> None:
         message = {name: message[name] for name in message.keys() & FIELDS}
-        method, params = message.get("method", ""), message.get("params") or {}
+        method = message.get("method", "")
+        params = message.get("params") or {}
         number = message.get("id")
         if number is None or not method:
             cancelled = params.get("requestId")
@@ -125,7 +127,7 @@ class McpGate:
         if number in self._waits or number in self._open:
             await self._fail(number, INVALID_REQUEST, f"A request {number!r:.80} is under way.")
             return
-        if method == "initialize":  # after a probe by a later version, to which it belonged
+        if method == "initialize":  # it belonged to a later version's probe
             self._meta = {}
         if VERSION in (meta := _object(params, "_meta")):
             self._meta = {key: meta[key] for key in meta if key.startswith(MCP)}
@@ -349,7 +351,8 @@ class McpGate:
         for answer in self._own.values():
             if not answer.done():
                 answer.set_exception(NoAnswer(text))
-        requests, self._open = self._open, {}
+        requests = self._open
+        self._open = {}
         for number in requests:
             await self._fail(
                 number, code, f"{text} The request may or may not have been served."
@@ -403,7 +406,8 @@ def _read_call(params: JSONObject) -> tuple[str, JSONObject]:
     Raises:
         UsageError: they can't be read, or a server might read something else.
     """
-    name, args = params.get("name"), params.get("arguments")
+    name = params.get("name")
+    args = params.get("arguments")
     args = {} if args is None else args
     if not isinstance(name, str) or not isinstance(args, dict):
         raise UsageError("a call has a `name`, which is a text, and `arguments`, an object.")
@@ -425,7 +429,8 @@ def _answer(outcome: JSONObject) -> JSONObject:
 
 async def serve(options: JSONMapping) -> None:
     """Serve the client that started this process, until it closes the input."""
-    gate, url = McpGate(options), options["url"]
+    gate = McpGate(options)
+    url = options["url"]
     async with at_url(url) if url else process(options["command"]) as server:
         await gate.run(standard_streams(), server)
 

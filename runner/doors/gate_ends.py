@@ -24,7 +24,7 @@ from runner.records import codec
 from runner.records.codec import JSON, JSONObject
 
 END_WITHIN = 2.0
-"""Seconds in which a server should end when its input is closed, and again after it was terminated."""
+"""Seconds that a server may take to end when its input is closed, and again after it was terminated."""
 
 
 class End(Protocol):
@@ -42,7 +42,9 @@ class Lines:
 
     def __init__(self, source: IO[bytes], target: int, read: Callable[[bytes], JSON]) -> None:
         """Parse the lines of `source` by `read`."""
-        self._source, self._target, self._parse = source, target, read
+        self._source = source
+        self._target = target
+        self._parse = read
         self._writer = ThreadPoolExecutor(1)
 
     async def messages(self) -> AsyncIterator[JSONObject | None]:
@@ -150,7 +152,9 @@ async def at_url(url: str) -> AsyncIterator[End]:
 
 class _Url:
     def __init__(self, incoming: Any, outgoing: Any, wrapped: Callable[..., Any]) -> None:
-        self._incoming, self._outgoing, self._wrapped = incoming, outgoing, wrapped
+        self._incoming = incoming
+        self._outgoing = outgoing
+        self._wrapped = wrapped
 
     async def messages(self) -> AsyncIterator[JSONObject | None]:
         async for item in self._incoming:

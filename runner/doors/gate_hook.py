@@ -32,8 +32,10 @@ class HookCall:
             UsageError: it isn't one of the two events.
         """
         try:
-            self.event, self.cwd = str(event["hook_event_name"]), str(event["cwd"])
-            self.name, self.args = str(event["tool_name"]), dict(event["tool_input"])
+            self.event = str(event["hook_event_name"])
+            self.cwd = str(event["cwd"])
+            self.name = str(event["tool_name"])
+            self.args = dict(event["tool_input"])
         except (KeyError, TypeError, ValueError) as error:
             raise UsageError(f"The hook got no event of a tool's call: {error!r}.") from error
         if self.event not in {"PreToolUse", "PermissionRequest"}:

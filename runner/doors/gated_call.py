@@ -119,7 +119,8 @@ class GateNode:
     def _outcome(
         self, visit: Visit, questions: Questions, *, begun: bool
     ) -> Interrupt | JSONObject:
-        tool, args = visit.task["tool"], visit.task["args"]
+        tool = visit.task["tool"]
+        args = visit.task["args"]
         try:
             schema, may_repeat = self._caller.tool(tool)
         except RunnerError as error:
@@ -176,8 +177,11 @@ class Calls:
     def __init__(self, gates: Gates, place: str, caller: CallMaker) -> None:
         """Let `caller` make the calls; `place` names the server that they are for."""
         settings = Settings()
-        self._gates, self._place, self._principal = gates, place, Principal(getpass.getuser())
-        registry, builder = Registry(), GraphBuilder()
+        self._gates = gates
+        self._place = place
+        self._principal = Principal(getpass.getuser())
+        registry = Registry()
+        builder = GraphBuilder()
         builder.add_node(GateNode(gates, caller), NODE)
         graph = builder.build()
         registry.add(GATE, lambda: graph)
@@ -187,7 +191,7 @@ class Calls:
         self.claims: set[str] = set()
 
     def requester(self) -> Requester:
-        """Return the user of this process, of which nothing is proven."""
+        """Return the user of this process, an identity without proof."""
         return Requester(self._principal.key)
 
     def tags(self) -> Mapping[str, str]:
@@ -198,7 +202,7 @@ class Calls:
         """Return a call's run, None if it needs no approval; and its arguments with the schema's defaults.
 
         The run is an open one of the same call, its untold outcome, or a new one. It is in `claims` until
-        its outcome was told, or its client waits no more.
+        its outcome was told, or its client stops waiting.
 
         Raises:
             UsageError: the arguments don't fit the schema. Any error of the policy.
@@ -207,7 +211,8 @@ class Calls:
         context = CallContext(tool, "", NODE, 0, self)
         if policies.rule_of(policies.of_tool(self._gates, tool), args, context) is None:
             return None, args
-        task, number = {"tool": tool, "args": args, "place": self._place}, 0
+        task = {"tool": tool, "args": args, "place": self._place}
+        number = 0
         text = digests.canonical([self._principal.key, task], "the call")
         key = hashlib.sha256(text).hexdigest()
         with self._lock:

@@ -160,7 +160,8 @@ class MailDoor:
                 f"RUNNER_MAIL_UNSUBSCRIBE={settings.mail_unsubscribe!r:.200} isn't a mailto: or https: URL."
             )
         self._server = MailServer(settings)
-        self._services, self._mailed = services, services.documents(MailedQuestion)
+        self._services = services
+        self._mailed = services.documents(MailedQuestion)
         self._tries: Counter[str] = Counter()
         self.digests = DigestSender(services, self._server, self._link)
 
@@ -312,7 +313,8 @@ class MailDoor:
                 question_id,
                 MOST_PEOPLE,
             )
-        is_done, mark = True, EXPIRED if has_expired else f"{reminder}:" if reminder else ""
+        is_done = True
+        mark = EXPIRED if has_expired else f"{reminder}:" if reminder else ""
         for address in addresses[:MOST_PEOPLE]:
             person = hash_of(address)
             if mark + person in stored.sent or (mark and person not in stored.sent):
@@ -356,16 +358,19 @@ class MailDoor:
 
     def _message(self, address: str, question: QuestionView, mark: str = "") -> EmailMessage:
         """Write the message about a question to a person: the whole question, and a link."""
-        text, subject = message(question), " ".join(shown(question.title).split())
+        text = message(question)
+        subject = " ".join(shown(question.title).split())
         if mark == EXPIRED:
-            verb, link = "See it", page_of(self._settings.server_url, question.id)
+            verb = "See it"
+            link = page_of(self._settings.server_url, question.id)
             note = "Its time is over, so it can't be decided any more."
         else:
             verb, link, note = self._link(address, question)
         call = (question.action or {}).get("args") or question.reason
         facts = call if isinstance(call, Mapping) else {}
         if len(text) > MOST_SHOWN:
-            text, facts = page_message(question), {}
+            text = page_message(question)
+            facts = {}
         if mark:
             subject = f"{'Expired' if mark == EXPIRED else 'Reminder'}: {subject}"
         # The text is quoted, so that no line looks like the link or this program's words.

@@ -72,7 +72,9 @@ class DigestSender:
         Raises:
             UsageError: a time or its zone can't be used.
         """
-        self._services, self._server, self._link = services, server, link
+        self._services = services
+        self._server = server
+        self._link = link
         self._digests = services.documents(MailDigest)
         self._timetables = dict(map(_timetable, services.settings.mail_digests))
         self._next_look = 0.0
@@ -85,7 +87,8 @@ class DigestSender:
 
         It does if it is of high risk or expires too soon, or if the person gets no digests.
         """
-        now, timetable = self._digests.now(), self._timetable_of(address)
+        now = self._digests.now()
+        timetable = self._timetable_of(address)
         early = (question.expires_at or EVER) - AHEAD
         if timetable is None or question.risk == "high" or early <= now:
             return False
@@ -112,7 +115,8 @@ class DigestSender:
                     log.warning("mail.delayed: %s The digest is sent later.", error)
 
     def _send(self, digest: MailDigest, now: int) -> None:
-        address, timetable = digest.id, self._timetable_of(digest.id)
+        address = digest.id
+        timetable = self._timetable_of(digest.id)
         person = person_of(self._services, Principal(address, MAILTO), address)
         questions = waiting(self._services, person, MOST_WAITING) if person else Page(())
         early = [(question.expires_at or EVER) - AHEAD for question in questions]
@@ -137,7 +141,8 @@ class DigestSender:
     def _message(
         self, digest: MailDigest, questions: Page[QuestionView], zone: str
     ) -> EmailMessage:
-        address, inbox = digest.id, self._services.settings.page("/inbox?tab=mine")
+        address = digest.id
+        inbox = self._services.settings.page("/inbox?tab=mine")
         summary = waiting_text(questions, zone)
         sums = "" if questions.next else sums_of(questions).striptags()
         total = f"In all {sums}." if sums else ""

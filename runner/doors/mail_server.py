@@ -36,7 +36,8 @@ class MailServer:
         Raises:
             UsageError: the address can't be used.
         """
-        self._sender, self._unsubscribe = settings.mail_from, settings.mail_unsubscribe
+        self._sender = settings.mail_from
+        self._unsubscribe = settings.mail_unsubscribe
         self._url = urlsplit(settings.mail_server)
         try:
             is_usable = self._url.scheme in {"smtp", "smtps"} and self._url.port != 0
@@ -87,7 +88,8 @@ class MailServer:
             raise Unavailable(f"{type(error).__name__}: {error}") from error
 
     def _connect(self) -> smtplib.SMTP:
-        host, port = str(self._url.hostname), self._url.port
+        host = str(self._url.hostname)
+        port = self._url.port
         if self._url.scheme == "smtps":
             return smtplib.SMTP_SSL(host, port or 465, timeout=TIMEOUT, context=_tls())
         return smtplib.SMTP(host, port or 25, timeout=TIMEOUT)

@@ -90,7 +90,7 @@ WAIT = 25.0
 """Seconds for which a call waits for its run; proxies and clients end longer calls."""
 
 STATE_AGE = 7 * DAY
-"""Seconds for which a client may continue a call in which it was asked something."""
+"""Seconds that a client has to continue a call after it was asked something."""
 
 PREFIX = "graph_"
 
@@ -233,7 +233,8 @@ class Door:
         }, True
 
     async def _call_tool(self, ctx: Context, params: types.CallToolRequestParams) -> Any:
-        caller, arguments = self._caller(ctx), params.arguments or {}
+        caller = self._caller(ctx)
+        arguments = params.arguments or {}
         graph = params.name.removeprefix(PREFIX)
         is_graph = params.name.startswith(PREFIX) and graph in self._graphs
         if not (is_graph or params.name in self._operations):
@@ -321,7 +322,8 @@ class Door:
 
     def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
         """Read a run, the caller's elicitations by key, and a text about other reasons to wait."""
-        services, graph = self._services, self._services.graph_of(run_id)
+        services = self._services
+        graph = self._services.graph_of(run_id)
         person = permit(caller.person, "see", graph)
         view = seen_by(person, read_run(services.store, run_id))
         asked: dict[str, Elicitation] = {}
@@ -669,7 +671,9 @@ def request_of(params: JSONMapping) -> JSONObject:
 
 def elicitation_of(caller: Caller, question: QuestionView) -> Elicitation | None:
     """Return a question as a form or a link for a client; None if it can show neither."""
-    form, text, page = flat_forms.form(question), message(question), caller.page(question.id)
+    form = flat_forms.form(question)
+    text = message(question)
+    page = caller.page(question.id)
     if form is not None and caller.forms:
         text += f"\n\nMore: {page}" if page else ""
         return Elicitation(question, {"mode": "form", "message": text, "requestedSchema": form})

@@ -63,7 +63,8 @@ class NoticeThread:
         self._services, self._door = services, door
         self._handle, self._between = handle, between
         self.group = f"door:{door}"
-        self._holder, self._lock_ms = secrets.token_hex(8), lock_ms
+        self._holder = secrets.token_hex(8)
+        self._lock_ms = lock_ms
         self._retry = RETRY if retry is None else retry
 
     def listen(self) -> None:

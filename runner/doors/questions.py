@@ -66,14 +66,15 @@ def check_settings(settings: Settings, names: Sequence[str], door: str, page: st
 def person_of(services: Services, account: Principal, email: str) -> Person | None:
     """Return the owner of an account elsewhere, or of an address; None if the directory doesn't know them."""
     voter = owner_of(account, email, services.settings.directory)
-    return (
-        None if voter is None else Person(voter.principal, voter.roles, voter.groups, SERVICE)
-    )
+    if voter is None:
+        return None
+    return Person(voter.principal, voter.roles, voter.groups, SERVICE)
 
 
 def waiting(services: Services, person: Person, limit: int) -> Page[QuestionView]:
     """List the open questions that wait for a person, by urgency: `limit` for each graph of their roles."""
-    query, graphs = InterruptQuery(urgent=True), [""] if person.may("decide") else person.graphs
+    query = InterruptQuery(urgent=True)
+    graphs = [""] if person.may("decide") else person.graphs
     pages = [
         own_page(
             services, person.within(graph), "mine", replace(query, graph=graph or None), limit
@@ -196,7 +197,8 @@ def message(question: QuestionView) -> str:
     if question.rule_words:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if undo := question.undo:
-        what, who = VERBS[undo.decision].capitalize(), plain_name(undo.by)
+        what = VERBS[undo.decision].capitalize()
+        who = plain_name(undo.by)
         until = stamp(undo.ends_at)
         lines.append(f"{what} by {who}, who can take it back on its page until {until}.")
     if question.expires_at:

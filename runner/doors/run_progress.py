@@ -56,7 +56,8 @@ class RunProgress:
     def batch(self, events: Iterable[Event]) -> list[core.BaseEvent]:
         """Return the protocol's events for new events of the run, with their state changes."""
         self._snapshots.clear()
-        written, is_changed = list[core.BaseEvent](), False
+        written = list[core.BaseEvent]()
+        is_changed = False
         for event in events:
             if int(event.position) > self.reached:
                 self.reached = int(event.position)
@@ -75,7 +76,8 @@ class RunProgress:
                 yield {"op": "add", "path": f"/runner/nodes/{pointer}", "value": node}
 
     def _event(self, event: Event) -> Iterator[core.BaseEvent]:
-        node, data = event.node, event.data
+        node = event.node
+        data = event.data
         path, _, _ = node.rpartition("/")
         step = f"{node}#{event.visit}" if event.visit > 1 else node
         if event.kind == EventKind.NODE_STARTED and step not in self._steps:
@@ -144,7 +146,8 @@ class RunProgress:
         messages = self.snapshot(run_id).messages.get(node, ()) if run_id else ()
         if messages and self._can_read:
             source = "/".join(filter(None, (self.id, path, node)))
-            visits, owner = self.snapshot(run_id).nodes[node].visit, self._subagents.get(path)
+            visits = self.snapshot(run_id).nodes[node].visit
+            owner = self._subagents.get(path)
             items = [plain(item) for item in messages]
             if "role" in items[0]:  # agents of other frameworks may store another form
                 yield from self.transcript.conversation(source, items, visits, owner)

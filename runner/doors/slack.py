@@ -171,7 +171,8 @@ class SlackDoor:
         """
         settings = self._settings = services.settings
         check_settings(settings, NEEDED, "the Slack door", "docs/how-to/slack.md")
-        self._services, self._messages = services, services.documents(SlackMessage)
+        self._services = services
+        self._messages = services.documents(SlackMessage)
         self._verifier = SignatureVerifier(settings.slack_signing_secret)
         self._api, self._writer = (
             WebClient(settings.slack_token, settings.slack_url, timeout=most, retry_handlers=[])
@@ -210,7 +211,8 @@ class SlackDoor:
                 401,
                 "The request has no currently valid signature from Slack. Nothing was done.",
             )
-        payload, team = read_payload(body), self._settings.slack_team
+        payload = read_payload(body)
+        team = self._settings.slack_team
         if payload.challenge:
             return {"challenge": payload.challenge}
         if payload.team is None or {payload.team.id, payload.user.team_id or team} != {team}:
@@ -233,7 +235,8 @@ class SlackDoor:
             return False
 
     def _press(self, payload: Payload, click: Click) -> None:
-        intent, container = self._unseal(click.value), payload.container
+        intent = self._unseal(click.value)
+        container = payload.container
         try:
             question = self._question(intent)
             person = self._decider(payload.user, question)
@@ -302,10 +305,8 @@ class SlackDoor:
         return decider(self._services, question, *self._identify(user), "account")
 
     def _identify(self, user: Account) -> tuple[Principal, str]:
-        account, team = (
-            self._call("users_info", user=user.id)["user"],
-            self._settings.slack_team,
-        )
+        account = self._call("users_info", user=user.id)["user"]
+        team = self._settings.slack_team
         is_ours = account.get("team_id") == team and not account.get("is_stranger")
         if not is_ours or account.get("deleted") or account.get("is_bot"):
             raise Problem(403, "The account is not one of a person in this workspace.")
@@ -385,7 +386,8 @@ class SlackDoor:
             if (stored := self._messages.find(question_id)) is None:
                 return
         if stored.checksum != checksum:
-            channel, ts = stored.channel, stored.ts
+            channel = stored.channel
+            ts = stored.ts
             try:
                 self._writer.chat_update(channel=channel, ts=ts, text=text, blocks=blocks)
             except SlackApiError as error:
@@ -410,7 +412,8 @@ class SlackDoor:
         addresses: Sequence[str] = ()
         with suppress(UsageError):  # the directory has none
             addresses = addresses_of(deciders(question), self._settings.directory)
-        mark, is_direct = f"{reminder}:" * bool(reminder), self._settings.slack_direct
+        mark = f"{reminder}:" * bool(reminder)
+        is_direct = self._settings.slack_direct
         marks = [note for note in message.mentioned if ":" not in note or note.startswith(mark)]
         mentions = []
         text = f"{escaped(f'{shown(question.title):.150}')} waits for a decision."
@@ -457,7 +460,8 @@ class SlackDoor:
     def blocks(self, interrupt: Interrupt) -> tuple[list[JSONObject], str]:
         """Return the blocks that show a question, and the text of its notification."""
         question = read_question(self._services.store, interrupt)
-        text, title = message(question), f"{shown(question.title):.150}"
+        text = message(question)
+        title = f"{shown(question.title):.150}"
         is_whole = len(escaped(text)) <= MOST_SHOWN
         if not is_whole:
             text = f"{shown(question.title):.400}\n\nThis is too long for a message: open it to see all."
@@ -579,7 +583,8 @@ def router(services: Services) -> APIRouter:
     async def receive(request: Request) -> Response:
         # Slack has signed the raw body, so it is read here and not by a form parser.
         request.scope[MOST_UNKNOWN] = MOST_SENT
-        body, headers = await request.body(), request.headers
+        body = await request.body()
+        headers = request.headers
         timestamp = headers.get("x-slack-request-timestamp", "")
         signature = headers.get("x-slack-signature", "")
         document = await run_in_threadpool(door.receive, body, timestamp, signature)
@@ -654,7 +659,8 @@ def read_payload(body: bytes) -> Payload:
             document = json.loads(body)
             event = document.get("event", document)
             fields = {name: event[name] for name in ("type", "challenge") if name in event}
-            user, team = {"id": event.get("user", "")}, {"id": document.get("team_id", "")}
+            user = {"id": event.get("user", "")}
+            team = {"id": document.get("team_id", "")}
             return Payload.model_validate({**fields, "user": user, "team": team})
         (text,) = parse_qs(body.decode(), strict_parsing=True)["payload"]
         return Payload.model_validate_json(text)

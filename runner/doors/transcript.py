@@ -76,7 +76,8 @@ class Transcript:
         prompts = [number for number, item in enumerate(messages) if _is_prompt(item)]
         begun = prompts[-visits] if 0 < visits <= len(prompts) else 0
         for number in range(max(begun, self._read[source]), len(messages)):
-            name, item = f"{source}/{number}", messages[number]
+            name = f"{source}/{number}"
+            item = messages[number]
             for block in item["content"]:
                 if item["role"] == "assistant" and block.get("text"):
                     yield from self.text(name, block["text"], owner)
@@ -89,7 +90,8 @@ class Transcript:
     def _call(
         self, source: str, parent: str, use: JSONMapping, owner: str | None
     ) -> Iterator[core.BaseEvent]:
-        name, tool = f"{source}/{use['toolUseId']}", use["name"]
+        name = f"{source}/{use['toolUseId']}"
+        tool = use["name"]
         if name in self.calls:
             return  # a call that waited for people began in an earlier client run
         self.calls.add(name)

@@ -40,7 +40,10 @@ class Results(Mapping[str, NodeResult]):
         `order` reads the nodes of all completed visits, with that of `source`.
         """
         self._known: dict[str, NodeResult] = {source: result}
-        self._own, self._nodes, self._fetch, self._order = source, nodes, fetch, order
+        self._own = source
+        self._nodes = nodes
+        self._fetch = fetch
+        self._order = order
 
     def __getitem__(self, node: str) -> NodeResult:
         """Return a node's result, reading it from the store the first time."""
@@ -130,7 +133,8 @@ def bits(
 
     Errors of conditions pass.
     """
-    plan, node = visit.plan, visit.address.node_id
+    plan = visit.plan
+    node = visit.address.node_id
     if node not in plan.conditional:
         return plan.bits.get(node, ""), []
     state = _state_after(visit, outcome, entry)
@@ -171,7 +175,8 @@ def holds(edge: EdgeSpec, state: GraphState) -> bool:
 
 def _state_after(visit: ClaimedVisit, outcome: Succeeded, entry: VisitEntry) -> GraphState:
     """Build the state that conditions see after a visit: its own result, and a view of the others."""
-    node, run_id = visit.address.node_id, visit.address.run_id
+    node = visit.address.node_id
+    run_id = visit.address.run_id
     record = replace(visit.claim.record, status=Status.COMPLETED)
     source_result = node_result(record, codec.read(outcome.output), entry)
     results = Results(

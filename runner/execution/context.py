@@ -86,10 +86,15 @@ class ClaimedVisit:
         freezes: Freezes,
         ring: Callable[[Reply], Reply],
     ) -> None:
-        self.claim, self.lease, self.store, self.freezes = claim, lease, store, freezes
+        self.claim = claim
+        self.lease = lease
+        self.store = store
+        self.freezes = freezes
         self._ring, self._judge = ring, judge
-        token, record = claim.token, claim.record
-        self.plan, self.spec = plan, plan.node(token.node)
+        token = claim.token
+        record = claim.record
+        self.plan = plan
+        self.spec = plan.node(token.node)
         document = load_document(claim.document)
         is_current = document is not None and document.visit == token.visit
         current = document if is_current else None
@@ -432,10 +437,8 @@ class ClaimedVisit:
             )
         reply = self._do(request)
         self.lease.has_saved |= bool(checkpoint.messages) or checkpoint.document != self._kept
-        self._kept, self._kept_messages = (
-            checkpoint.document,
-            checkpoint.keep + len(checkpoint.messages),
-        )
+        self._kept = checkpoint.document
+        self._kept_messages = checkpoint.keep + len(checkpoint.messages)
         return reply
 
     def _do(self, request: Request[Reply]) -> Reply:
@@ -463,7 +466,8 @@ def _in_attempt(answer: Interrupt, attempt: int) -> Interrupt:
 def dump_outcome(outcome: Succeeded | Failed) -> JSONObject:
     kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
     if isinstance(outcome, Succeeded):
-        result, output = codec.read(outcome.result), codec.read(outcome.output)
+        result = codec.read(outcome.result)
+        output = codec.read(outcome.output)
         outcome = replace(outcome, result=result, output=output)
     else:
         outcome = replace(outcome, raised=None)

@@ -327,11 +327,9 @@ class Engine:
             return None
         if record.status is Status.FAILED and "error" in entry:
             return DoorbellOutcome("settled", error=failures.load(entry["error"]))
-        return (
-            DoorbellOutcome("settled")
-            if record.status is Status.COMPLETED and entry.get("expired")
-            else None
-        )
+        if record.status is Status.COMPLETED and entry.get("expired"):
+            return DoorbellOutcome("settled")
+        return None
 
     def end_revoked(self, run_id: str, node: str, visit: int, attempt: int) -> ReplyWord:
         """Fail a node whose task an operator has revoked, if it would begin now; return the store's word."""
@@ -502,10 +500,8 @@ class Engine:
 
     def _postpone(self, claim: Claim, error: RetryAfter) -> DoorbellOutcome:
         """Continue a node after the time that its code asked for; no attempt is counted."""
-        reason, delay_ms = (
-            validation.one_line(error.reason)[:MOST_REASON],
-            math.ceil(error.seconds * 1000),
-        )
+        reason = validation.one_line(error.reason)[:MOST_REASON]
+        delay_ms = math.ceil(error.seconds * 1000)
         reply = self.do(RetryVisit(claim.token, delay_ms, None, None, reason, error.limit)).word
         record = failures.record(error)
         return DoorbellOutcome(
@@ -519,7 +515,8 @@ class Engine:
         error: ApprovalMismatch | CorruptDocument,
     ) -> DoorbellOutcome:
         """Hold a node whose next effect was not approved, or whose document is damaged, until released."""
-        token, record = claim.token, failures.record(error)
+        token = claim.token
+        record = failures.record(error)
         log.error(
             "node.held: node %r of run %s was not run on: %s", token.node, token.run_id, error
         )
@@ -546,7 +543,8 @@ class Engine:
     def _commit(
         self, visit: ClaimedVisit, outcome: Outcome, elapsed_ms: int
     ) -> DoorbellOutcome:
-        token, graph_id = visit.claim.token, visit.graph_id
+        token = visit.claim.token
+        graph_id = visit.graph_id
         match outcome:
             case Succeeded():
                 return self._complete(visit, outcome, elapsed_ms)
@@ -647,7 +645,8 @@ class Engine:
         return Reply("locked")
 
     def _park(self, visit: ClaimedVisit, outcome: Interrupted) -> DoorbellOutcome:
-        claim, questions = visit.claim, visit.waiting_for(outcome)
+        claim = visit.claim
+        questions = visit.waiting_for(outcome)
         saved = nodes.wrapped(visit, outcome)
         reply = self.do(ParkVisit(claim.token, questions, saved, outcome.awaits)).word
         if reply == "nothing_open":

@@ -195,7 +195,8 @@ def signature_of(function: object, context: type) -> NodeSignature | None:
     roles: dict[str, list[inspect.Parameter]] = {"context": [], "data": []}
     for parameter in parameters:
         roles.setdefault(_role(parameter, function, context), []).append(parameter)
-    contexts, data = roles["context"], roles["data"]
+    contexts = roles["context"]
+    data = roles["data"]
     mandatory = _mandatory(data)
     if not mandatory and (contexts or not data):
         return Untyped(function) if _takes_one(function) else None
@@ -215,7 +216,8 @@ def _typed(
     data: Sequence[inspect.Parameter],
     arguments: tuple[inspect.Parameter, ...],
 ) -> Typed:
-    name, chosen = _name(function), data[0]
+    name = _name(function)
+    chosen = data[0]
     if len(data) > 1:
         raise DefinitionError(
             f"{name} takes {len(data)} inputs ({', '.join(parameter.name for parameter in data)}), and a "
@@ -262,7 +264,8 @@ def _takes_one(function: Callable[..., Any]) -> bool:
 
 def _role(parameter: inspect.Parameter, function: object, context: type) -> str:
     """Return a parameter's role. If it could be anything, it is the context, as in untyped functions."""
-    written, is_optional = parameter.annotation, parameter.default is not parameter.empty
+    written = parameter.annotation
+    is_optional = parameter.default is not parameter.empty
     if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return ""
     if written is parameter.empty:
@@ -399,7 +402,8 @@ class NodeContext:
         document = visit.document or {}
         ours = document.get("visit") == visit.address.visit
         self._once: dict[str, Any] = dict(document["once"]) if ours else {}
-        self._lock, self._approval_key = threading.Lock(), ""
+        self._lock = threading.Lock()
+        self._approval_key = ""
         self.invocation_state: JSONObject = visit.invocation_state
         self.run_id: str = visit.address.run_id
         self.node_id: str = visit.address.node_id

@@ -100,7 +100,8 @@ def _goes_on(store: Store, run_id: str) -> bool:
 
 
 def _unchanged(store: Store, plan: CompiledGraph, snapshot: RunSnapshot) -> list[str]:
-    record, today = snapshot.record, plan.topology.nodes
+    record = snapshot.record
+    today = plan.topology.nodes
     if record.fingerprint == plan.topology.fingerprint:
         return held_themselves(store, snapshot)
     recorded_shape = store.topology(record.graph_id, record.fingerprint)
@@ -130,7 +131,8 @@ class UnservedNodes:
 
     def record(self, claim: Claim, plan: CompiledGraph | None) -> None:
         """Log and record the return of a visit to the queue, with the reason; an outage is only logged."""
-        token, graph = claim.token, claim.graph_id
+        token = claim.token
+        graph = claim.graph_id
         reason = (
             "no graph of this name can be built here"
             if plan is None

@@ -54,7 +54,9 @@ class Lease:
         renew: Callable[[], object],
     ) -> None:
         """Start as held; after `timeout` seconds `on_timeout` is called once, on a separate thread."""
-        self.token, self.timeout, self.on_timeout = token, timeout, on_timeout
+        self.token = token
+        self.timeout = timeout
+        self.on_timeout = on_timeout
         self.renew = renew
         self.stop = async_loop.Stop()
         self.renewed = time.monotonic()
@@ -107,12 +109,14 @@ class Leases:
 
     def __init__(self, store: Store, lease: float) -> None:
         """Use leases of `lease` seconds; an infinite lease is never renewed."""
-        self._store, self._every, self._lease = store, lease / 3, lease
+        self._store = store
+        self._every = lease / 3
+        self._lease = lease
         self._forget()
         after_fork(self._forget)
 
     def _forget(self) -> None:
-        """Start empty, also after a fork: the parent's leases and lock don't belong to this process."""
+        """Start empty, even after a fork: the parent's leases and lock don't belong to this process."""
         self._held: dict[Token, Lease] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -136,7 +140,7 @@ class Leases:
         return lease
 
     def end(self, token: Token) -> Lease | None:
-        """Renew a lease no more; return it if it was held."""
+        """Stop renewing a lease; return it if it was held."""
         with self._lock:
             return self._held.pop(token, None)
 

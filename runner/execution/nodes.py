@@ -340,7 +340,8 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
         visit.use(state.use(visit.idempotency_key))
     if state is None or isinstance(state, Granted):
         return None
-    question, approval = state.question, state.approval
+    question = state.question
+    approval = state.approval
     if approval is None:
         return Interrupted([question], keeps=True)
     match approval.decision:
@@ -366,11 +367,9 @@ def wrapped(visit: ClaimedVisit, outcome: Interrupted | Failed) -> Saved | None:
     if outcome.saved is not None:
         return visit.wrap(outcome.saved)
     # A tentative outcome is stored while hooks ask about it, and removed when it has become final.
-    return (
-        visit.wrap_kept()
-        if visit.tentative is not None or visit.replays or visit.trace
-        else None
-    )
+    if visit.tentative is not None or visit.replays or visit.trace:
+        return visit.wrap_kept()
+    return None
 
 
 def entry(kind: str, elapsed_ms: int, usage: Mapping[str, int]) -> VisitEntry:
@@ -426,11 +425,9 @@ def _graph(spec: NodeSpec, visit: ClaimedVisit) -> Outcome:
     if child is None or child.record.status not in FINAL:
         if spec.task is not None:
             outcome: Outcome = spec.task.execute(visit)
-            return (
-                Delegated(codec.unpack(outcome.result))
-                if isinstance(outcome, Succeeded)
-                else outcome
-            )
+            if isinstance(outcome, Succeeded):
+                return Delegated(codec.unpack(outcome.result))
+            return outcome
         return Delegated(_child_task(visit))
     usage = total_usage(child.entries.values())
     if child.record.status is Status.COMPLETED:
@@ -479,11 +476,9 @@ def _before(hooks: HookRegistry, visit: ClaimedVisit) -> Interrupted | Failed | 
         # The node has not run: its earlier open questions stay open.
         return Interrupted(list(questions), keeps=True)
     if event.cancel_node:
-        return (
-            event.cancel_node
-            if isinstance(event.cancel_node, str)
-            else "node cancelled by user"
-        )
+        if isinstance(event.cancel_node, str):
+            return event.cancel_node
+        return "node cancelled by user"
     return None
 
 

@@ -88,7 +88,8 @@ class RunStarter:
 
     def _declare_limits(self, latest: Sequence[str]) -> None:
         """Let the older declaration of a limit hold if the `latest` graphs differ from others."""
-        store, declared = self._store, None
+        store = self._store
+        declared = None
         while declared != (current := _declarations(store, latest)):  # another worker starts
             declared = current
             for name, numbers in declared.items():
@@ -107,7 +108,8 @@ class RunStarter:
             UsageError: the key, a tag, or the task to call at the end, can't be used.
             TooManyRuns: the number of open runs has reached its limit.
         """
-        plan, requester = self._registry.find(graph_id), options.get("requester")
+        plan = self._registry.find(graph_id)
+        requester = options.get("requester")
         effects = run_name(requester)
         task_value = codec.pack(task, "task")
         state = codec.pack(dict(options.get("invocation_state") or {}), "invocation_state")
@@ -155,7 +157,8 @@ class RunStarter:
     def child(self, claim: Claim, task: Any) -> Reply:
         """Start the child run that does the work of a claimed node, in the same partition."""
         path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
-        plan, token = self._registry.get(path), claim.token
+        plan = self._registry.get(path)
+        token = claim.token
         self.publish([outermost(path)], replace=False)
         effects = run_ids.effect_name(token.run_id)
         is_keyed = effects != token.run_id

@@ -93,11 +93,9 @@ def callers_trace() -> str:
     try:
         context = trace.get_current_span().get_span_context()
         flags = int(context.trace_flags)
-        return (
-            f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
-            if context.is_valid
-            else ""
-        )
+        if context.is_valid:
+            return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+        return ""
     except Exception:
         log.exception("observer.failed: the run starts without the trace of its caller.")
         return ""
@@ -209,4 +207,4 @@ def _quietly(call: Callable[..., object], *args: object) -> None:
     try:
         call(*args)
     except Exception:
-        log.exception("observer.failed: the node's outcome is not changed by it.")
+        log.exception("observer.failed: the node's outcome doesn't change.")

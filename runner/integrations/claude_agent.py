@@ -103,7 +103,8 @@ class ClaudeAgent(FrameworkNode):
             raise DefinitionError(
                 f"the gate of a ClaudeAgent is a list of tools' names, not {gate!r}."
             )
-        self._gate, self._input = tuple(gate), input
+        self._gate = tuple(gate)
+        self._input = input
         if isinstance(self._approval, Mapping) and (
             unknown := sorted(self._approval.keys() - {*gate})
         ):
@@ -189,7 +190,8 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
                 self._verdicts = {"hook": verdict, "request": verdict}
             result = await self._invoke(prompt)
             call = result.deferred_tool_use
-            self._past.begun, self._past.session = True, result.session_id
+            self._past.begun = True
+            self._past.session = result.session_id
             self._past.usage = add_usage(self._past.usage, _counts(result.usage or {}))
             self._past.call = None if call is None else vars(call)
             if call is None:
@@ -306,7 +308,8 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
     # -- questions ----------------------------------------------------------------------------------
 
     def _ask(self) -> Asked:
-        name, args = self._past.call["name"], self._past.call["input"]
+        name = self._past.call["name"]
+        args = self._past.call["input"]
         call = FrameworkCall(
             self._past.call["id"], name, args, decisions=("approve", "edit", "reject")
         )

@@ -51,7 +51,7 @@ class FrameworkNode:
 
     is_async = True
     built_type: type
-    """The type of what the factory builds."""
+    """The type that the factory builds."""
 
     def __init__(
         self,
@@ -178,7 +178,9 @@ class Questions:
         answers: Mapping[str, Interrupt],
         stored: Sequence[JSON] = (),
     ) -> None:
-        self._kind, self._address, self._answers = kind, address, answers
+        self._kind = kind
+        self._address = address
+        self._answers = answers
         try:
             stored_questions = [_Asked(**entry) for entry in stored]
         except TypeError as error:
@@ -332,7 +334,9 @@ class CallGate:
     """
 
     def __init__(self, visit: Visit, questions: Questions, approval: Gates) -> None:
-        self._visit, self._questions, self._gates = visit, questions, approval
+        self._visit = visit
+        self._questions = questions
+        self._gates = approval
         self._begun: set[str] = set()
         self._granted: list[tuple[str, str]] = []
         self._lock = threading.Lock()
@@ -418,7 +422,8 @@ class CallGate:
         )
 
     def _is_approved(self, question: Interrupt, rule: Rule, effect: str, call_id: str) -> bool:
-        address, judge = self._visit.address, self._visit.address.judge
+        address = self._visit.address
+        judge = self._visit.address.judge
         name = re.sub(r"#\d+$", "", question.scope.partition(":")[2])
         if (
             judge is None
@@ -505,7 +510,9 @@ class _GatedCall:
         return args
 
     def edited(self, approval: Approval) -> Any:
-        tool, schema, args = self.call.tool, self.call.args_schema, approval.response
+        tool = self.call.tool
+        schema = self.call.args_schema
+        args = approval.response
         try:
             if schema is not None and whole_call(tool, args, schema) != args:
                 raise EditRefused(f"the edit leaves arguments of {tool} to their defaults.")
@@ -518,7 +525,9 @@ class FrameworkExecution(Generic[PastT]):
     """One execution of a node: its visit, its questions, its gate, and the state that it stores."""
 
     def __init__(self, visit: Visit, past: PastT, kind: str, approval: Gates) -> None:
-        self._visit, self._past, self._approval = visit, past, approval
+        self._visit = visit
+        self._past = past
+        self._approval = approval
         self._questions = Questions(kind, visit.address, visit.answers, past.questions)
         self._gate = CallGate(visit, self._questions, approval)
         self._messages = StoredMessages(visit.messages)

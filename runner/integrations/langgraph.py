@@ -675,7 +675,8 @@ class NodeCheckpointer(InMemorySaver):
         """
         super().__init__(serde=JsonPlusSerializer(allowed_msgpack_modules=types or None))
         self.keeps_all = False
-        self._save, self._lock = save, threading.RLock()
+        self._save = save
+        self._lock = threading.RLock()
         try:
             self._restore(document or {})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -759,7 +760,8 @@ class NodeCheckpointer(InMemorySaver):
 
         After a step of the whole graph, its subgraphs, whose namespaces name tasks, have ended.
         """
-        thread, namespace = stored["thread_id"], stored["checkpoint_ns"]
+        thread = stored["thread_id"]
+        namespace = stored["checkpoint_ns"]
         namespaces = self.storage[thread]
         namespaces[namespace] = {
             stored["checkpoint_id"]: namespaces[namespace][stored["checkpoint_id"]]

@@ -298,7 +298,9 @@ class McpServer:
     async def _open(self) -> None:
         """Open a session in a new task, because it must end in the task that began it."""
         connection: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._pid, self._client, self._done = os.getpid(), None, asyncio.Event()
+        self._pid = os.getpid()
+        self._client = None
+        self._done = asyncio.Event()
         self._task = asyncio.create_task(self._hold(connection, self._done))
         self._client = await connection
 
@@ -324,7 +326,8 @@ class McpServer:
         """End a session, unless another call has ended it and the next may already be open."""
         if client is not self._client:
             return
-        task, close_event = self._task, self._done
+        task = self._task
+        close_event = self._done
         self._client = self._task = self._done = None
         if task is not None and close_event is not None:
             close_event.set()
@@ -345,7 +348,8 @@ class McpTool:
         self, server: McpServer, definition: Any, approval: Rule | Policy | None = None
     ) -> None:
         """Read the `definition` listed by the server; people approve calls by `approval`."""
-        self._server, self._name = server, str(definition.name)
+        self._server = server
+        self._name = str(definition.name)
         self.tool_name = self._name
         check_tool_schema(self._name, definition.input_schema)
         self.tool_spec: JSONObject = {

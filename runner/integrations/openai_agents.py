@@ -198,7 +198,8 @@ class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
         name = getattr(tool, "qualified_name", None) or tool.name
         if not self._gate.is_for(name) or not await self._needs_approval(context, tool):
             return
-        args, schema = _read(context.tool_arguments), _schema_of(agent, {name, tool.name})
+        args = _read(context.tool_arguments)
+        schema = _schema_of(agent, {name, tool.name})
         try:
             await async_loop.in_thread(
                 self._gate.begin, name, args, schema, context.tool_call_id
@@ -425,7 +426,12 @@ def _checked(theirs: Any) -> Any:
 
         async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
             """Check a reply's calls before any of them begins."""
-            await _check(*(each.name for each in response.output if _is_call(each)))
+            calls = (
+                item.name
+                for item in response.output
+                if getattr(item, "type", None) == "function_call"
+            )
+            await _check(*calls)
             await super().on_llm_end(context, agent, response)
 
         async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
@@ -441,7 +447,3 @@ def _checked(theirs: Any) -> Any:
 async def _check(*tools: str) -> None:
     if execution := _current.get(None):
         await execution.check(*tools)
-
-
-def _is_call(item: Any) -> bool:
-    return getattr(item, "type", None) == "function_call"

@@ -263,7 +263,8 @@ class _PydanticExecution(FrameworkExecution[_PydanticPast]):
         Raises:
             ApprovalRequired: people must be asked about it. ApprovalMismatch: nobody approved it.
         """
-        name, is_approved = tool.tool_def.name, context.tool_call_approved
+        name = tool.tool_def.name
+        is_approved = context.tool_call_approved
         is_for_all = isinstance(self._approval, Rule)
         if not self._gate.is_for(name) or (
             is_for_all and tool.tool_def.kind != "unapproved" and not is_approved

@@ -137,7 +137,8 @@ class _StrandsPast(Past):
 
 
 def _past_of(visit: Visit) -> _StrandsPast:
-    past, number = restored(_StrandsPast, visit, StrandsAgent.__name__), visit.address.visit
+    past = restored(_StrandsPast, visit, StrandsAgent.__name__)
+    number = visit.address.visit
     if past.visit == number:
         return past
     # A new visit keeps the conversation, but the old visit's questions are over.
@@ -242,10 +243,8 @@ class _StrandsExecution(FrameworkExecution[_StrandsPast]):
         tool: Any = event.selected_tool
         if event.cancel_tool or tool is None or not self._gate.is_for(tool.tool_name):
             return
-        call_id, schema = (
-            event.tool_use["toolUseId"],
-            strict(tool.tool_spec["inputSchema"]["json"]),
-        )
+        call_id = event.tool_use["toolUseId"]
+        schema = strict(tool.tool_spec["inputSchema"]["json"])
         call = FrameworkCall(
             call_id,
             tool.tool_name,

@@ -58,11 +58,9 @@ def instrument(provider: TracerProvider | None = None) -> telemetry.Observer:
         return _span(tracer, running_node, visit, *origins[running_node.run_id])
 
     def call_observer(call: ObservedCall):  # type: ignore[no-untyped-def]  # noqa: ANN202 - as above
-        return (
-            _call_span(tracer, call)
-            if telemetry.is_attached(observer)
-            else nullcontext(lambda _: None)
-        )
+        if telemetry.is_attached(observer):
+            return _call_span(tracer, call)
+        return nullcontext(lambda _: None)
 
     telemetry.attach(observer)
     call_observers.append(call_observer)
@@ -191,11 +189,9 @@ def _use_trace_ids(tracer: Tracer) -> None:
 
 def _written(context: SpanContext) -> str:
     flags = int(context.trace_flags)
-    return (
-        f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
-        if context.is_valid
-        else ""
-    )
+    if context.is_valid:
+        return f"00-{context.trace_id:032x}-{context.span_id:016x}-{flags:02x}"
+    return ""
 
 
 def _read(traceparent: str) -> SpanContext | None:

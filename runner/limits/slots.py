@@ -110,7 +110,8 @@ def keyed(
     """Return the limits of a visit, except one whose value its input lacks: the worker fails that visit."""
     found: list[KeyedLimit] = []
     for limit in limits:
-        key, setting = limit.key(view, node, visit), view.limit_setting(limit.name)
+        key = limit.key(view, node, visit)
+        setting = view.limit_setting(limit.name)
         if key is not None:
             concurrency, interval = (
                 setting.numbers(limit.numbers) if setting else limit.numbers[1:]
@@ -124,7 +125,8 @@ def reserve(
     limits: Sequence[KeyedLimit], view: LimitUsage, now: int
 ) -> tuple[int, list[LimitAction]]:
     """Assign the earliest start under all rates: return the ms to wait, and the actions that record it."""
-    start, actions = now, list[LimitAction]()
+    start = now
+    actions = list[LimitAction]()
     for limit in limits:
         if limit.interval:
             earliest = max(now, view.next_start(limit.key, limit.interval))

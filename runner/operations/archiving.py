@@ -63,7 +63,10 @@ class Archiving:
         self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
     ) -> None:
         """Make few runs wait `pause` seconds for more, and a run at most `hold` seconds for the archive."""
-        self._store, self._archive, self._pause, self._hold = store, archive, pause, hold
+        self._store = store
+        self._archive = archive
+        self._pause = pause
+        self._hold = hold
         self.problem = ""
 
     def run_once(self) -> bool:

@@ -67,7 +67,8 @@ def read_backlog(shared: Shared, queues: Collection[str] = ()) -> Backlog:
             "the broker's own counts."
         )
     rows = list(read_queues(shared, queues))
-    ready, executing = sum(row.ready for row in rows), sum(row.executing for row in rows)
+    ready = sum(row.ready for row in rows)
+    executing = sum(row.executing for row in rows)
     return Backlog(ready, executing, ready + executing, rows)
 
 
@@ -75,11 +76,9 @@ def read_queues(shared: Shared, queues: Collection[str] = ()) -> Iterator[QueueB
     """Read the backlog of queues, by default of all; of none that aren't on the store's server."""
     if not shared.settings.broker_is_store:
         return
-    now, graphs, keys = (
-        shared.workers.now(),
-        shared.graphs_by_queue(),
-        shared.fair_keys(MOST_KEYS),
-    )
+    now = shared.workers.now()
+    graphs = shared.graphs_by_queue()
+    keys = shared.fair_keys(MOST_KEYS)
     node_queue = shared.settings.node_queue
     names = [node_queue(queue) for queue in dict.fromkeys(queues)]
     names = names or sorted(graphs.keys() - {node_queue(GATE)})

@@ -171,7 +171,9 @@ def filter_pages(
 
 def _of_family(store: Store, query: InterruptQuery, cursor: str) -> list[Interrupt]:
     """Read the questions of a run and of the runs inside it that come after a cursor."""
-    position, run_ids, questions = position_in(cursor) if cursor else None, [str(query.run)], []
+    position = position_in(cursor) if cursor else None
+    run_ids = [str(query.run)]
+    questions = []
     for run_id in run_ids:
         snapshot = store.read(run_id)
         if snapshot is None:

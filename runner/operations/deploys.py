@@ -50,7 +50,8 @@ def held(store: Store, registry: Registry, names: Sequence[str]) -> Iterator[Aff
     plans = plans_of(registry, names)
     shapes: dict[tuple[str, str], tuple[Topology | None, dict[str, str]]] = {}
     for run in (run for status in UNDER_WAY for run in runs_of(store, RunQuery(status))):
-        plan, shape = plans.get(run.graph_id), (run.graph_id, run.fingerprint)
+        plan = plans.get(run.graph_id)
+        shape = (run.graph_id, run.fingerprint)
         if plan is None or run.fingerprint == plan.topology.fingerprint:
             continue
         if shape not in shapes:

@@ -167,7 +167,9 @@ def read_facts(settings: Settings) -> Facts:
         StoreError: the store can't be reached.
     """
     shared = Shared(settings)
-    workers, store, servers = shared.workers.all(), shared.store, shared.servers()
+    workers = shared.workers.all()
+    store = shared.store
+    servers = shared.servers()
     clock = (
         time.time_ns() // 1_000_000
     )  # read at once, to be compared with the first server's clock
@@ -526,16 +528,15 @@ def _disk(facts: Facts) -> Checks:
     )
     detail = f"append-only file is {detail}"
     if facts.vitals.refused:
-        result, detail, fix = (
-            FAIL,
-            facts.vitals.refused,
-            "Make room on the server's disk, or see its log.",
-        )
+        result = FAIL
+        detail = facts.vitals.refused
+        fix = "Make room on the server's disk, or see its log."
     yield Check(result, "disk", detail, fix)
 
 
 def _durability(facts: Facts) -> Checks:
-    level, vitals = facts.durability, facts.vitals
+    level = facts.durability
+    vitals = facts.vitals
     if level == "fsync" and vitals.unable:
         fix = "Set appendonly yes; use 7.2 or newer."
         yield Check(FAIL, "durability", f"set to fsync, but {vitals.unable}", fix)
@@ -573,7 +574,8 @@ def _partitions(facts: Facts) -> Checks:
 
 
 def _memory(facts: Facts) -> Checks:
-    used_bytes, limit = facts.vitals.memory, facts.vitals.memory_limit
+    used_bytes = facts.vitals.memory
+    limit = facts.vitals.memory_limit
     detail = f"{used_bytes / 1e6:.0f} MB used" + (
         f" of {limit / 1e6:.0f} MB" if limit else ", no limit"
     )
@@ -614,11 +616,9 @@ def _broker(facts: Facts) -> Checks:
 
 
 def _workers(facts: Facts) -> Checks:
-    alive, dead_count, stopping = (
-        facts.alive,
-        len(facts.names_of("gone")),
-        len(facts.names_of("stopping")),
-    )
+    alive = facts.alive
+    dead_count = len(facts.names_of("gone"))
+    stopping = len(facts.names_of("stopping"))
     other_states = f", {dead_count} gone without stopping" if dead_count else ""
     other_states += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
@@ -635,7 +635,8 @@ def _workers(facts: Facts) -> Checks:
     if not alive:
         yield Check(FAIL, "workers", f"none{other_states}", "Start one with `runner worker`.")
         return
-    busy, slots = sum(worker.busy for worker in alive), sum(worker.slots for worker in alive)
+    busy = sum(worker.busy for worker in alive)
+    slots = sum(worker.slots for worker in alive)
     detail = f"{len(alive)} alive, {busy} of {slots} slots busy{other_states}"
     fix = "`runner workers list` names them; their nodes run again on other workers."
     yield from _check("workers", detail, detail if dead_count else "", fix)
@@ -860,7 +861,8 @@ def _timers(facts: Facts) -> Checks:
 
 
 def _archive(facts: Facts) -> Checks:
-    state, waiting = facts.vitals.archive, facts.vitals.unarchived
+    state = facts.vitals.archive
+    waiting = facts.vitals.unarchived
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     if state.get("problem"):
@@ -893,7 +895,8 @@ GROWN = 1_000
 def _audit(facts: Facts) -> Checks:
     audits = [audit for audit in facts.audits if audit.size or audit.waiting]
     for audit in audits if facts.audit != "off" else ():
-        origin, size = audit.origin, audit.size
+        origin = audit.origin
+        size = audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
         sealed_only = f"{size} entries are sealed and none is signed"
         stay = (

@@ -54,7 +54,8 @@ def intervene(
     run = existing(engine.store.peek(run_id), run_id)
     values = [codec.pack(output, "output") for output in outputs]
     size_limits.check("output", values, engine.store.max_bytes)
-    operator, text = principal_of(by or "").key, validation.reason(reason)
+    operator = principal_of(by or "").key
+    text = validation.reason(reason)
     ((record, _, entry),) = engine.store.fetch(run_id, [node])
     if (
         outputs

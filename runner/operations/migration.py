@@ -115,22 +115,27 @@ class FamilyPlanner:
         planner = self._planner(snapshot, request.outermost(), graph_id)
         request.check_nested(planner.old)
         migration = planner.migration(parent_node, path)
-        migrations, outcomes = list[Migration](), list[NodeOutcome]()
+        migrations = list[Migration]()
+        outcomes = list[NodeOutcome]()
         if _changes_run(planner, migration):
-            migrations, outcomes = [migration], planner.outcomes
+            migrations = [migration]
+            outcomes = planner.outcomes
         for child, node, name in self._children(planner, migration.records):
-            owner, new_owner = map_of(node) or node, map_of(name) or name
+            owner = map_of(node) or node
+            new_owner = map_of(name) or name
             nested_request = request.nested_in(owner, new_owner)
             child_results = self._family(
                 child, nested_request, f"{graph_id}{PATH}{new_owner}", name, f"{path}{name}/"
             )
-            migrations, outcomes = migrations + child_results[0], outcomes + child_results[1]
+            migrations = migrations + child_results[0]
+            outcomes = outcomes + child_results[1]
         return migrations, outcomes
 
     def _planner(
         self, snapshot: RunSnapshot, request: MigrationRequest, graph_id: str
     ) -> MigrationPlanner:
-        record, plan = snapshot.record, self._registry.find(graph_id)
+        record = snapshot.record
+        plan = self._registry.find(graph_id)
         if record.status not in WAITING or record.stopping:
             status = "stopping" if record.stopping else record.status
             raise ConflictError(
@@ -141,7 +146,8 @@ class FamilyPlanner:
         def decide(node: str, visit: int, position: int) -> str:
             return "1" if _takes_new_edge(plan, planner, (node, visit), position) else "0"
 
-        old, new = self._old_shape(snapshot), self._new_shape(graph_id)
+        old = self._old_shape(snapshot)
+        new = self._new_shape(graph_id)
         held = held_themselves(self._store, snapshot)
         planner = MigrationPlanner(snapshot, old, new, request, held, decide)
         if any(old_id != new_id for old_id, new_id in request.renames.items()):

@@ -91,7 +91,8 @@ class MigrationRequest:
         Raises:
             UsageError: one of its nodes would move to another graph.
         """
-        prefix, new_prefix = f"{node}/", f"{new_node}/"
+        prefix = f"{node}/"
+        new_prefix = f"{new_node}/"
         renames = {
             old_name: new_name
             for old_name, new_name in self.renames.items()
@@ -168,11 +169,9 @@ class NodeNames:
         self._check_complete()
 
     def _check_named(self) -> None:
-        run_id, graph, renames = (
-            self._snapshot.record.run_id,
-            self._new.graph_id,
-            self._request.renames,
-        )
+        run_id = self._snapshot.record.run_id
+        graph = self._new.graph_id
+        renames = self._request.renames
         contradictions = sorted(set(renames) & set(self._request.drops))
         if contradictions:
             raise UsageError(
@@ -402,7 +401,8 @@ class MigrationPlanner:
 
     def _misfit(self, node: str, name: str) -> str:
         """Return why a waiting node can't use its data; "" if it can."""
-        old_node, new_node = self.old.nodes[node], self.new.nodes[name]
+        old_node = self.old.nodes[node]
+        new_node = self.new.nodes[name]
         if old_node.kind != new_node.kind:
             return f"it was a {old_node.kind} and is a {new_node.kind} now"
         if (old_node.map is None) != (new_node.map is None):
@@ -470,8 +470,10 @@ class MigrationPlanner:
         for node, item in self.snapshot.nodes.items():
             if not map_of(node):
                 continue
-            owner, name = self.names.new_id(map_of(node)), self.names.new_id(node)
-            map_record, waits = nodes.get(owner, NodeRecord()), item.status is Status.WAITING
+            owner = self.names.new_id(map_of(node))
+            name = self.names.new_id(node)
+            map_record = nodes.get(owner, NodeRecord())
+            waits = item.status is Status.WAITING
             if owner in self.kept and item.visit == map_record.visit:
                 stamp = map_record.stamp
                 yield (
@@ -485,7 +487,8 @@ class MigrationPlanner:
 
     def _close(self, node: str, name: str, outcome: str, reason: str = "") -> None:
         """Withdraw a node's questions and stop its child run, and delete its data."""
-        old_record, unused_ids = self.snapshot.node(node), list[str]()
+        old_record = self.snapshot.node(node)
+        unused_ids = list[str]()
         if old_record.status is Status.WAITING:
             questions = self.visit_questions(node)
             self.withdrawn += [
@@ -597,7 +600,8 @@ def _may_ask(planner: MigrationPlanner, node: str) -> bool:
 
 def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:
     """Yield the ids that a node's questions had before the node was renamed, once or more often."""
-    by_id, ids = {question.id: question for question in snapshot.interrupts}, set[str]()
+    by_id = {question.id: question for question in snapshot.interrupts}
+    ids = set[str]()
     pending = [question.replaces for question in _asked_under(snapshot, node)]
     while pending:
         earlier = pending.pop()
@@ -633,26 +637,19 @@ def renamed_questions(
                 planner.withdrawn.append((node, question.visit, question.id))
                 replacements.append(as_asked(new_question))
             else:
-                new_questions.append(
-                    (
-                        question.id,
-                        _undecided(new_question) if _is_void(question) else new_question,
+                if _is_void(question):
+                    new_question = replace(
+                        new_question,
+                        status=InterruptStatus.WITHDRAWN,
+                        response=None,
+                        responder=None,
+                        idempotency_key=None,
+                        decision="",
+                        effect="",
+                        used=None,
                     )
-                )
+                new_questions.append((question.id, new_question))
     return new_questions, replacements
-
-
-def _undecided(question: Interrupt) -> Interrupt:
-    return replace(
-        question,
-        status=InterruptStatus.WITHDRAWN,
-        response=None,
-        responder=None,
-        idempotency_key=None,
-        decision="",
-        effect="",
-        used=None,
-    )
 
 
 def renamed_nodes(

@@ -73,13 +73,14 @@ def _select(
 
 
 def _has_part(engine: Engine, voter: Voter, kind: Part, question: QuestionView) -> bool:
-    store, key = engine.store, voter.principal.key
+    store = engine.store
+    key = voter.principal.key
     if kind == "requested":
         return key in {question.requester, *question.on_behalf_of}
     has_vote = has_voted(store, question, key)
-    return (
-        has_vote if kind == "voted" else not (has_vote or why_barred(engine, voter, question))
-    )
+    if kind == "voted":
+        return has_vote
+    return not (has_vote or why_barred(engine, voter, question))
 
 
 def has_voted(store: Store, question: QuestionView, key: str) -> bool:
@@ -93,7 +94,8 @@ def has_voted(store: Store, question: QuestionView, key: str) -> bool:
 
 def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:
     """Return why a voter may not decide a question, as far as that is known before they vote; else ""."""
-    key, names = voter.principal.key, question.assignees
+    key = voter.principal.key
+    names = question.assignees
     if question.rule is None:
         stand_ins = {plain_name(absence.to) for absence in question.away}
         may = not names or plain_name(key) in {*names, *stand_ins}

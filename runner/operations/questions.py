@@ -206,7 +206,8 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
 
 def _facts(store: Store, run_id: str) -> JSONObject:
     """Return the place and the requester of a run, which aren't stored with questions without a rule."""
-    run, asked_for = store.peek(run_id), store.requester(run_id) or {}
+    run = store.peek(run_id)
+    asked_for = store.requester(run_id) or {}
     return {
         "place": None if run is None else run.place,
         "requester": asked_for.get("principal", ""),
@@ -309,7 +310,8 @@ def _view(
     interrupt: Interrupt, standing: Standing, absences: Sequence[Absence]
 ) -> QuestionView:
     """Make the view of a question; with a rule it includes the standing of its votes."""
-    now, tally = time.time_ns() // 1_000_000, standing.tally
+    now = time.time_ns() // 1_000_000
+    tally = standing.tally
     away = tuple(
         away_view(absence)
         for absence in standing_in(absences, interrupt, tally.stage, now)
@@ -427,7 +429,8 @@ def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = (
 
 def changes(before: JSONMapping | None, after: Any) -> Iterator[Change]:
     """Compare two sets of arguments as JSON, because True is not 1."""
-    older, newer = dict(before or {}), dict(after) if isinstance(after, Mapping) else {}
+    older = dict(before or {})
+    newer = dict(after) if isinstance(after, Mapping) else {}
     for name in dict.fromkeys([*older, *newer]):
         pair = [
             json.dumps({name: args[name]} if name in args else {}, sort_keys=True)

@@ -70,7 +70,7 @@ class SettledVisit:
 
 
 def history(snapshot: RunSnapshot) -> dict[VisitKey, SettledVisit]:
-    """List the visits of a run that count, in the order in which they ended; failed ones come last."""
+    """List the visits of a run that count, in the order they ended; failed ones come last."""
     visits = grouped(sorted(snapshot.outputs), itemgetter(0))
     upcoming = {node: iter(keys) for node, keys in visits.items()}
     completed_visits = [next(upcoming[node]) for node in snapshot.order]
@@ -95,7 +95,8 @@ def _failed(snapshot: RunSnapshot, key: VisitKey) -> bool:
 
     In a later round of its loop the node may wait again, or have been skipped.
     """
-    entry, record = snapshot.entries[key], snapshot.node(key[0])
+    entry = snapshot.entries[key]
+    record = snapshot.node(key[0])
     if not entry.get("error") or entry.get("undone") or map_of(key[0]):
         return False
     return key[1] < record.visit or record.status in {
@@ -109,7 +110,8 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     node, visit = key
     if status is Status.FAILED:
         return SettledVisit(node, visit, status)
-    entry, record = snapshot.entries[key], snapshot.node(node)
+    entry = snapshot.entries[key]
+    record = snapshot.node(node)
     # Outside of loops a node completes once, so its record has the edges of that visit.
     edges = entry.get("edges", record.edges)
     reads = tuple((name, number) for name, number in entry.get("reads", ()))
@@ -153,7 +155,8 @@ class Replay:
 
     def records(self) -> Records:
         """Return the records at the end, each node in its present round."""
-        changes, run = self._draft(), self._run
+        changes = self._draft()
+        run = self._run
         loops = {number: run.loop(number) for number in range(len(self._topology.loops))}
         nodes = {name: changes.node(name) for name in run.nodes}
         return Records(nodes, loops, dict(run.arrived), run.record.failed)
@@ -162,7 +165,8 @@ class Replay:
         return Changes(self._run, self._topology, 0, 0)
 
     def _feed(self, settled_visit: SettledVisit) -> None:
-        node, visit = settled_visit.node, settled_visit.visit
+        node = settled_visit.node
+        visit = settled_visit.visit
         attempt = self._run.nodes[node].attempt
         self._take(scheduler.claim(self._draft(), node, visit, attempt, "replay"))
         changes = self._draft()
@@ -205,7 +209,7 @@ def _empty_run(topology: Topology) -> MemoryRun:
 def dependents(
     topology: Topology, past: Mapping[VisitKey, SettledVisit], key: VisitKey
 ) -> set[VisitKey]:
-    """Find a visit and all visits that got its output, or were decided by it, directly or indirectly."""
+    """Find a visit and all visits that its output reached or decided, directly or indirectly."""
     keys = {key}
     replay = Replay(topology, past)
     for reader, inputs in replay.inputs.items():
@@ -321,7 +325,8 @@ def _undone(snapshot: RunSnapshot) -> set[str]:
 
 def _with_children(store: Store, records: Records) -> tuple[Records, list[Rewrite]]:
     """Plan the retries of the child runs of nodes that run again; such nodes wait for their children."""
-    nodes, children = dict(records.nodes), []
+    nodes = dict(records.nodes)
+    children = []
     for name, record in records.nodes.items():
         if record.status is not Status.READY or not record.child:
             continue
@@ -353,7 +358,8 @@ def _topology(store: Store, snapshot: RunSnapshot) -> Topology:
 
 
 def _check_broken(snapshot: RunSnapshot) -> None:
-    run_id, status = snapshot.record.run_id, snapshot.record.status
+    run_id = snapshot.record.run_id
+    status = snapshot.record.status
     if status is Status.COMPLETED:
         raise ConflictError(
             f"run {run_id} has completed; nothing was changed. Fork it to start again from one of its nodes."
@@ -548,7 +554,8 @@ def plan_fork(
     """Plan a fork; raises like `fork`."""
     snapshot = existing(store.read(run_id), run_id)
     topology = _topology(store, snapshot)
-    record, past = snapshot.record, history(snapshot)
+    record = snapshot.record
+    past = history(snapshot)
     key = (node, _chosen_visit(snapshot, topology, past, node, visit))
     left_out = dependents(topology, past, key) if key in past else set()
     replay = Replay(topology, past, left_out)

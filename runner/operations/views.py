@@ -165,7 +165,8 @@ def read_run(store: Store, run_id: str) -> RunView:
     Raises:
         NotFoundError: the run doesn't exist.
     """
-    snapshot, requester = existing(store.read(run_id), run_id), store.requester(run_id) or {}
+    snapshot = existing(store.read(run_id), run_id)
+    requester = store.requester(run_id) or {}
     all_of_run = all_events(store, run_id)
     events = grouped(all_of_run, attrgetter("node"))
     graph = snapshot.record.graph_id, snapshot.record.fingerprint
@@ -279,7 +280,8 @@ def _node(
     items = [
         item for item in _begun_items(snapshot, name, record.visit) if item in snapshot.nodes
     ]
-    created_at, ran = snapshot.created_at, entry.get("ms", 0)
+    created_at = snapshot.created_at
+    ran = entry.get("ms", 0)
     return NodeView(
         id=name,
         status=node_status(record),
@@ -333,10 +335,8 @@ def _since(events: Sequence[Event], created_at: int) -> int:
 
 def _took(events: Sequence[Event], created_at: int, execution_ms: int) -> int:
     """Return the time in ms from the begin of a map's items to its end."""
-    begin, end = (
-        _latest(events, "node.expanded"),
-        _latest(events, "node.completed", "node.failed"),
-    )
+    begin = _latest(events, "node.expanded")
+    end = _latest(events, "node.completed", "node.failed")
     return end.at - (begin.at if begin else created_at) if end else execution_ms
 
 
@@ -347,9 +347,11 @@ def _limited(store: Store, snapshot: RunSnapshot, name: str, events: Sequence[Ev
     topology = store.topology(record.graph_id, record.fingerprint)
     if latest is None or latest.kind != EventKind.NODE_LIMITED or topology is None:
         return ""
-    keys, limits = _Keys(store, snapshot), topology.nodes[shape_name(name)].limits
+    keys = _Keys(store, snapshot)
+    limits = topology.nodes[shape_name(name)].limits
     for limit in limits:
-        setting, key = keys.limit_setting(limit.name), limit.key(keys, name, latest.visit)
+        setting = keys.limit_setting(limit.name)
+        key = limit.key(keys, name, latest.visit)
         pause = setting.pause_of(limit.name if key is None else key) if setting else None
         if pause is not None:
             owner = "" if pause.key == limit.name else "its key of "
@@ -490,7 +492,8 @@ def _archived_node(
         for item in map(partial(item_id, name), range(state["items"]))
         if item in document["nodes"]
     ]
-    created_at, ran = milliseconds(document["created_at"]), visit["execution_ms"]
+    created_at = milliseconds(document["created_at"])
+    ran = visit["execution_ms"]
     return NodeView(
         id=name,
         status=Status(state["status"]),

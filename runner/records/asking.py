@@ -88,7 +88,9 @@ class Asker:
         self.asked: list[Interrupt] = []
         self.refused: UsageError | None = None
         self.mismatch: ApprovalMismatch | None = None
-        self._address, self._scope, self._number = address, scope, number
+        self._address = address
+        self._scope = scope
+        self._number = number
         self._answers = answers or {}
         self._repeat, self._call = repeat, call
         self._used: set[str] = set()
@@ -217,7 +219,10 @@ def numbered_question(
     present code. If an answer fits the schema but not the code's model, it is asked for again with
     the problem.
     """
-    repeats, replaces, shown, schema = 0, "", reason, options.get("response_schema")
+    repeats = 0
+    replaces = ""
+    shown = reason
+    schema = options.get("response_schema")
     while True:
         question = address.ask(
             name, shown, scope=scope, number=number, reasked=repeats, **options
@@ -237,7 +242,8 @@ def numbered_question(
         shown = with_problem(reason, problem) if problem else shown
         if (earlier.withdrawal or {}).get("to") and not options.get("rule"):
             options["assignees"] = (earlier.withdrawal or {})["to"]
-        repeats, replaces = repeats + 1, "" if is_asked_again(earlier) else earlier.id
+        repeats = repeats + 1
+        replaces = "" if is_asked_again(earlier) else earlier.id
     return replace(question, replaces=replaces) if replaces else question
 
 
@@ -273,7 +279,8 @@ def _problem(earlier: Interrupt, question: Interrupt, schema: object) -> str:
 
 def _is_stale(earlier: Interrupt, options: InterruptOptions, address: Address) -> bool:
     """Return whether a decision by a rule wasn't used in time, so that it is asked for again."""
-    rule, judge = options.get("rule"), address.judge
+    rule = options.get("rule")
+    judge = address.judge
     if rule is None or judge is None or earlier.status is not InterruptStatus.ANSWERED:
         return False
     return judge.is_stale(rule, earlier)

@@ -100,7 +100,8 @@ def open_raise(fields: RaiseFields, counter: str, visit: str, instead_of: str = 
     it has ended (`instead_of`). If this visit waited and the raise was refused, return "!" and the
     reason.
     """
-    refusal, asker = fields.get(f"!{counter} {visit}"), fields.get(f"@{counter}")
+    refusal = fields.get(f"!{counter} {visit}")
+    asker = fields.get(f"@{counter}")
     if refusal is not None:
         return f"!{refusal}"
     if asker in {None, visit, instead_of}:

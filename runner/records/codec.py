@@ -118,9 +118,9 @@ def _path_text(path: Path) -> str:
     outer, key = path
     if outer is None:
         return str(key)
-    return (
-        f"{_path_text(outer)}[{key}]" if isinstance(key, int) else f"{_path_text(outer)}.{key}"
-    )
+    if isinstance(key, int):
+        return f"{_path_text(outer)}[{key}]"
+    return f"{_path_text(outer)}.{key}"
 
 
 def kind_of(value: object) -> str:
@@ -280,11 +280,9 @@ def read(value: JSON | LazyValue) -> JSON:
 
 def untyped(json_value: JSON) -> JSON:
     """Return the packed data of a typed function's result without the name of its type."""
-    return (
-        json_value["data"]
-        if isinstance(json_value, dict) and TYPED_KEY in json_value
-        else json_value
-    )
+    if isinstance(json_value, dict) and TYPED_KEY in json_value:
+        return json_value["data"]
+    return json_value
 
 
 def _restore_model(name: str, data: Any) -> Any:

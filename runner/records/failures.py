@@ -126,7 +126,8 @@ def _is_short(json_value: Any) -> bool:
 
 def own_frames(error: BaseException) -> TracebackType | None:
     """Return an error's traceback from the node's code on, without the frames that called it."""
-    frames, is_inside = error.__traceback__, False
+    frames = error.__traceback__
+    is_inside = False
     while frames is not None:
         package = str(frames.tb_frame.f_globals.get("__name__", "")).partition(".")[0]
         is_inside = is_inside or package == "runner"

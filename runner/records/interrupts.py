@@ -340,10 +340,8 @@ def as_asked(question: Interrupt) -> Interrupt:
 
 
 def _assignees(options: InterruptOptions, field: str) -> list[str]:
-    rule, people = (
-        options.get("rule"),
-        validation.people(options.get("assignees"), f"assignees of {field}"),
-    )
+    rule = options.get("rule")
+    people = validation.people(options.get("assignees"), f"assignees of {field}")
     if people or not isinstance(rule, Rule):
         return people
     return people_of(rule)
@@ -367,7 +365,9 @@ def _ruled(options: InterruptOptions, field: str, name: str, judge: Judge | None
     Raises:
         UsageError: an option can't be used, or needs a rule.
     """
-    rule, risk, action = options.get("rule"), options.get("risk") or "", options.get("action")
+    rule = options.get("rule")
+    risk = options.get("risk") or ""
+    action = options.get("action")
     if rule is None:
         if risk or action is not None:
             raise UsageError(
@@ -440,7 +440,9 @@ def preimages(interrupt: Interrupt) -> dict[str, JSONObject]:
     Raises:
         UnstorableError: it has values that other languages would read differently.
     """
-    asked_in, policy, action = interrupt.place or {}, policy_of(interrupt), interrupt.action
+    asked_in = interrupt.place or {}
+    policy = policy_of(interrupt)
+    action = interrupt.action
     question: JSONObject = {
         "id": interrupt.id,
         "run": interrupt.run_id,
@@ -611,7 +613,8 @@ def _answer(block: object) -> Decision:
         raise ResponseError(
             f"expected an interruptResponse object, but got {keys}; nothing was applied."
         )
-    interrupt_id, response = inner.get("interruptId"), inner.get("response")
+    interrupt_id = inner.get("interruptId")
+    response = inner.get("response")
     if not isinstance(interrupt_id, str):
         raise ResponseError(
             "an interruptResponse needs an interruptId (text); nothing was applied."
@@ -829,9 +832,9 @@ def next_reminder(question: Interrupt, now: int) -> int:
     Reminders missed during an outage are collapsed into one.
     """
     if question.remind_every is not None:
-        return (
-            now + _reminder_times(question)[0] if question.reminded + 1 < MAX_REMINDERS else 0
-        )
+        if question.reminded + 1 < MAX_REMINDERS:
+            return now + _reminder_times(question)[0]
+        return 0
     due = (question.asked_at + delay for delay in _reminder_times(question))
     return next((time for time in due if time > now), 0)
 

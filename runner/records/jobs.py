@@ -50,7 +50,8 @@ class JobView:
 
 def job_view(job: Job) -> JobView:
     items = tuple(RunOfJob(run_id, job.results.get(run_id)) for run_id in job.run_ids)
-    total, ended_count = len(job.run_ids), len(job.results)
+    total = len(job.run_ids)
+    ended_count = len(job.results)
     return JobView(
         job.job_id,
         job.action,

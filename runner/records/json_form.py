@@ -84,9 +84,9 @@ def span(milliseconds: float) -> str:
     if minutes < 60:
         return f"{minutes} min {remainder:02d} s"
     hours, minutes = divmod(minutes, 60)
-    return (
-        f"{hours} h {minutes:02d} min" if hours < 48 else f"{hours // 24} days {hours % 24} h"
-    )
+    if hours < 48:
+        return f"{hours} h {minutes:02d} min"
+    return f"{hours // 24} days {hours % 24} h"
 
 
 def as_written(schema: JSONObject) -> None:

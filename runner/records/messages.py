@@ -151,7 +151,7 @@ class VoteMessage(Message):
 
 
 class OperationMessage(Message):
-    """An operation on a question besides voting, sent the same way as answers."""
+    """An operation on a question other than voting, sent the same way as answers."""
 
     v: Version2
     interrupt_id: Text

@@ -304,7 +304,7 @@ class RunRecord:
 
     @property
     def is_queued(self) -> bool:
-        """Return whether the run was accepted and hasn't begun; `reason` says what it waits for."""
+        """Return whether the run was accepted and hasn't begun; `reason` says why."""
         return bool(self.reason) and not (self.started or self.stopping or self.is_final)
 
     @property

@@ -15,7 +15,8 @@ RANDOM, KEYED = 0x70, 0x80
 """The version bits of a UUID: 7, and 8, whose content its maker defines."""
 
 PARTITION_DIGITS, LETTERS = 2, 26
-_VERSION_AT, _HASH_AT = PARTITION_DIGITS + 9, PARTITION_DIGITS + 10
+_VERSION_AT = PARTITION_DIGITS + 9
+_HASH_AT = PARTITION_DIGITS + 10
 _KEYED = frozenset("26aeimqu")
 """The letters whose last two of five bits are 10, the first two bits of version 8."""
 

@@ -41,14 +41,12 @@ NAMED_BY_ID = frozenset(
 )
 """Drafts whose keyword for a schema's address is `id`; since draft 6 it is `$id`."""
 
-SAME, PROPERTY, OTHERS, VALUES, ITEMS, KEYS = (
-    "",
-    "property",
-    "others",
-    "values",
-    "items",
-    "keys",
-)
+SAME = ""
+PROPERTY = "property"
+OTHERS = "others"
+VALUES = "values"
+ITEMS = "items"
+KEYS = "keys"
 
 APPLICATORS = {
     **dict.fromkeys(("allOf", "anyOf", "oneOf", "not", "if", "then", "else"), SAME),
@@ -149,7 +147,8 @@ def paths_of(schema: Any) -> SchemaPaths:
     """
     addresses = _Addresses(schema)
     edges: dict[int, tuple[Edge, ...]] = {}
-    is_recursive, counts = False, dict[int, int]()
+    is_recursive = False
+    counts = dict[int, int]()
     pending: list[tuple[Any, bool]] = [(schema, False)]
     while pending:
         subschema, is_visited = pending.pop()
@@ -191,7 +190,8 @@ def _edges(schema: Any, addresses: _Addresses) -> Iterator[tuple[Edge, Any]]:
         yield Edge(id(subschema), PROPERTY, (name,)), subschema
     for keyword, entry in schema.items():
         if keyword in REFERENCES and isinstance(entry, str):
-            subschemas, values = addresses.targets(schema, keyword, entry), SAME
+            subschemas = addresses.targets(schema, keyword, entry)
+            values = SAME
         elif keyword in APPLICATORS:
             is_map = keyword in MAPS and isinstance(entry, Mapping)
             subschemas = list(entry.values()) if is_map else [entry]

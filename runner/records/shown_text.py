@@ -26,7 +26,9 @@ TWINS = frozenset(
 
 WORD = re.compile(r"\w+")
 
-NON_JOINER, JOINER, KEYCAP = "\u200c", "\u200d", "\u20e3"
+NON_JOINER = "\u200c"
+JOINER = "\u200d"
+KEYCAP = "\u20e3"
 
 JOINED = (
     (0x600, 0xE00),
@@ -68,11 +70,9 @@ def _without_twins(match: re.Match[str]) -> str:
     letters = [char for char in text if char.isalpha() and char not in BLANK]
     foreign = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
     is_mixed = foreign and foreign <= TWINS and len(foreign) < len(set(letters))
-    return (
-        "".join(_escape(char) if char in foreign else char for char in text)
-        if is_mixed
-        else text
-    )
+    if is_mixed:
+        return "".join(_escape(char) if char in foreign else char for char in text)
+    return text
 
 
 def _escape(char: str) -> str:
@@ -80,11 +80,9 @@ def _escape(char: str) -> str:
 
 
 def _is_seen(text: str, number: int) -> bool:
-    char, previous, following = (
-        text[number],
-        text[number - 1 : number],
-        text[number + 1 : number + 2],
-    )
+    char = text[number]
+    previous = text[number - 1 : number]
+    following = text[number + 1 : number + 2]
     if char.isascii():
         return char.isprintable()
     if char in BLANK:

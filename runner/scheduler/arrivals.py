@@ -47,9 +47,11 @@ def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[st
         node_round = changes.round(changes.topology.nodes[node].scope)
         changes.uncounted.append(Arrival(node, scope, stamp, node_round, live))
         return
-    record, shape = changes.node(node), changes.topology.nodes[node]
+    record = changes.node(node)
+    shape = changes.topology.nodes[node]
     # A node that needs a single arrival has no stored count: no other arrival would be added to it.
-    arrivals, alive = 1, int(live)
+    arrivals = 1
+    alive = int(live)
     if shape.needs != 1:
         earlier = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
         if earlier.stamp != stamp:
@@ -72,7 +74,8 @@ def _total(changes: Changes, node: str) -> tuple[int, int]:
     for scope in (*changes.topology.nodes[node].loops, ROOT):
         counts = changes.arrived.get((scope, node)) or changes.view.arrivals(scope, node)
         if counts.stamp == changes.round(scope):
-            arrivals, alive = arrivals + counts.arrived, alive + counts.live
+            arrivals = arrivals + counts.arrived
+            alive = alive + counts.live
     return arrivals, alive
 
 
@@ -91,7 +94,8 @@ def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
 
 def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
     """Start the next round of a loop whose nodes have all settled, or end the loop."""
-    shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
+    shape = changes.topology.loops[loop_id]
+    loop = changes.loop(loop_id)
     if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):
         _again(changes, loop_id)
         return
@@ -105,7 +109,8 @@ def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
 
 def _again(changes: Changes, loop_id: int) -> None:
     """Start a loop's next round: loops inside it are reset, loops around it wait for it."""
-    shape, loop = changes.topology.loops[loop_id], changes.loop(loop_id)
+    shape = changes.topology.loops[loop_id]
+    loop = changes.loop(loop_id)
     changes.loops[loop_id] = LoopRecord(loop.round + 1, taken=loop.taken)
     for inner in shape.inner:
         changes.loops[inner] = LoopRecord(changes.loop(inner).round + 1)

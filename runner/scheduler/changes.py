@@ -263,7 +263,7 @@ class View(LimitUsage, Protocol):
 class TransitionResult:
     """Decision of a transition: the reply to the caller, the changed records, and actions for the store.
 
-    The store writes all of it in one atomic step.
+    The store writes all of this in one atomic step.
     """
 
     reply: str
@@ -280,7 +280,10 @@ class Changes:
 
     def __init__(self, view: View, topology: Topology, now: int, lease_ms: int) -> None:
         """Start from a view; `now` and `lease_ms` are milliseconds."""
-        self.view, self.topology, self.now, self.lease_ms = view, topology, now, lease_ms
+        self.view = view
+        self.topology = topology
+        self.now = now
+        self.lease_ms = lease_ms
         self.run = view.run()
         self.before = self.run.status
         self.nodes: dict[str, NodeRecord] = {}
@@ -292,7 +295,7 @@ class Changes:
         self.actions: list[Action] = []
 
     def node(self, node: str) -> NodeRecord:
-        """Return a node's record in the present round; if it settled in an older one it is pending.
+        """Return a node's record in the current round; it is pending if it settled in an earlier one.
 
         A migrated run may get a message for a node that its graph no longer has: it is pending,
         too.
@@ -313,7 +316,7 @@ class Changes:
         return self.loops.get(loop) or self.view.loop(loop)
 
     def round(self, scope: int) -> int:
-        """Return the number of a scope's present round; 0 outside of loops."""
+        """Return the number of a scope's current round; 0 outside loops."""
         return 0 if scope == ROOT else self.loop(scope).round
 
     def put(self, node: str, record: NodeRecord) -> None:
@@ -387,7 +390,7 @@ class Changes:
         )
 
     def _count_open(self, concurrency: Concurrency, status: Status) -> None:
-        """Take a place of the run's key, or give it back."""
+        """Take a place in the run's key, or return it."""
         if concurrency.counts(self.before) != concurrency.counts(status):
             key = key_of(self.run.graph_id, concurrency.by, self.view.tag)
             takes = concurrency.counts(status)
@@ -405,7 +408,7 @@ def _counted(record: NodeRecord) -> tuple[int, int, int]:
     return is_active, waits and not (record.busy or record.held), record.held
 
 
-# The parts that transitions share: dispatch a node, withdraw its questions, cancel it, stop the run.
+# Shared by transitions: dispatch a node, withdraw its questions, cancel it, stop the run.
 
 
 def owns(record: NodeRecord, visit: int, fence: int) -> bool:
@@ -419,11 +422,9 @@ def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status,
     While the fence is unchanged, no other worker has claimed the node and no lease was lost, so the
     status shows the result of the same request the first time.
     """
-    return (
-        replies.get(record.status, "stale")
-        if (record.visit, record.fence) == (visit, fence)
-        else "stale"
-    )
+    if (record.visit, record.fence) == (visit, fence):
+        return replies.get(record.status, "stale")
+    return "stale"
 
 
 def stops(changes: Changes, node: str) -> bool:
@@ -437,10 +438,11 @@ def stops(changes: Changes, node: str) -> bool:
 def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
     """Return the doorbell of a node's visit, for its queue.
 
-    It has no share if a limit keeps a slot for the node or gave it a start time: then it had its
+    It has no share if a limit keeps a slot for the node or gave it a start time: it already had its
     turn.
     """
-    shape, fairness = changes.shape(node), changes.topology.fairness
+    shape = changes.shape(node)
+    fairness = changes.topology.fairness
     share = None
     if fairness is not None and not record.granted:
         share = fairness.share(changes.view.tag(fairness.tag))
@@ -514,7 +516,7 @@ def stop(changes: Changes, status: Status, reason: str, delay_ms: int = 0) -> No
 def drain_order(node: str) -> tuple[str, int]:
     """Return the sort key of nodes in a stop: by name, each map before its items.
 
-    Items come from the last to the first, as workers take them from the first.
+    Items are in reverse order, because workers take them from the first on.
     """
     index = index_of(node)
     return map_of(node) or node, -(1 << 62) if index is None else -index
@@ -523,7 +525,7 @@ def drain_order(node: str) -> tuple[str, int]:
 def cancel_all_idle(changes: Changes, after_node: str, delay_ms: int) -> str | None:
     """Cancel a stopping run's idle nodes after `after_node`, `DRAIN_LIMIT` at a time.
 
-    A timer continues, later by `delay_ms`, after the node that is returned, None if all are cancelled.
+    Return the node after which a timer continues in `delay_ms`, or None if all are cancelled.
     Nodes before it don't become idle again: a stopping run makes no node ready, and running nodes are
     cancelled when they return. A node with more than `DRAIN_LIMIT` questions is cancelled with the last
     of them.
@@ -535,9 +537,11 @@ def cancel_all_idle(changes: Changes, after_node: str, delay_ms: int) -> str | N
         if record.status not in IDLE or node.startswith(UNDO):
             if changes.view.node(node).status in IDLE:
                 continue  # it has ended in this step
-            last_node, cost = node or last_node, budget + 1
+            last_node = node or last_node
+            cost = budget + 1
         elif cost > budget:
-            now, later = record.questions[:budget], record.questions[budget:]
+            now = record.questions[:budget]
+            later = record.questions[budget:]
             changes.add(*withdrawals(node, record.visit, now))
             changes.put(node, replace(record, questions=later))
         if cost > budget:
@@ -550,7 +554,7 @@ def cancel_all_idle(changes: Changes, after_node: str, delay_ms: int) -> str | N
 
 
 def _idle(changes: Changes, after_node: str) -> Iterator[str]:
-    """Yield what the view lists after a node, in order, and nodes just made ready."""
+    """Yield idle nodes after a node in order: those that the view lists, and those just made ready."""
     ready = (node for node, record in changes.nodes.items() if record.status in IDLE)
     ready_now = sorted(
         (node for node in ready if drain_order(node) > drain_order(after_node)), key=drain_order

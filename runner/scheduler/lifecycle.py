@@ -84,7 +84,7 @@ def close(changes: Changes, reply: str) -> TransitionResult:
         advance_map(changes, name)
     status = status_of(changes.run)
     has_after = AFTER_GRAPH in changes.topology.nodes
-    # An error of the end event undoes nothing: it would turn a completed run into an undone one.
+    # An error in the end event undoes nothing: otherwise it would undo a completed run.
     is_closing = has_after and changes.node(AFTER_GRAPH).status is not Status.PENDING
     if (
         changes.topology.has_undos
@@ -121,7 +121,8 @@ def _undo(changes: Changes, status: Status) -> None:
 
 def dispatch_callback(changes: Changes) -> None:
     """Push the `on_end` callback's doorbell to the first entry node's queue; a timer repeats it."""
-    run, shape = changes.run, changes.shape(changes.topology.entries[0])
+    run = changes.run
+    shape = changes.shape(changes.topology.entries[0])
     wait = min(MAX_REDISPATCH_MS, changes.lease_ms * 2 ** min(run.unreported, 16))
     changes.run = replace(run, unreported=run.unreported + 1)
     changes.add(
@@ -138,7 +139,7 @@ def claim(
 ) -> TransitionResult:
     """Assign a ready node to one worker: "claimed", "stale", or "cancelled" if the run stops.
 
-    "limited" means that it waits for a slot of a limit, "limited <ms>" that a rate delays it.
+    "limited" means that it waits for a limit's slot, "limited <ms>" that a rate delays it.
     "revoked <reference>" means that its run stopped during its external task: the worker revokes
     the task.
     """
@@ -186,7 +187,8 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
     urgent waits. It must have no limits, and its graph no fairness, whose turns it would skip. A
     store that may claim it does so if nothing else becomes ready.
     """
-    settling, shape = topology.nodes[shape_name(node)], topology.nodes[target]
+    settling = topology.nodes[shape_name(node)]
+    shape = topology.nodes[target]
     same = (settling.queue, settling.priority) == (shape.queue, shape.priority)
     shares = shape.limits or topology.fairness
     return same and not shares and target != node and not {node[0], target[0]} & {HIDDEN}
@@ -269,12 +271,12 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
 
 
 LOCK_MS = 1_000
-"""Time in which a run's other nodes may not settle while a node evaluates its conditions again."""
+"""Time during which a run's other nodes may not settle while a node evaluates its conditions again."""
 
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
 
 RELEASE_BUDGET = 10
-"""Releases in a row in the middle of a node's code, before the node fails with a dead letter."""
+"""Releases in a row that cut off a node's code, until the node fails with a dead letter."""
 
 LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
 

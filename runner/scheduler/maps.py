@@ -93,7 +93,8 @@ def _drop_items(changes: Changes, name: str) -> bool:
 
 def count_failure(changes: Changes, owner: str, status: Status) -> None:
     """Count a failed item, which stops its map unless the map is declared to continue."""
-    items, shape = changes.map(owner), changes.shape(owner).map
+    items = changes.map(owner)
+    shape = changes.shape(owner).map
     if status is Status.FAILED and shape is not None:
         stops_map = items.stopped or shape.stops
         changes.maps[owner] = replace(items, failed=items.failed + 1, stopped=stops_map)

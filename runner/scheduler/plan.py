@@ -50,7 +50,9 @@ class PartialView(View):
         loops: Mapping[int, LoopRecord] = MappingProxyType({}),
         asked_ids: Container[str] = (),
     ) -> None:
-        self._nodes, self._loops, self._asked = nodes, loops, asked_ids
+        self._nodes = nodes
+        self._loops = loops
+        self._asked = asked_ids
         self.used: dict[str | int, None] = {}
         self.unasked: list[str] = []
 
@@ -143,7 +145,8 @@ def plan_transition(
         result = transition(changes)
     except Unread:
         return None
-    assumed, run = view.run(), result.run
+    assumed = view.run()
+    run = result.run
     with_counters = replace(
         assumed, active=run.active, waiting=run.waiting, started=run.started
     )

@@ -1,4 +1,4 @@
-"""Questions of a node: they are asked, answered, withdrawn or expire, and the node continues."""
+"""Questions of a node: asked, answered, withdrawn or expired, after which the node continues."""
 
 from __future__ import annotations
 
@@ -163,7 +163,8 @@ def withdraw(changes: Changes, interrupt: str, *, reask: bool) -> TransitionResu
     address = address_of(interrupt)
     if address is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("closed")
-    node, visit = address.node_id, address.visit
+    node = address.node_id
+    visit = address.visit
     changes.add(*withdrawals(node, visit, [interrupt]))
     return _resolve(changes, node, visit, [interrupt], wakes=reask)
 
@@ -189,7 +190,7 @@ def _resolve(
 
 
 def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> TransitionResult:
-    """Handle a question's timer: it expires, more people may decide it, a reminder or a decision is due."""
+    """Handle a question's timer: an expiry, an escalation, a reminder or a final decision."""
     question = changes.view.question(interrupt)
     if question is None or changes.view.question_status(interrupt) != "open":
         return changes.refuse("stale")
@@ -197,15 +198,17 @@ def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> Transitio
         return answer(changes, question.node_id, question.visit, [interrupt])
     if kind is TimerKind.ESCALATE:
         return _escalate(changes, question)
-    return (
-        _expire(changes, question) if kind is TimerKind.EXPIRE else _remind(changes, question)
-    )
+    if kind is TimerKind.EXPIRE:
+        return _expire(changes, question)
+    return _remind(changes, question)
 
 
 def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
     """Expire a question: its node continues with the error or the default answer, or it ends."""
     interrupt = question.id
-    node, visit, record = question.node_id, question.visit, changes.node(question.node_id)
+    node = question.node_id
+    visit = question.visit
+    record = changes.node(question.node_id)
     ends = ends_node(question)
     if ends and _at_work(record):
         # A running node may finish. No answer is accepted meanwhile; the timer is set again.
@@ -222,13 +225,15 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
 
 
 def _at_work(record: NodeRecord) -> bool:
-    """Return whether a worker, a child run, a map item or an external task is active for the node."""
+    """Return whether a worker, a child run, a map's item or an external task is working for the node."""
     return record.status is Status.RUNNING or record.items or record.busy
 
 
 def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
     """End the node whose question expired: it fails, or takes only its edges for expired questions."""
-    node, interrupt, record = question.node_id, question.id, changes.node(question.node_id)
+    node = question.node_id
+    interrupt = question.id
+    record = changes.node(question.node_id)
     other_ids = [question for question in record.questions if question != interrupt]
     changes.add(
         *withdrawals(node, record.visit, other_ids),
@@ -242,7 +247,8 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         return close(changes, "cancelled")
     # A worker ignores this doorbell as stale, but it shows monitors how the node ended.
     changes.add(doorbell(changes, node, record))
-    target, leaving = route(question), changes.topology.outgoing.get(node, ())
+    target = route(question)
+    leaving = changes.topology.outgoing.get(node, ())
     edges = "".join("01"[edge.on_expire and edge.target == target] for edge in leaving)
     changes.add(EndExpired(node, record.visit, interrupt, edges))
     finish(

@@ -65,7 +65,7 @@ def put_off(changes: Changes, due: int) -> TransitionResult:
 
 
 def end_delay(changes: Changes) -> TransitionResult:
-    """Begin a run whose time has come, as soon as its key has room."""
+    """Begin a delayed run whose time has come, once its key has room."""
     rules = changes.topology.admission
     if not changes.run.is_queued or rules is None:
         return changes.refuse("stale")
@@ -75,14 +75,14 @@ def end_delay(changes: Changes) -> TransitionResult:
 
 
 def requeue(changes: Changes, reason: str) -> TransitionResult:
-    """Change the reason for which a queued run waits."""
+    """Change the reason why a queued run waits."""
     changes.run = replace(changes.run, reason=reason)
     changes.add(AddEvent(EventKind.RUN_QUEUED, detail=reason))
     return changes.result("queued")
 
 
 def leave_key(changes: Changes, key: str, at_most: int) -> TransitionResult:
-    """Give back the run's place in a key; the run has another place."""
+    """Return one of the run's two places in a key."""
     changes.add(LeaveKey(key, at_most))
     return changes.result("left")
 
@@ -159,11 +159,9 @@ def fork(changes: Changes, records: Records, source: str) -> TransitionResult:
 
 def _fill(changes: Changes, records: Records) -> None:
     """Write all records of a run, and dispatch the nodes that are ready."""
-    changes.loops, changes.arrived, changes.maps = (
-        dict(records.loops),
-        dict(records.arrivals),
-        dict(records.maps),
-    )
+    changes.loops = dict(records.loops)
+    changes.arrived = dict(records.arrivals)
+    changes.maps = dict(records.maps)
     for node, record in records.nodes.items():
         if record.status is Status.READY:
             dispatch(changes, node, record)

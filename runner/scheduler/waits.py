@@ -72,7 +72,7 @@ def delegate(
 ) -> TransitionResult:
     """Make a running node wait only for its child run.
 
-    A question that it left open is withdrawn: an answer would start the node beside its child.
+    Its open questions are withdrawn: an answer would run the node at the same time as its child.
     """
     record = changes.node(node)
     if record.status is Status.WAITING and record.child == child:
@@ -213,7 +213,7 @@ def intervene(
     A node that is held doesn't run; one that ends with an output (see `SKIPPED`) is claimed by a
     worker, which evaluates the conditions of its edges. "unknown" refuses an item of a map, a hook
     and a name that the graph doesn't have, "held" the release of a node that no operator holds,
-    "ended" a node that has settled or whose run stops, "skipped" another output, "busy" a node at
+    "ended" a node that has settled or a run that stops, "skipped" another output, "busy" a node at
     work, also by a child run, items or an external task.
     """
     record = changes.node(node)

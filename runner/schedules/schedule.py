@@ -23,7 +23,8 @@ from runner.records.payloads import Payload
 Overlap = Literal["skip", "buffer", "all"]
 OVERLAPS = ("skip", "buffer", "all")
 
-LEAST_INTERVAL, MOST_INTERVAL = 1.0, 366 * 86_400.0
+LEAST_INTERVAL = 1.0
+MOST_INTERVAL = 366 * 86_400.0
 
 MOST_YEARS = 50
 """Maximum years between two cron times; an expression that never matches, such as 30 February, is refused."""
@@ -158,7 +159,8 @@ def _cron_times(schedule: Schedule, after: int) -> Iterator[int]:
     years = {"max_years_between_matches": MOST_YEARS}
     coming: list[int] = []
     for local in croniter(schedule.cron, face, ret_type=datetime, **years).all_next():
-        now, again = _moment(local, zone, 0), _moment(local, zone, 1)
+        now = _moment(local, zone, 0)
+        again = _moment(local, zone, 1)
         if not frequent or now <= again:  # in a gap, fold=1 is the earlier moment
             coming.append(now)
         yield from (moment for moment in sorted(coming) if after < moment <= now)

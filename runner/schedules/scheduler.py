@@ -135,7 +135,8 @@ class Scheduler:
 
 def trouble(store: Store, schedule: Schedule, now: int) -> tuple[str, str]:
     """Return why a schedule starts no run, and the remedy; two empty texts if it works or is paused."""
-    name, last = schedule.id, schedule.last_run
+    name = schedule.id
+    last = schedule.last_run
     if schedule.paused:
         return "", ""
     if schedule.error:

@@ -257,14 +257,12 @@ class Allow:
         return Problem(403, f"This needs one of the roles: {roles}{limits}.")
 
 
-OPEN, SEE, READ, DECIDE, OPERATE, ADMINISTER = (
-    Allow("open"),
-    Allow("see"),
-    Allow("read"),
-    Allow("decide"),
-    Allow("operate"),
-    Allow("administer"),
-)
+OPEN = Allow("open")
+SEE = Allow("see")
+READ = Allow("read")
+DECIDE = Allow("decide")
+OPERATE = Allow("operate")
+ADMINISTER = Allow("administer")
 
 SIGNED = Allow("open")
 """For calls of another service on behalf of people: the route itself checks each request's signature."""
@@ -284,4 +282,4 @@ Lists = Annotated[Person, Depends(Allow("see", in_query))]
 Hears = Annotated[Person, Depends(Allow("see", of_runs))]
 Starts = Annotated[Person, Depends(Allow("operate", in_body))]
 DecidesAll = Annotated[Person, Depends(Allow("decide", of_questions))]
-"""The same for the graph that a listing, start or batch names, or that all its runs or questions have."""
+"""Same, for the graph that a listing, start or batch names, or that all its runs or questions share."""

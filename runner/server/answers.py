@@ -35,11 +35,8 @@ def answer_type(endpoint: Callable[..., Any]) -> Any:
     """Return the type of an endpoint's record, the first of several; None if it returns no record."""
     hint = get_type_hints(endpoint)["return"]
     kinds = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    return next((kind for kind in kinds if not _is_other(kind)), None)
-
-
-def _is_other(kind: Any) -> bool:
-    return inspect.isclass(kind) and issubclass(kind, (Response, NoneType))
+    others = (Response, NoneType)
+    return next((k for k in kinds if not (inspect.isclass(k) and issubclass(k, others))), None)
 
 
 class RecordRoute(APIRoute):

@@ -281,7 +281,9 @@ class ApiKeys:
         Raises:
             UsageError: the file can't be read.
         """
-        self.path, self._then, self._issuer = Path(path), then, issuer
+        self.path = Path(path)
+        self._then = then
+        self._issuer = issuer
         # This object has the routes of the login, such as `OIDC`, too.
         for name in ("router", "login_path"):
             if hasattr(then, name):

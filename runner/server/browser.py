@@ -58,7 +58,8 @@ SHARED: dict[str, Any] = {
 }
 """Methods and headers for pages of RUNNER_CORS_ORIGINS, which never send the cookies of this origin."""
 
-JSON_TYPE, FORM_TYPE = "application/json", "application/x-www-form-urlencoded"
+JSON_TYPE = "application/json"
+FORM_TYPE = "application/x-www-form-urlencoded"
 
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 
@@ -197,7 +198,8 @@ def check_origin(request: Request) -> bool:
     Raises:
         Problem: it comes from a page elsewhere, or not from a browser and is not JSON.
     """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    site = request.headers.get("sec-fetch-site")
+    origin = request.headers.get("origin")
     if site is None and origin is None:
         kind = content_type(request)
         if kind.startswith("application/") and kind not in {JSON_TYPE, FORM_TYPE}:
@@ -215,7 +217,8 @@ def check_origin(request: Request) -> bool:
 
 def _is_ours(request: Request, origin: str) -> bool:
     """Return whether an origin is RUNNER_SERVER_URL's, or has the host that the request names."""
-    ours, address = urlsplit(request.app.state.services.settings.server_url), urlsplit(origin)
+    ours = urlsplit(request.app.state.services.settings.server_url)
+    address = urlsplit(origin)
     is_public = bool(ours.netloc) and address[:2] == ours[:2]
     return is_public or address.netloc == request.headers.get("host")
 

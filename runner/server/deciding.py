@@ -123,7 +123,7 @@ def start_for(
     proof: Any = None,
     **options: Any,
 ) -> Run:
-    """Start a run for a person, whom rules may exclude from deciding; see `decide` for `proof`."""
+    """Start a run for a person; rules may exclude them from deciding. See `decide` for `proof`."""
     present_options = without_empty(options)
     body = start_body(graph, task, person.principal, idempotency_key=key, **present_options)
     proof = proof or _sign(services, person, body).get("proof")
@@ -193,7 +193,8 @@ def own_page(
     """List the open questions in which a person has a part; none waits for those who may not decide."""
     if kind == "mine" and not person.may("decide"):
         return Page(())
-    engine, voter = services.client.engine, voter_of(services, person)
+    engine = services.client.engine
+    voter = voter_of(services, person)
     return own_questions.own_questions(engine, voter, kind, query, limit, cursor=cursor)
 
 

@@ -93,7 +93,8 @@ NEEDED = "A value is needed."
 
 def fields_of(schema: JSONMapping | None, texts: FormTexts | None = None) -> list[Field]:
     """Return the fields of an answer; `texts` are values as they were typed."""
-    whole, answer_texts = answer_field(schema), texts or {}
+    whole = answer_field(schema)
+    answer_texts = texts or {}
     if _is_group(whole, ""):
         return [_field(inner.name, inner, answer_texts) for inner in whole.fields]
     return [_field(WHOLE, whole, answer_texts)]
@@ -145,10 +146,8 @@ def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
     schema = answer.schema
     # An empty field means null, if the schema allows it, a list without items, or the empty text.
     is_required = answer.required and not (answer.nullable or answer.may_be_empty)
-    label, description = (
-        str(schema.get("title", answer.name)),
-        str(schema.get("description", "")),
-    )
+    label = str(schema.get("title", answer.name))
+    description = str(schema.get("description", ""))
     if _is_group(answer, f"{path}/"):
         inner_fields = tuple(
             _field(f"{path}/{inner.name}", inner, answer_texts) for inner in answer.fields
@@ -161,7 +160,8 @@ def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
             _field(row, answer.items, answer_texts) for row in _rows(path, answer_texts)
         )
         return Field(path, "list", label, is_required, description=description, parts=items)
-    text, default = answer_texts.get(path), schema.get("default", schema.get("const"))
+    text = answer_texts.get(path)
+    default = schema.get("default", schema.get("const"))
     if _is_lines(answer):
         lines = "\n".join(map(_text, default)) if isinstance(default, list) else ""
         is_required = is_required and schema.get("minItems", 0) > 0
@@ -176,7 +176,8 @@ def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
     if kind == "json" and answer.takes_text:
         kind = "long"
     if kind in HELD and not re.fullmatch(HELD[kind], text, re.ASCII):
-        kind, bounds = "text" if re.fullmatch(LINE, text) else "long", {}
+        kind = "text" if re.fullmatch(LINE, text) else "long"
+        bounds = {}
     return Field(path, kind, label, is_required, text, description, bounds=bounds)
 
 
@@ -317,7 +318,8 @@ def answer_of(
 ) -> tuple[Any, dict[str, str]]:
     """Return the answer that a form gives, and the problems by field."""
     problems: dict[str, str] = {}
-    whole, text = answer_field(schema), answer_texts.get(AS_JSON, "")
+    whole = answer_field(schema)
+    text = answer_texts.get(AS_JSON, "")
     fields_sent = codec.without(answer_texts, AS_JSON)
     if text.strip():
         if not is_blank(schema, fields_sent):

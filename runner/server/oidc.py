@@ -105,14 +105,16 @@ class OIDC:
         local = issuer.startswith(("http://127.0.0.1", "http://localhost"))
         if not (issuer.startswith("https://") or local):
             raise UsageError(f"the issuer {issuer!r:.200} must be an https address.")
-        self._issuer, self._client_id, self._client_secret = (
-            issuer.rstrip("/"),
-            client_id,
-            client_secret,
-        )
-        self._roles, self._groups, self._scopes, self._max_age = roles, groups, scopes, max_age
+        self._issuer = issuer.rstrip("/")
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._roles = roles
+        self._groups = groups
+        self._scopes = scopes
+        self._max_age = max_age
         self._emails = frozenset(email.lower() for email in emails)
-        self._secret, self._random = secret, secrets.token_hex(32)
+        self._secret = secret
+        self._random = secrets.token_hex(32)
         self._metadata: JSONObject = {}
         self._keys: tuple[float, KeySet | None] = (0.0, None)
         self.router = APIRouter(include_in_schema=False, dependencies=[Depends(OPEN)])

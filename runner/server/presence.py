@@ -35,8 +35,10 @@ async def presence(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _stay(services: Services, stopping: threading.Event) -> None:
-    name, pid = f"server-{os.getpid()}@{socket.gethostname()}", os.getpid()
-    release, started = version("celery-graph-runner"), time.time_ns() // 1_000_000
+    name = f"server-{os.getpid()}@{socket.gethostname()}"
+    pid = os.getpid()
+    release = version("celery-graph-runner")
+    started = time.time_ns() // 1_000_000
     partitions = len(services.settings.partition_addresses)
     description = {"name": name, "pid": pid, "version": release, "started": started}
     description["partitions"] = partitions

@@ -47,12 +47,10 @@ class Problem(Exception):
         self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
     ) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.headers, self.more = (
-            status,
-            detail,
-            dict(headers or {}),
-            more,
-        )
+        self.status = status
+        self.detail = detail
+        self.headers = dict(headers or {})
+        self.more = more
 
     def document(self) -> JSONObject:
         """Return the problem document."""

@@ -282,7 +282,8 @@ def _has_gap(store: Store, positions: Mapping[str, int]) -> bool:
 
 async def _while_known(request: Request, lines: AsyncGenerator[str]) -> AsyncGenerator[str]:
     """Pass lines on while the person who began the stream is still known, with the same roles."""
-    checked_at, person = time.monotonic(), await caller(request)
+    checked_at = time.monotonic()
+    person = await caller(request)
     async with aclosing(lines):
         async for line in lines:
             if time.monotonic() - checked_at >= COMMENT:
@@ -352,13 +353,14 @@ class Ticker:
             return self._position
 
     def end(self, subscriber: Subscriber) -> None:
-        """Pass no more events to a subscriber."""
+        """Stop passing events to a subscriber."""
         with self._lock:
             self._listeners.discard(subscriber)
 
     def since(self, position: str) -> list[Heard] | None:
         """List the events after a position; None if it is no longer known, or they are too many."""
-        tail, events = self._tail(), list[Heard]()
+        tail = self._tail()
+        events = list[Heard]()
         position_parts = tuple(position.split(JOIN))
         if not tail.knows(position_parts):
             return None
@@ -375,7 +377,8 @@ class Ticker:
         while True:
             with self._lock:
                 if not self._listeners:
-                    self._thread, self._position = None, ()
+                    self._thread = None
+                    self._position = ()
                     return
             try:
                 notices = self._tail().read(self._position)

@@ -175,7 +175,8 @@ def canonical(url: str) -> str:
         raise ValueError("its database is not a number")
     if scheme == "unix" and {"username", "password"} & query.keys():
         names = (quote(query.pop(name, ""), safe="") for name in ("username", "password"))
-        login, at = ":".join(names), "@"
+        login = ":".join(names)
+        at = "@"
     allowed = TLS_OPTIONS if scheme in {"rediss", "valkeys"} else ()
     if unknown := ", ".join(query.keys() - set(allowed)):
         raise ValueError(f"it has the option {unknown}, which store and broker don't both know")
@@ -268,7 +269,8 @@ def without_password(urls: str) -> str:
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
     if parts.password is not None:
-        user, host = parts.username or "", parts.netloc.rpartition("@")[2]
+        user = parts.username or ""
+        host = parts.netloc.rpartition("@")[2]
         parts = parts._replace(netloc=f"{user}:***@{host}")
     query = [
         (name, "***" if "password" in name else value) for name, value in parse_qsl(parts.query)

@@ -334,7 +334,8 @@ def apply(
     actions = deque(_write(run, result))
     while actions:
         owner, action = actions.popleft()
-        record, run_id = owner.record, owner.record.run_id
+        record = owner.record
+        run_id = owner.record.run_id
         match action:
             case Dispatch():
                 visit = (run_id, action.node, action.visit, action.attempt)
@@ -381,9 +382,11 @@ def _follow(
                     scheduler.cancel(transaction.changes(child), "its parent run stops"),
                 )
         case NotifyParent():
-            parent, status = transaction.find(record.parent), Status(action.status)
+            parent = transaction.find(record.parent)
+            status = Status(action.status)
             if parent is not None:
-                changes, node = transaction.changes(parent), record.parent_node
+                changes = transaction.changes(parent)
+                node = record.parent_node
                 yield parent, scheduler.child_changed(changes, node, record.run_id, status)
         case JoinKey():
             transaction.lists.add(OPEN + action.key, record.run_id)
@@ -408,9 +411,13 @@ def _follow(
 
 def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> TransitionResult:
     """Begin a run whose debounce is over, or queue it behind other runs of its key."""
-    lists, run_id, changes = transaction.lists, run.record.run_id, transaction.changes(run)
+    lists = transaction.lists
+    run_id = run.record.run_id
+    changes = transaction.changes(run)
     lists.remove(DELAYED + action.key, run_id)
-    opened, queued, at_most = OPEN + action.key, QUEUED + action.key, action.at_most
+    opened = OPEN + action.key
+    queued = QUEUED + action.key
+    at_most = action.at_most
     if at_most and (lists.count(opened, at_most) >= at_most or lists.count(queued, 1)):
         lists.add(queued, run_id)
         by = changes.topology.admission.by if changes.topology.admission else ""
@@ -422,7 +429,9 @@ def _enter(transaction: UnitOfWork[RunT], run: RunT, action: EnterKey) -> Transi
 
 def admitted(transaction: UnitOfWork[RunT], key: str, at_most: int) -> Iterator[RunT]:
     """Find the runs of a key that begin now: one, or two if its bound was raised."""
-    lists, opened, queued = transaction.lists, OPEN + key, QUEUED + key
+    lists = transaction.lists
+    opened = OPEN + key
+    queued = QUEUED + key
     begun = 0
     while (
         begun < min(at_most, 2)
@@ -554,11 +563,13 @@ def set_timers(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) ->
 
 def _decide(run: StoredRun, interrupt_id: str) -> JSON:
     """Write the pending decision of a question as its answer; return the event's data."""
-    question, standing = run.question(interrupt_id), run.standing(interrupt_id)
+    question = run.question(interrupt_id)
+    standing = run.standing(interrupt_id)
     if question is None or standing.pending is None:
         raise AssertionError(f"{interrupt_id} has no decision that is pending")
     # The deciding vote was in time, whenever a sweep comes.
-    in_time, pending = replace(question, expires_in=None), standing.pending
+    in_time = replace(question, expires_in=None)
+    pending = standing.pending
     run.decide(in_time, pending.answer, pending.nonce, pending.at)
     run.put_standing(interrupt_id, replace(standing, pending=None))
     return answer_payload(pending.answer)
@@ -610,10 +621,8 @@ def _end_expired(run: StoredRun, action: EndExpired) -> JSONObject:
     question = run.question(action.interrupt_id)
     if question is None:
         raise AssertionError(f"{action.interrupt_id} expired, and was never asked")
-    entry, has_route = (
-        interrupts.expired_entry(question, action.edges),
-        bool(interrupts.route(question)),
-    )
+    entry = interrupts.expired_entry(question, action.edges)
+    has_route = bool(interrupts.route(question))
     output = interrupts.expired_output(question) if has_route else None
     status = Status.COMPLETED if has_route else Status.FAILED
     run.leave_result(action.node, action.visit, status, entry, output)

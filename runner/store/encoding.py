@@ -82,7 +82,8 @@ class RecordForm:
 
         It raises IndexError if the text has fewer fields.
         """
-        pick, splits = operator.itemgetter(*map(self._names.index, names.split())), self._splits
+        pick = operator.itemgetter(*map(self._names.index, names.split()))
+        splits = self._splits
         return lambda text: pick(text.decode().split(" ", splits))
 
     def replace(self, text: bytes, name: str, value: str) -> bytes:
@@ -100,7 +101,8 @@ class RecordForm:
         Raises:
             KeyError: the form has no such field.
         """
-        texts, end = dict(self.patterns), ""
+        texts = dict(self.patterns)
+        end = ""
         for item in items.split():
             name, is_literal, value = item.partition("=")
             start, _, end = name.rpartition("+")
@@ -209,11 +211,9 @@ def shape_fields(topology: Topology) -> Iterator[tuple[str, bytes]]:
 
 
 def _node_fields(topology: Topology, name: str) -> Iterator[tuple[str, bytes]]:
-    node, leaving, coming = (
-        topology.nodes[name],
-        topology.outgoing[name],
-        topology.incoming[name],
-    )
+    node = topology.nodes[name]
+    leaving = topology.outgoing[name]
+    coming = topology.incoming[name]
     shape = {
         "needs": node.needs,
         "join": node.join,
@@ -477,7 +477,8 @@ def _implied(receipt: JSONObject) -> JSONObject:
 def event(run_id: str, number: int, text: bytes) -> Event:
     """Read an event of a run; see lua/parts/echo.lua."""
     kind, at, visit, node, data, detail = text.decode().split("\n", 5)
-    kind, values = EVENTS.get(kind, kind), load(data) if data else None
+    kind = EVENTS.get(kind, kind)
+    values = load(data) if data else None
     if kind.startswith(OF_INTERRUPTS):
         detail = full_id(run_id, detail)
     if kind == EventKind.RECEIPT and isinstance(values, dict) and "run_id" not in values:
@@ -673,10 +674,8 @@ def compressed_question(document: bytes) -> bytes:
     mark, text = COMPRESSED, document
     if digest := DIGEST.search(document):
         # Its random hex digits would take up most of the compressed text.
-        mark, text = (
-            DIGEST_APART + bytes.fromhex(digest[1].decode()),
-            document[: digest.start()],
-        )
+        mark = DIGEST_APART + bytes.fromhex(digest[1].decode())
+        text = document[: digest.start()]
     text = mark + compressor.compress(text) + compressor.flush()
     return document if len(text) >= len(document) or PLACEHOLDER.search(text) else text
 
@@ -732,7 +731,7 @@ def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Int
 
 
 def questions(run_id: str, stored_fields: Mapping[bytes, bytes]) -> tuple[Interrupt, ...]:
-    """Read all questions of a run, in the order in which they were asked."""
+    """Read all questions of a run, in the order they were asked."""
     rows = sorted(
         (question_number(data), name[2:].decode(), data)
         for name, data in stored_fields.items()

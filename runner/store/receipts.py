@@ -95,7 +95,8 @@ def check_answer(response: JSON, most: int) -> None:
     Raises:
         PayloadTooLarge: it is larger.
     """
-    size, most = len(codec.dump_json(response)), min(most, MAX_ANSWER)
+    size = len(codec.dump_json(response))
+    most = min(most, MAX_ANSWER)
     if size > most:
         raise PayloadTooLarge(
             f"the answer has {size:,} bytes, more than an answer may have ({most:,}). It was not "

@@ -232,7 +232,8 @@ class StartRun(Request[Reply]):
 
 def _key_of_run(transaction: UnitOfWork[RunT], run: RunT) -> tuple[str, int] | None:
     """Return the key in which a run takes a place, and its number of places; None if it takes none."""
-    record, topology = run.record, transaction.changes(run).topology
+    record = run.record
+    topology = transaction.changes(run).topology
     concurrency = topology.admission.concurrency if topology.admission else None
     if record.parent or concurrency is None or not concurrency.counts(record.status):
         return None
@@ -296,7 +297,8 @@ def _joint(first: Mapping[str, JSON], second: Mapping[str, JSON]) -> Mapping[str
     A rule that excludes requesters must not miss the person who gave the task. A signature covers one start
     alone, and proves nothing about a start that isn't signed.
     """
-    people, others = _people(first), _people(second)
+    people = _people(first)
+    others = _people(second)
     if not people and "body" not in second:
         return second
     more = [name for name in others if name not in people]
@@ -314,7 +316,8 @@ def _people(requester: Mapping[str, Any]) -> dict[str, None]:
 
 def _delay(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Reply:
     """Begin a run that waits for other starts of its key."""
-    tag, now = tag_of(start.tags), transaction.clock()
+    tag = tag_of(start.tags)
+    now = transaction.clock()
     transaction.lists.add(DELAYED + key_of(start.graph_id, rules.by, tag), start.run_id)
     debounce = rules.debounce or Debounce(0)
     reason = f"waits for other starts of {label(rules.by, tag)}"
@@ -342,7 +345,9 @@ def _start_of_key(
     transaction: UnitOfWork[RunT], start: Start, concurrency: Concurrency
 ) -> Reply:
     """Begin a run of a key; if the key has no free place, queue the run, and perhaps stop another."""
-    lists, tag, at_most = transaction.lists, tag_of(start.tags), concurrency.at_most
+    lists = transaction.lists
+    tag = tag_of(start.tags)
+    at_most = concurrency.at_most
     key = key_of(start.graph_id, concurrency.by, tag)
     has_room = lists.count(OPEN + key, at_most) < at_most
     if has_room and not lists.count(QUEUED + key, 1):
@@ -507,7 +512,8 @@ class SettleVisit(VisitRequest):
     nonce: str
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        token, settlement = self.token, self.settlement
+        token = self.token
+        settlement = self.settlement
         run = owned(transaction, token)
         reply = visit(
             transaction,
@@ -552,21 +558,25 @@ class RetryVisit(VisitRequest):
         return f"node {self.token.node} of run {self.token.run_id}"
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        token, entry = self.token, self.entry
+        token = self.token
+        entry = self.entry
         run = owned(transaction, token)
         if run is not None:
             self._pause(transaction, transaction.changes(run))
             run.keep(token.node, self.saved)
             if entry is not None:
                 run.note_error(token.node, token.visit, entry)
-        counts, payloads = entry is not None, retry_payloads(entry, self.reason)
+        counts = entry is not None
+        payloads = retry_payloads(entry, self.reason)
         return visit(
             transaction, token, scheduler.retry, self.delay_ms, counts=counts, payloads=payloads
         )
 
     def _pause(self, transaction: UnitOfWork[RunT], changes: Changes) -> None:
         """Pause the key of the limit, unless it is paused for longer."""
-        node, now, until = self.token.node, changes.now, changes.now + self.delay_ms
+        node = self.token.node
+        now = changes.now
+        until = changes.now + self.delay_ms
         for limit in changes.shape(node).limits:
             key = limit.key(changes.view, node, self.token.visit)
             if limit.name != self.limit or key is None:
@@ -585,7 +595,9 @@ class ExpandMap(VisitRequest):
     items: Sequence[JSON] | None
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        run, token, items = owned(transaction, self.token), self.token, self.items
+        run = owned(transaction, self.token)
+        token = self.token
+        items = self.items
         reply = visit(
             transaction, token, scheduler.expand, None if items is None else len(items)
         )
@@ -605,8 +617,10 @@ class HoldVisit(VisitRequest):
     entry: VisitEntry | None = None
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        token, entry = self.token, self.entry
-        run, error = owned(transaction, token), error_payload(entry)
+        token = self.token
+        entry = self.entry
+        run = owned(transaction, token)
+        error = error_payload(entry)
         reply = visit(transaction, token, scheduler.hold, payloads={EventKind.NODE_HELD: error})
         if run is not None and entry is not None and reply.word == "held":
             run.note_error(token.node, token.visit, entry)
@@ -729,7 +743,8 @@ class AnswerQuestions(Request[Reply]):
         if all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
             for (run_id, node, number), group in by_visit(fresh).items():
                 for each in group:
-                    run, question = runs[each.interrupt_id], questions[each.interrupt_id]
+                    run = runs[each.interrupt_id]
+                    question = questions[each.interrupt_id]
                     if run and question:
                         run.decide(question, each, self.nonce, now)
                 payloads = {each.interrupt_id: answer_payload(each) for each in group}
@@ -758,7 +773,8 @@ class UseDecision(VisitRequest):
     saved: Saved
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        run, use = owned(transaction, self.token), self.use
+        run = owned(transaction, self.token)
+        use = self.use
         if run is None:
             return Reply("stale")
         if use.grant:
@@ -812,7 +828,8 @@ class WithdrawQuestion(Request[Reply]):
         return run_of(self.interrupt_id)
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        name, reask = self.interrupt_id, self.reask
+        name = self.interrupt_id
+        reask = self.reask
         run = asking(transaction, name)
         question = run.question(name) if run else None
         if run is None or question is None:
@@ -892,7 +909,8 @@ class ForkRun(Request[Reply]):
         return self.fork.source
 
     def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
-        fork, start = self.fork, self.fork.start
+        fork = self.fork
+        start = self.fork.start
         if transaction.find(start.run_id) is not None:
             return Reply("forked", run_id=start.run_id)
         source = transaction.find(fork.source)
@@ -920,7 +938,8 @@ class ForkRun(Request[Reply]):
 
 def _as_planned(source: RecoverableRun, fork: Fork) -> bool:
     """Return whether a run still has the results and memories that its fork was planned from."""
-    visits, nodes = all(map(source.has_entry, fork.results)), fork.records.nodes
+    visits = all(map(source.has_entry, fork.results))
+    nodes = fork.records.nodes
     memories = all(source.node(node).visit == nodes[node].visit for node in fork.remembers)
     return source.reopened == fork.reopened and visits and memories
 
@@ -942,7 +961,8 @@ class MigrateRuns(Request[Reply]):
         return self.runs[0].run_id
 
     def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
-        runs, nonce = self.runs, self.nonce
+        runs = self.runs
+        nonce = self.nonce
         pairs = [
             (run, move) for move in runs if (run := transaction.find(move.run_id)) is not None
         ]
@@ -970,7 +990,8 @@ class MigrateRuns(Request[Reply]):
                 if key:
                     transaction.lists.add(OPEN + key[0], move.run_id)
             run.reopened = nonce
-            data, questions = migration_payloads(move), move.replacements
+            data = migration_payloads(move)
+            questions = move.replacements
             reply = make(
                 transaction,
                 move.run_id,
@@ -1000,7 +1021,8 @@ class RewriteRuns(Request[Reply]):
         return self.runs[0].run_id
 
     def plan(self, transaction: SharedUnit[RecoverableT]) -> Reply:
-        runs, nonce = self.runs, self.nonce
+        runs = self.runs
+        nonce = self.nonce
         pairs = [
             (run, rewrite) for rewrite in runs if (run := transaction.find(rewrite.run_id))
         ]
@@ -1060,10 +1082,8 @@ class Intervene(Request[Reply]):
         data = {self.kind: {"by": self.by, "reason": self.reason}}
         report = [self.by, *self.outputs]
         reference = SKIPPED + payload_digest(report) if self.outputs else ""
-        run, arguments = (
-            transaction.find(self.run_id),
-            (self.node, self.kind, self.by, reference),
-        )
+        run = transaction.find(self.run_id)
+        arguments = (self.node, self.kind, self.by, reference)
         reply = make(transaction, self.run_id, scheduler.intervene, *arguments, payloads=data)
         if (
             run is not None

@@ -184,7 +184,8 @@ class Shared:
         return queued_keys(self._partitions(), graph, limit, cursor or "")
 
     def _partitions(self) -> list[tuple[RedisConnection, Keys]]:
-        places, namespace = self.settings.partition_addresses, self.settings.namespace
+        places = self.settings.partition_addresses
+        namespace = self.settings.namespace
         keys = [Keys(namespace, place.partition) for place in places]
         return list(zip(connections(self.store), keys, strict=True))
 
@@ -203,7 +204,8 @@ class Shared:
 
     def take_sample(self) -> None:
         """Add a sample of all metrics to the history if it is due, and count runs started since the last."""
-        now, history = self.workers.now(), self.history
+        now = self.workers.now()
+        history = self.history
         due = [span for span in SPANS if history.is_due(span, now)]
         if not due:
             return

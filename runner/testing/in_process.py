@@ -238,7 +238,8 @@ class InProcessRun:
     def __init__(self, store: CrashingStore, clock: ManualClock, graph: Graph) -> None:
         """Prepare the run; `start` begins it."""
         self.store, self.id = store, ""
-        self._clock, self._graph_id = clock, graph.definition.id
+        self._clock = clock
+        self._graph_id = graph.definition.id
         self._bells: deque[Doorbell] = deque()
         own_registry = Registry()
         own_registry.add(self._graph_id, lambda: graph)
@@ -357,7 +358,8 @@ class InProcessRuns:
         """Start without runs."""
         self.runs: list[InProcessRun] = []
         self.clock = RunsClock(self.runs)
-        self._crashes, self._sessions = Crashes(), Sessions()
+        self._crashes = Crashes()
+        self._sessions = Sessions()
 
     def __call__(
         self,

@@ -53,8 +53,10 @@ class WebhookAdmin:
 
     def __init__(self, shared: Shared) -> None:
         """Keep the shared part of the store; nothing is connected yet."""
-        self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
-        self._groups, self._allow = shared.notice_groups, shared.settings.webhook_allow
+        self._webhooks = shared.documents(Webhook)
+        self._deliveries = shared.deliveries
+        self._groups = shared.notice_groups
+        self._allow = shared.settings.webhook_allow
 
     def add(self, webhook: Webhook) -> WebhookView:
         """Store a webhook, which gets the notices from now on; only this view shows the secret.
@@ -162,8 +164,11 @@ class WebhookSender:
     """Sender of webhooks: takes their notices and sends their deliveries, one at a time per webhook."""
 
     def __init__(self, store: Store, shared: Shared) -> None:
-        self._store, self._settings, self._groups = store, shared.settings, shared.notice_groups
-        self._webhooks, self._deliveries = shared.documents(Webhook), shared.deliveries
+        self._store = store
+        self._settings = shared.settings
+        self._groups = shared.notice_groups
+        self._webhooks = shared.documents(Webhook)
+        self._deliveries = shared.deliveries
         self._failing = set[str]()
 
     def serve(self, webhook_id: str, is_stopping: Callable[[], bool]) -> None:

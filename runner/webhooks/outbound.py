@@ -158,7 +158,8 @@ def _cut(opened: socket.socket) -> None:
 def _exchange(
     parts: SplitResult, opened: socket.socket, body: bytes, headers: Mapping[str, str]
 ) -> Answer:
-    is_tls, host = parts.scheme == "https", str(parts.hostname)
+    is_tls = parts.scheme == "https"
+    host = str(parts.hostname)
     with _tls().wrap_socket(opened, server_hostname=host) if is_tls else opened as stream:
         connection = http.client.HTTPConnection(host)
         connection.sock = stream

@@ -34,7 +34,7 @@ OVERLAP = 24 * 3_600_000
 """Ms for which a rotated secret still signs beside the new one."""
 
 GONE = 410
-"""Status by which an endpoint says that it wants no more notices."""
+"""Status of an endpoint that wants no more notices."""
 
 LONGEST_URL, SECRET_BYTES = 2_000, 32
 
@@ -200,11 +200,9 @@ def headers(webhook: Webhook, delivery: Delivery, body: bytes, now: int) -> dict
 
 def _sign(kind: Signature, secret: str, signed: bytes) -> bytes:
     key = base64.b64decode(secret)
-    return (
-        hmac.new(key, signed, hashlib.sha256).digest()
-        if kind == "v1"
-        else _private(key).sign(signed)
-    )
+    if kind == "v1":
+        return hmac.new(key, signed, hashlib.sha256).digest()
+    return _private(key).sign(signed)
 
 
 def _private(seed: bytes) -> Ed25519PrivateKey:

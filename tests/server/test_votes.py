@@ -220,7 +220,7 @@ def test_a_directory_that_is_away_is_named(site, asked, caplog):
 
     assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
     for text in (refused.json()["detail"], page.text):
-        assert "The directory could not say in which groups a person is" in text
+        assert "The directory could not say which groups a person is in" in text
         assert "store" not in text.lower()
         assert "ldap" not in text
     assert "ldap.internal" in caplog.text

@@ -227,7 +227,8 @@ def approval_used(transition: Transition, event: ApprovalUsed) -> None:
     """Store the use of a call's decision before the call begins."""
     if event.subagent is not None:
         transition.put_call(event.id, subagent=event.subagent)
-    questions, use = transition.state.questions, event.use
+    questions = transition.state.questions
+    use = event.use
     if use.interrupt_id in questions:
         use_record = {"key": use.key, "effect": use.effect}
         question = replace(questions[use.interrupt_id], used=use_record)

@@ -63,7 +63,8 @@ def _begin(transition: Transition) -> None:
 
 
 def _limit_reached(transition: Transition) -> str | None:
-    limits, state = transition.definition, transition.state
+    limits = transition.definition
+    state = transition.state
     if limits.max_turns is not None and state.turn - state.first_turn >= limits.max_turns:
         return "limit_turns"
     if (
@@ -122,7 +123,8 @@ def _reply(transition: Transition) -> ModelReply:
 
 def after_model_fired(transition: Transition, event: HookFired) -> None:
     """Use the reply, repeat the call, or end with its error."""
-    state, reply = transition.state, _reply(transition)
+    state = transition.state
+    reply = _reply(transition)
     if event.changes.get("retry"):
         _repeat(transition)
     elif reply.exception is None:

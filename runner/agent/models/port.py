@@ -81,7 +81,8 @@ class ProviderMessages:
         if last >= 0 and messages[last] is not self._messages[last]:
             self._count, self._prepared = 0, []
         for index in range(len(self._messages), len(messages)):
-            role, blocks = messages[index]["role"], messages[index]["content"]
+            role = messages[index]["role"]
+            blocks = messages[index]["content"]
             uses = [block["toolUse"]["toolUseId"] for block in blocks if "toolUse" in block]
             self.tool_use_ids.update(map(str, uses))
             if index and role == "user" and not any("toolResult" in block for block in blocks):
@@ -95,7 +96,9 @@ class ProviderMessages:
         its last tool calls are followed by the next input.
         """
         if start != self._start:
-            self._start, self._count, self._prepared = start, 0, []
+            self._start = start
+            self._count = 0
+            self._prepared = []
         added = codec.unpack(self._messages[max(start, self._count) :])
         for message in [_message(message) for message in added]:
             if self._prepared and message["role"] == self._prepared[-1]["role"] == "user":
@@ -296,12 +299,13 @@ class _Block:
         self.redacted += delta.get("redactedContent", b"")
 
     def content(self) -> JSONObject | None:
-        text, reasoning = "".join(self.text), "".join(self.reasoning)
+        text = "".join(self.text)
+        reasoning = "".join(self.reasoning)
         if self.tool is not None:
             has_name = self.tool.get("name") is not None
-            return (
-                {"toolUse": {**self.tool, **_parsed("".join(self.input))}} if has_name else None
-            )
+            if has_name:
+                return {"toolUse": {**self.tool, **_parsed("".join(self.input))}}
+            return None
         if self.citations:
             return {
                 "citationsContent": {"citations": self.citations, "content": [{"text": text}]}
@@ -311,9 +315,9 @@ class _Block:
         if reasoning or self.signature is not None:
             signature = {} if self.signature is None else {"signature": self.signature}
             return {"reasoningContent": {"reasoningText": {"text": reasoning, **signature}}}
-        return (
-            {"reasoningContent": {"redactedContent": self.redacted}} if self.redacted else None
-        )
+        if self.redacted:
+            return {"reasoningContent": {"redactedContent": self.redacted}}
+        return None
 
 
 def _parsed(text: str) -> JSONObject:
@@ -343,7 +347,8 @@ def storable_calls(message: JSONObject) -> JSONObject:
                 else f"the arguments have {size:,} bytes, more than a reply's calls may"
             )
         except UnstorableError as error:
-            size, fault = 0, str(error).rstrip(".")
+            size = 0
+            fault = str(error).rstrip(".")
         if fault:
             use = {**use, "input": {}, INVALID: fault}
         else:

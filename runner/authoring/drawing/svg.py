@@ -13,21 +13,17 @@ from runner.authoring.drawing.layout import centres, layers, with_bends
 from runner.immutable import immutable
 from runner.records.run import PATH
 
-CHARACTER, SMALL, LINE, PAD = (
-    7.6,
-    6.9,
-    17.0,
-    12.0,
-)  # the text's character widths, line height and padding
+CHARACTER = 7.6  # width of a character
+SMALL = 6.9  # and of one in small text
+LINE = 17.0  # height of a line of text
+PAD = 12.0  # between a box and its text
 
 BETWEEN = 34.0  # space between two layers
 
 MARGIN = 16.0
 
-LANE, ASIDE = (
-    26.0,
-    18.0,
-)  # spacing of the lines along the bottom, and their distance beside the first and last box
+LANE = 26.0  # spacing of the lines along the bottom
+ASIDE = 18.0  # their distance beside the first and last box
 
 LABEL, LABELS = 24, 3  # the most characters of a label's line, and the most lines
 
@@ -117,7 +113,8 @@ def fragment(path: str) -> str:
 def draw(diagram: Diagram, links: Links | None = None) -> str:
     """Draw a graph as SVG; with `links` its nodes link to their details."""
     drawing = _drawing(diagram, "", links)
-    width, height = drawing.width + 2 * MARGIN, drawing.height + 2 * MARGIN
+    width = drawing.width + 2 * MARGIN
+    height = drawing.height + 2 * MARGIN
     # On a page the drawing scales with the reader's text size.
     size = [f"{length / 16:.2f}rem" if links else f"{length:.0f}" for length in (width, height)]
     role = "group" if links else "img"
@@ -165,7 +162,8 @@ def _drawing(diagram: Diagram, path: str, links: Links | None) -> Drawing:
             course = [frames[point] for point in paths[arrow.source, arrow.target]]
             elements.append(_line(arrow, course))
             # The label goes on the side the line comes from, to show which line it belongs to.
-            end, is_below = course[-1], course[-2].y > course[-1].y + LINE
+            end = course[-1]
+            is_below = course[-2].y > course[-1].y + LINE
             arrow_count = into.get((arrow.target, is_below), 0)
             into[arrow.target, is_below] = arrow_count + len(lines)
             y = (
@@ -258,7 +256,8 @@ def _line(arrow: Arrow, course: Sequence[Frame]) -> str:
     path = f"M{start.x + start.width:.1f} {start.y:.1f}"
     for source, target in itertools.pairwise(course):
         # Straight to the end of the layer, past wider boxes; and straight again below the label.
-        x, y = source.column[1], target.y
+        x = source.column[1]
+        y = target.y
         there = min(x + BETWEEN, target.x)
         bend = (x + there) / 2
         path += f" H{x:.1f} C{bend:.1f} {source.y:.1f} {bend:.1f} {y:.1f} {there:.1f} {y:.1f} H{target.x:.1f}"
@@ -277,9 +276,12 @@ def _edge(arrow: Arrow, path: str) -> str:
 def _back(
     arrow: Arrow, frames: Mapping[str, Frame], lane: float, lines: Sequence[str]
 ) -> Iterator[str]:
-    source, target = frames[arrow.source], frames[arrow.target]
-    right, left = source.column[1] + ASIDE - 4, target.x - ASIDE + 4
-    low, high = source.y + source.height * 0.3, target.y + target.height * 0.3
+    source = frames[arrow.source]
+    target = frames[arrow.target]
+    right = source.column[1] + ASIDE - 4
+    left = target.x - ASIDE + 4
+    low = source.y + source.height * 0.3
+    high = target.y + target.height * 0.3
     path = (
         f"M{source.x + source.width:.1f} {low:.1f} H{right - 8:.1f} Q{right:.1f} {low:.1f} {right:.1f} "
         f"{low + 8:.1f} V{lane - 8:.1f} Q{right:.1f} {lane:.1f} {right - 8:.1f} {lane:.1f} H{left + 8:.1f} "
@@ -307,7 +309,8 @@ def _box(
 ) -> Iterator[str]:
     """Draw a box; its group names the node and its state, for the styles and scripts of a page."""
     fill, stroke = COLOURS.get(box.state, PLAIN)
-    top, corner = frame.y - frame.height / 2, 14 if box.kind == "agent" else 4
+    top = frame.y - frame.height / 2
+    corner = 14 if box.kind == "agent" else 4
     dash = ' stroke-dasharray="4 3"' if box.state in {"pending", "skipped", "cancelled"} else ""
     thick = 2.5 if box.state in {"failed", "waiting", "held"} else 1.2
     name = path + box.id
@@ -328,7 +331,8 @@ def _box(
         y = top + PAD + LINE * (number + 0.55)
         yield f'<text x="{frame.x + PAD:.1f}" y="{y:.1f}"{look}>{_xml(line)}</text>'
     if box.progress.total:
-        y, whole = top + PAD + LINE * len(lines) - 2, frame.width - 2 * PAD
+        y = top + PAD + LINE * len(lines) - 2
+        whole = frame.width - 2 * PAD
         done_width = whole * min(1.0, box.progress.done / box.progress.total)
         for kind, width, colour in (
             ("track", whole, "#d9dcda"),
@@ -343,10 +347,8 @@ def _box(
     if links is not None and box.holds:
         yield from _toggle(box, frame.x + frame.width - TOGGLE - 4, top + 4, links.toggle(name))
     if inside is not None:
-        x, y = (
-            frame.x + (frame.width - inside.width) / 2,
-            top + frame.height - inside.height - PAD,
-        )
+        x = frame.x + (frame.width - inside.width) / 2
+        y = top + frame.height - inside.height - PAD
         yield f'<g transform="translate({x:.1f} {y:.1f})">'
         yield from inside.parts
         yield "</g>"

@@ -15,9 +15,15 @@ from runner.authoring.drawing.diagram import Arrow, Box, Diagram
 from runner.authoring.drawing.layout import layers
 from runner.immutable import immutable
 
-UP_RIGHT, UP_LEFT, DOWN_RIGHT, DOWN_LEFT = "└", "┘", "┌", "┐"
+UP_RIGHT = "└"
+UP_LEFT = "┘"
+DOWN_RIGHT = "┌"
+DOWN_LEFT = "┐"
 
-UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
+UP = 1
+DOWN = 2
+LEFT = 4
+RIGHT = 8
 
 LINES = {
     UP | DOWN: "│",
@@ -75,7 +81,8 @@ class Sheet:
     def rails(self, row: Row) -> str:
         """Return the characters of one line, up to the last rail."""
         linked = {row.column, *row.links}
-        leftmost, rightmost = min(linked), max(linked)
+        leftmost = min(linked)
+        rightmost = max(linked)
         drawn = ""
         for index, rail in enumerate(self.columns):
             sides = (UP if index in row.above else 0) | (DOWN if rail is not None else 0)

@@ -33,7 +33,7 @@ class NewAbsence(Signed):
 
 @router.get("", summary="List who is away", dependencies=[ONE_PAGE])
 def list_absences(_: Known, services: Served) -> Page[Away]:
-    """List who is away or will be, in the order in which they come back."""
+    """List who is away or will be, ordered by when they return."""
     return Page([*map(away_view, absences(services.client.engine))])
 
 

@@ -55,7 +55,8 @@ def events(
     continues there; if the events it missed are gone, or `run` names other runs, it gets a `reset` and a new
     snapshot. The stream is for display, not for work that must be done for each event.
     """
-    after, kinds = last_event_id or after, {*(kind or ())}
+    after = last_event_id or after
+    kinds = {*(kind or ())}
     if run:
         if graph:
             raise Problem(422, "Name runs or a graph, not both: each run is of one graph.")
@@ -98,7 +99,8 @@ def _of_runs(
     kinds: set[str],
     after: str,
 ) -> StreamingResponse:
-    store, hub = services.store, services.hub
+    store = services.store
+    hub = services.hub
 
     def snapshot() -> tuple[Page[RunView], dict[str, int]]:
         # Read the positions first: a change between the two reads comes again as an event.

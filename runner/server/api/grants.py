@@ -57,7 +57,8 @@ class Revocation(RequestBody):
 
 async def of_grant(request: Request) -> Collection[str]:
     """Return the graphs of the grant that the path names."""
-    services, name = request.app.state.services, request.path_params["grant_id"]
+    services = request.app.state.services
+    name = request.path_params["grant_id"]
 
     def read() -> Collection[str]:
         return granting.find(services.client.engine, name).grant.graphs
@@ -147,5 +148,6 @@ def vote(
 @router.post("/grants/{grant_id}:revoke", summary="Revoke a grant")
 def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> GrantView:
     """Revoke a grant: it allows no new calls."""
-    engine, by = services.client.engine, person.principal.key
+    engine = services.client.engine
+    by = person.principal.key
     return granting.revoke(engine, grant_id, body.reason, by)

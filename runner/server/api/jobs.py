@@ -149,7 +149,8 @@ async def _progress(
     request: Request, person: Person, services: Services, job_id: str
 ) -> AsyncGenerator[str]:
     yield streams.RETRY
-    done_count, kind = -1, "snapshot"
+    done_count = -1
+    kind = "snapshot"
     idle = 0.0
     while not await request.is_disconnected():
         job = await run_in_threadpool(services.jobs.get, job_id)
@@ -162,7 +163,8 @@ async def _progress(
         if job.ended_at:
             yield streams.frame(person, "ended", view)
             return
-        done_count, kind = view.done, "progress"
+        done_count = view.done
+        kind = "progress"
         await asyncio.sleep(streams.INTERVAL)
         idle += streams.INTERVAL
         if idle >= streams.COMMENT:

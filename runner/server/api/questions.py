@@ -173,7 +173,8 @@ def list_questions(
     )
     choices: dict[Part, bool] = {"mine": mine, "voted": voted, "requested": requested}
     kinds = [kind for kind, is_chosen in choices.items() if is_chosen]
-    is_open, start = status == "open", cursor or ""
+    is_open = status == "open"
+    start = cursor or ""
     if (
         len(kinds) > 1
         or (is_open and (by or since or until))
@@ -281,7 +282,8 @@ def _check_same(services: Services, person: Person, decision: Decision) -> None:
     Raises:
         Problem: it was.
     """
-    question, key = services.client.interrupt(decision.interrupt_id), decision.idempotency_key
+    question = services.client.interrupt(decision.interrupt_id)
+    key = decision.idempotency_key
     if question.rule is None:
         answer = replace(decision, voter=Voter(person.principal)).as_answer()
         same = (question.response, question.responder) == (answer.response, answer.responder)

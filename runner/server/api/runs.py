@@ -386,6 +386,7 @@ def change_node(
             422, "A skip needs an output, and only a skip has one; nothing was changed."
         )
     client = services.client
-    by, reason = person.principal, body.reason
+    by = person.principal
+    reason = body.reason
     intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=reason)
     return RunStatus(run_id, client.run(run_id).status)

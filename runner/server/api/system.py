@@ -227,7 +227,8 @@ def show_letter(letter_id: str, _: Seen, services: Served) -> DeadLetter:
 @dead.post("/{letter_id}:replay", summary="Send a message again, or retry a node")
 def replay_letter(letter_id: str, person: Operates, services: Served) -> Replayed:
     """Send a message to its stream again, or retry the run of a node, and delete the letter."""
-    letters, by = services.dead_letters, person.principal.key
+    letters = services.dead_letters
+    by = person.principal.key
     letter = letters.get(letter_id)
     return Replayed(letter_id, replay(services.client.engine, letters, letter, set(), by))
 

@@ -36,7 +36,8 @@ def case_of(run: Wiring, question: Question) -> CaseView:
 
     The conversation belongs to the agent that asks, else to an agent whose result the node got.
     """
-    snapshot, node = run.snapshot, question.node_id
+    snapshot = run.snapshot
+    node = question.node_id
     if snapshot is None:
         return CaseView({}, (), is_cut=False)
     inputs = run.inputs(map_of(node) or node)

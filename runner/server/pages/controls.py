@@ -143,7 +143,8 @@ def change_limit(
     The name is percent-encoded, since browsers change line breaks when they send them.
     """
     name = unquote(name)
-    control, about = services.limits, {"reason": reason, "by": person.principal.key}
+    control = services.limits
+    about = {"reason": reason, "by": person.principal.key}
     if action == "set":
         control.set(name, concurrency=concurrency, rate=rate, per=per, **about)
     elif action == "pause":
@@ -169,7 +170,8 @@ def freeze_all(
     """Freeze or thaw effects: `scope` is all, graph:<name> or tool:<name>."""
     kind, _, name = scope.partition(":")
     frozen_scope = scope_named(kind, name)
-    engine, by = services.client.engine, person.principal.key
+    engine = services.client.engine
+    by = person.principal.key
     if action == "freeze":
         freeze(engine, frozen_scope, reason, by, force=bool(force))
     else:

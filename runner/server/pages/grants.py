@@ -128,7 +128,8 @@ def change(
     signature = proof_of({"proof": proof})
     if signature is None and level_of(Rule.thawed(record.rule)) == OWN_KEY:
         body = granting.message(record, action, person.principal, reason)
-        form, path = {"reason": reason, "digest": digest}, f"/grants/{grant_id}/{action}"
+        form = {"reason": reason, "digest": digest}
+        path = f"/grants/{grant_id}/{action}"
         if keys := passkeys(request, services, person):
             step = signature_step(keys, body, form, path, f"{action} the grant")
             return _page(request, person, services, signature=step)

@@ -36,7 +36,8 @@ def home(
 ) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     metrics = services.metrics()
-    oldest, frozen = services.client.interrupts(limit=1), services.store.frozen()
+    oldest = services.client.interrupts(limit=1)
+    frozen = services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = services.store.open_interrupts(day, MOST_ENDING)
     queues = list(read_queues(services))

@@ -174,7 +174,8 @@ def _folded(
         if batch is None:
             rows_left = ROWS - read % ROWS
             batch = replace(questions, cursor=following).load(services, person, rows_left)
-        following, read = batch.next, read + len(batch)
+        following = batch.next
+        read = read + len(batch)
         for question in batch:
             same = map_of(question.node_id) if folds else ""
             key = (
@@ -228,7 +229,7 @@ def save_view(
         views.append((name, view_address))
     text = base64.urlsafe_b64encode(json.dumps(views).encode()).decode()
     if len(text) > MOST_BYTES:
-        raise Problem(422, "A browser keeps no more views than these; remove one first.")
+        raise Problem(422, "This browser can't store more views; remove one first.")
     response = back(request, f"/inbox?{view_address}" if view_address else "/inbox")
     secure = request.url.scheme == "https"
     response.set_cookie(

@@ -163,7 +163,8 @@ def _part(block: JSONMapping) -> ContentPart:
 
 
 def _links(level: Level, node: NodeView, services: Services) -> Iterator[tuple[str, str]]:
-    run_id, settings = level.run.run_id, services.settings
+    run_id = level.run.run_id
+    settings = services.settings
     if node.run is not None:
         yield "its run", f"/runs/{quote(node.run.run_id)}"
     if settings.flower_url and node.attempts:

@@ -156,7 +156,8 @@ def _refusal(request: Request, services: Services) -> str:
 def _page(
     request: Request, person: Person, services: Services, entry: JSONObject | None = None
 ) -> HTMLResponse:
-    principal, origin = person.principal, origin_of(request)
+    principal = person.principal
+    origin = origin_of(request)
     own_keys = [key for key in _keys(services).values() if key.principal == principal.key]
     tokens: FormTokens = request.app.state.form_tokens
     token = tokens.issue(person, about=ABOUT)

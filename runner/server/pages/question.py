@@ -317,7 +317,9 @@ def _sent_decision(question: QuestionView, form: FormTexts) -> tuple[str, Any, s
     Changed fields are never ignored: they decide, whichever button was pressed, unless its decision was
     confirmed beside them. The third value is the button's decision, "" if it needs no confirmation.
     """
-    kind, response, variant = form.get("decision", "respond"), None, form.get("variant")
+    kind = form.get("decision", "respond")
+    response = None
+    variant = form.get("variant")
     if variant:
         kind, response = vote_for(question, variant)
     of_fields = "edit" if question.action else "respond"
@@ -346,7 +348,8 @@ def _typed(question: Question, form: FormTexts) -> tuple[Any, FormTexts, bool]:
         if is_changed and differs(question, of_json):
             raise UsageError("Change the arguments in the fields or as JSON, one of the two.")
         if not is_changed:
-            edited, is_changed = of_json, differs(question, of_json)
+            edited = of_json
+            is_changed = differs(question, of_json)
     return edited, problems, is_changed
 
 
@@ -402,7 +405,8 @@ def _second_step(
     if kind != "edit" and not form.get("variant"):
         return step
     differences = () if kind == "respond" else tuple(changes(action.get("args"), response))
-    old_effect, new_effect = approved(question), effect_of(question, kind, response)
+    old_effect = approved(question)
+    new_effect = effect_of(question, kind, response)
     return replace(step, changes=differences, before=old_effect, after=new_effect)
 
 
@@ -463,7 +467,8 @@ def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> JSONObject:
     if question.action and reads:
         schema = edit_schema(question.response_schema, question.action["args"])
         before = edit_texts(schema, question.action["args"])
-        label, text = "All arguments, as JSON", json_text(question.action["args"])
+        label = "All arguments, as JSON"
+        text = json_text(question.action["args"])
     if before:
         before[AS_JSON] = text
     texts = {**before, **shown.sent}

@@ -88,7 +88,8 @@ class QuestionList:
         Raises:
             Problem: a filter has a value that it does not take.
         """
-        now, filters = round(time.time() * 1000), self.filters
+        now = round(time.time() * 1000)
+        filters = self.filters
         for name in ("due", "age"):
             if filters[name] and filters[name] not in SPANS:
                 raise Problem(
@@ -96,7 +97,9 @@ class QuestionList:
                 )
         reads = person.may("read")
         tag, _, value = filters["tag"].partition("=")
-        since, until, zone = filters["since"], filters["until"], filters["zone"]
+        since = filters["since"]
+        until = filters["until"]
+        zone = filters["zone"]
         return InterruptQuery(
             graph=filters["graph"] or None,
             run=filters["run"] or None,
@@ -125,7 +128,9 @@ class QuestionList:
         query: InterruptQuery | None = None,
     ) -> Page[QuestionView]:
         """Read a page of the list, or of a part of it by another query."""
-        store, query, limit = services.store, query or self.query(person), limit or ROWS
+        store = services.store
+        query = query or self.query(person)
+        limit = limit or ROWS
         if self.tab == "done":
             by = self.filters["by"]
             key = person.principal.key if by == "me" else by
@@ -163,7 +168,8 @@ def place_of(
     graph = outermost(questions.filters["graph"])
     if request.state.person.graphs and graph != services.graph_of(question.id):
         return None
-    page, address = questions.load(services, person), questions.address
+    page = questions.load(services, person)
+    address = questions.address
     position = questions.query(person).position
     here = position(question)
     predecessors = [item for item in page if position(item) < here]

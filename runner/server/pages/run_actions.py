@@ -49,9 +49,9 @@ SHORT = {
 
 HINTS = {
     "cancel": "No other node starts. A cancelled run can be continued with a retry.",
-    "retry": "The same run goes on; what has completed is not run again.",
+    "retry": "The same run continues; completed nodes don't run again.",
     "again": "A new run of the same graph; this one is not changed.",
-    "fork": "A new run with copies of what has completed; this one is not changed.",
+    "fork": "A new run with copies of the completed nodes; this one doesn't change.",
     "migrate": "The same run goes on in the graph that the workers have now.",
 }
 

@@ -61,7 +61,8 @@ class Wiring:
         sources = [name for name in self.before(node) if self.taken(name).get(node)]
         if self.snapshot is None:
             return {}
-        nodes, outputs = self.snapshot.nodes, self.snapshot.outputs
+        nodes = self.snapshot.nodes
+        outputs = self.snapshot.outputs
         keys = {name: (name, nodes[name].visit) for name in sources}
         return {name: plain(outputs[key]) for name, key in keys.items() if key in outputs}
 

@@ -135,13 +135,17 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         and services.archive is not None
         and (export := services.archive.read(run_id)) is not None
     ):
-        run, position, events = archived_run(export), "0", []
+        run = archived_run(export)
+        position = "0"
+        events = []
     else:
         position = str(existing(store.read(run_id), run_id).events)
         run = with_waits(services, read_run(store, run_id))
         events = all_events(store, run_id) if address.tab in {"nodes", "events"} else []
-    run, events = seen_by(person, run), [seen_by(person, event) for event in events]
-    shown, now = list(levels(services, run)), round(time.time() * 1000)
+    run = seen_by(person, run)
+    events = [seen_by(person, event) for event in events]
+    shown = list(levels(services, run))
+    now = round(time.time() * 1000)
     chosen = find(shown, address.node)
     final = run.status in set(map(str, FINAL))
     asks = _asks(run.interrupts, {level.run.run_id: level.path for level in shown})

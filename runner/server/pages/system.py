@@ -82,7 +82,8 @@ def _start(
     name: str,
     form: FormTexts,
 ) -> Response:
-    key, answer_texts = form.get("key") or None, answer_fields(form)
+    key = form.get("key") or None
+    answer_texts = answer_fields(form)
     if path := form.get("add"):
         return _graph(request, services, person, name, with_item(answer_texts, path), {})
     task, problems = _task(_task_schema(services, name), answer_texts)

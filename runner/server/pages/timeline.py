@@ -93,7 +93,8 @@ def phases(
             phases.setdefault(node, []).append(NodePhase(kind, since, max(at, since)))
 
     for event in events:
-        node, at = event.node, event.at
+        node = event.node
+        at = event.at
         if event.kind == "node.started" and node not in present:
             outer = map_of(node) or node.rpartition(PATH)[0]
             earliest = starts.get(outer, begun)
@@ -132,7 +133,8 @@ def rows(
         for phase in node_phases
         if phase.kind in ACTIVE
     )
-    gaps, until = list[tuple[int, int]](), begun
+    gaps = list[tuple[int, int]]()
+    until = begun
     for start, end in [*active, (now, now)]:
         gaps += [(until, start)] * (start > until)
         until = max(until, end)
@@ -160,7 +162,8 @@ def _bars(
     node_phases: Iterable[NodePhase], position: Callable[[int], float], scale: float
 ) -> Iterator[Bar]:
     for phase in node_phases:
-        start, end = position(phase.start) * scale, position(phase.end) * scale
+        start = position(phase.start) * scale
+        end = position(phase.end) * scale
         width = max(LEAST, end - start)
         title = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
         x = max(0.0, min(start, WIDTH - width))

@@ -106,14 +106,17 @@ def decide_together(
             "done.",
         )
     selection = [name for name in q if name in (pick or ())]
-    phrase, sent = _word(questions), answer_fields(form)
+    phrase = _word(questions)
+    sent = answer_fields(form)
     problems: FormTexts = {}
     response = None
     if decision == "respond":
         response, problems = answer_of(questions[0].response_schema, sent)
     problem = ""
     if path := form.get("add"):
-        sent, problems, selection = with_item(sent, path), {}, []
+        sent = with_item(sent, path)
+        problems = {}
+        selection = []
     elif not selection:
         problem = "Select at least one question."
     elif decision == "reject" and not comment.strip():

@@ -167,7 +167,8 @@ class FolderArchive:
                 continue
             if looked_at >= LOOKED_AT and latest:
                 return cut(items, _position, limit, next_cursor=cursor_of(latest.position))
-            latest, looked_at = run, looked_at + 1
+            latest = run
+            looked_at = looked_at + 1
             items += [run] if query.fits(run) else []
             if len(items) > limit:
                 break
@@ -204,7 +205,8 @@ class FolderArchive:
         """List the index files with runs in a time span, newest runs first; days are read one by one."""
         with self._translated("read"):
             folder = self._folder / "index"
-            first_day, last_day = _day(since), _day(min(until, _END))
+            first_day = _day(since)
+            last_day = _day(min(until, _END))
             for day in sorted(_names(folder), reverse=True):
                 if first_day <= day <= last_day:
                     files = filter(None, map(_index_file, (folder / day).glob("*.jsonl")))
@@ -300,7 +302,7 @@ def _index_file(path: Path) -> IndexFile | None:
 
 @contextmanager
 def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that exists either complete or not at all, also after a power cut."""
+    """Write a file that exists either complete or not at all, even after a power cut."""
     path.parent.mkdir(parents=True, exist_ok=True)
     hidden = path.with_name(f".{path.name}")
     try:

@@ -70,7 +70,8 @@ class Database:
             task=pack_copy(start.task),
             invocation_state=pack_copy(start.invocation_state),
         )
-        shared, root = (self.semaphores, self.sessions), self.runs.get(record.root)
+        shared = (self.semaphores, self.sessions)
+        root = self.runs.get(record.root)
         run = MemoryRun(record, stored, self.clock(), *shared, root=root)
         self.runs[record.run_id] = run
         if start.idempotency_key:

@@ -78,7 +78,9 @@ class MemoryRun:
         root: MemoryRun | None = None,
     ) -> None:
         """Begin an empty run at a time; `root` is its outermost run, if that is another one."""
-        self.record, self.start, self.created_at = record, start, created_at
+        self.record = record
+        self.start = start
+        self.created_at = created_at
         self.semaphores, self.sessions = semaphores, sessions
         self.root = root or self
         self.audited = self.ended_at = 0
@@ -325,7 +327,8 @@ class MemoryRun:
         )
 
     def summary(self) -> RunSummary:
-        record, start = self.record, self.start
+        record = self.record
+        start = self.start
         place = (record.run_id, record.graph_id, record.status, self.created_at)
         return RunSummary(*place, dict(start.tags), parent=record.parent)
 

@@ -73,11 +73,9 @@ class MemoryStore:
         max_state: int = MAX_STATE,
     ) -> None:
         """Take a clock in milliseconds and a lease in seconds; other stores may share the `sessions`."""
-        self.lease_ms, self.max_bytes, self.max_state = (
-            round(lease * 1000),
-            max_bytes,
-            max_state,
-        )
+        self.lease_ms = round(lease * 1000)
+        self.max_bytes = max_bytes
+        self.max_state = max_state
         self._sessions = sessions or Sessions()
         self.clock: Callable[[], int] | None = clock
         self._database = Database(clock, self.lease_ms, self._sessions)
@@ -227,7 +225,8 @@ class MemoryStore:
 
     def sweep(self, limit: int = 100) -> Reply:
         with self._changed:
-            timers, now = self._database.timers, self._database.clock()
+            timers = self._database.timers
+            now = self._database.clock()
             due = sorted(
                 (at, "|".join(timer), timer) for timer, at in timers.items() if at <= now
             )

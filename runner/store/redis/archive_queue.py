@@ -46,7 +46,8 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
 
     It also records that an archive exists, for which ended runs are kept from now on.
     """
-    write_set, now = transaction.write_set, transaction.clock()
+    write_set = transaction.write_set
+    now = transaction.clock()
     oldest = write_set.read_set.reply(*search.oldest)
     times = {run_id.decode(): int(at) for run_id, at in mapping_of(oldest).items()}
     due = {run_id: at for run_id, at in times.items() if at <= now}
@@ -87,10 +88,8 @@ def let_expire(transaction: Transaction, runs: Mapping[str, int]) -> Reply:
     """
     write_set = transaction.write_set
     for run_id, ended_at in runs.items():
-        run, end_text = (
-            run_end.read_record(write_set, run_id),
-            write_set.read(run_key(run_id), "ended"),
-        )
+        run = run_end.read_record(write_set, run_id)
+        end_text = write_set.read(run_key(run_id), "ended")
         is_final = run is not None and run.is_final
         if is_final and int(end_text or 0) != ended_at:
             continue
@@ -118,10 +117,8 @@ def _give_up(transaction: Transaction, run_id: str, why: str) -> None:
     """Let an ended run expire unarchived, with a dead letter, unless it has continued."""
     write_set = transaction.write_set
     write_set.command("ZREM", UNARCHIVED, run_id)
-    run, end_text = (
-        run_end.read_record(write_set, run_id),
-        write_set.read(run_key(run_id), "ended"),
-    )
+    run = run_end.read_record(write_set, run_id)
+    end_text = write_set.read(run_key(run_id), "ended")
     if run is not None and end_text is not None:
         reason = f"the run expires and is not in the archive: {why}"
         transaction.write_dead_letter(run_id, "", 0, reason)

@@ -70,7 +70,8 @@ class Servers:
     def __init__(self, cluster: Cluster, options: Mapping[str, Any]) -> None:
         """Take the cluster, and the options for every client; nothing is connected yet."""
         login = {"username": cluster.username, "password": cluster.password, "ssl": cluster.tls}
-        self._hosts, self._options = cluster.hosts, {**login, **options}
+        self._hosts = cluster.hosts
+        self._options = {**login, **options}
         self._lock = threading.Lock()
         self._slots: dict[int, Address] = {}
         self._clients: dict[Address, Any] = {}
@@ -192,7 +193,8 @@ class RedisConnection:
         try:
             url = canonical(url)
             spread = cluster(url)
-            self._home, self._servers = home, Servers(spread, OPTIONS) if spread else None
+            self._home = home
+            self._servers = Servers(spread, OPTIONS) if spread else None
             self._client: Any = None if spread else _client(url)
         except ValueError as error:
             # The message leaves out the URL, which may hold a password.
@@ -353,7 +355,8 @@ class RedisConnection:
         if held.get("pid") != os.getpid():
             held["connections"] = {}
             held["pid"] = os.getpid()
-        servers, address = self._servers, None
+        servers = self._servers
+        address = None
         if servers is not None:
             address = servers.address(key_of(command) or self._home)
         made = held["connections"].get(address)

@@ -31,7 +31,8 @@ class DeadLetters:
             for place, own in zip(where, keys, strict=True)
         ]
         self._metrics = [own.metrics for own in keys]
-        self._nodes, self._messages = [own.dead for own in keys], keys[0].dead_messages
+        self._nodes = [own.dead for own in keys]
+        self._messages = keys[0].dead_messages
         # The streams of the Celery tasks that take messages.
         self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
 
@@ -111,7 +112,8 @@ class DeadLetters:
 
 def _letter(start: str, place: str, fields: Sequence[bytes]) -> DeadLetter:
     values = mapping_of(fields)
-    is_message, at = start == "message", int(place.partition("-")[0])
+    is_message = start == "message"
+    at = int(place.partition("-")[0])
     kind: Literal["message", "node"] = "message" if is_message else "node"
     letter = DeadLetter(f"{start}:{place}", kind, at, _text(values, b"reason"))
     if is_message:

@@ -59,7 +59,8 @@ class Deliveries:
         key = self._keys.deliveries(webhook_id)[0].removeprefix(self._keys.prefix)
 
         def plan(transaction: Transaction) -> Reply:
-            write_set, now = transaction.write_set, transaction.clock()
+            write_set = transaction.write_set
+            now = transaction.clock()
             current, _, until = (write_set.read(key, LOCK) or b"").decode().partition(" ")
             if current not in {"", holder} and now < int(until):
                 return Reply("taken")

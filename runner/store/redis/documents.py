@@ -51,7 +51,8 @@ class Documents(Generic[Kind]):
         namespace: str = NAMESPACE,
     ) -> None:
         """Take the first server's URL or connection; nothing is connected yet."""
-        self._type, self._keys = document_type, Keys(namespace)
+        self._type = document_type
+        self._keys = Keys(namespace)
         self._key = f"{document_type.kind}s"
         self._redis = connected(place, self._keys.prefix)
         self._transactions = transactions_of(self._redis, self._keys.prefix)
@@ -192,8 +193,6 @@ def timer_of(kind: str, document_id: str) -> str:
 
 def _text(document: Document | None) -> str:
     # Texts are compared, so a document must always have the same one.
-    return (
-        ""
-        if document is None
-        else json.dumps(asdict(document), sort_keys=True, ensure_ascii=False)
-    )
+    if document is None:
+        return ""
+    return json.dumps(asdict(document), sort_keys=True, ensure_ascii=False)

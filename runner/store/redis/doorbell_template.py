@@ -53,7 +53,8 @@ class DoorbellTemplate:
         Raises:
             UsageError: a place is unknown.
         """
-        texts, places = self.parts[::2], self.parts[1::2]
+        texts = self.parts[::2]
+        places = self.parts[1::2]
         for place in places:
             if place not in PLACES:
                 raise UsageError(

@@ -17,7 +17,9 @@ from runner.errors import NotDurable, StoreError
 
 log = logging.getLogger(__name__)
 
-FAST, FSYNC, REPLICA = "fast", "fsync", "replica"
+FAST = "fast"
+FSYNC = "fsync"
+REPLICA = "replica"
 
 ASKS = {FSYNC: ("WAITAOF", 1, 0), REPLICA: ("WAIT", 1)}
 
@@ -78,7 +80,10 @@ class Durability:
 
     def __init__(self, level: str, mark: str, place: str, *, patient: bool) -> None:
         """Take the key of the mark; with `patient` a worker waits for as long as it takes."""
-        self.level, self._mark, self._place, self._patient = level, mark, place, patient
+        self.level = level
+        self._mark = mark
+        self._place = place
+        self._patient = patient
         self._able = level != FSYNC
 
     def covers(self, verb: str) -> bool:
@@ -110,7 +115,8 @@ class Durability:
         Raises:
             NotDurable: they aren't within the request's time.
         """
-        ends, waits = time.monotonic() + WITHIN, self._patient and verb in WORKERS_OWN
+        ends = time.monotonic() + WITHIN
+        waits = self._patient and verb in WORKERS_OWN
         _send(connection, "SET", self._mark, self.level)
         while not self._reached(connection):
             if time.monotonic() < ends:

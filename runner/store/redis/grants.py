@@ -49,7 +49,8 @@ def change(write_set: WriteSet, request: ChangeGrant) -> Reply:
 
 def use(write_set: WriteSet, request: UseGrant) -> Reply:
     """Count one use: "used" (also a repeat), "spent", or "over" if the grant no longer applies."""
-    stored, key = write_set.read(GRANTS, request.grant_id), uses_key(request.grant_id)
+    stored = write_set.read(GRANTS, request.grant_id)
+    key = uses_key(request.grant_id)
     record = codec.decode(GrantRecord, stored) if stored else None
     now = write_set.read_set.now
     if (

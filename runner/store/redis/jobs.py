@@ -52,7 +52,8 @@ class Jobs:
         fields = self._redis.texts(self._keys.job(job_id))
         if HEAD not in fields:
             raise NotFoundError(f"there is no job {job_id!r:.80}; one is kept for seven days.")
-        head, ended = json.loads(fields.pop(HEAD)), int(fields.pop(ENDED, 0))
+        head = json.loads(fields.pop(HEAD))
+        ended = int(fields.pop(ENDED, 0))
         results = {name.removeprefix(RESULT): result for name, result in fields.items()}
         return Job(job_id, **head, results=results, ended_at=ended)
 
@@ -65,7 +66,7 @@ class Jobs:
         self._redis.call("ZADD", self._keys.timers, self.now(), TIMER.format(job_id))
 
     def end(self, job_id: str) -> None:
-        """Note that all runs have their results."""
+        """Record that all runs have their results."""
         self._write(job_id, ENDED, str(self.now()), due=0)
 
     def forget(self, job_id: str) -> None:
@@ -73,7 +74,8 @@ class Jobs:
         self._redis.call("ZREM", self._keys.timers, TIMER.format(job_id))
 
     def _write(self, job_id: str, field: str, value: str, *, due: int) -> None:
-        key, timer = self._keys.job(job_id), TIMER.format(job_id)
+        key = self._keys.job(job_id)
+        timer = TIMER.format(job_id)
         with self._redis.translated(), self._redis.client_of(key).pipeline() as pipe:
             pipe.hsetnx(key, field, value)
             pipe.pexpire(key, KEPT)

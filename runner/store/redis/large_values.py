@@ -38,14 +38,17 @@ class LargeValue(LazyValue):
         """Take the value's JSON (`data`), or its compressed form (`stored`); `name` is its digest."""
         self.name, self.text = name, ""
         self.size = size_of(stored) if data is None else len(data)
-        self._stored, self._data, self._lock = stored, data, threading.Lock()
+        self._stored = stored
+        self._data = data
+        self._lock = threading.Lock()
         self._length, self._form = -1, ""  # of the read value, as Python objects
 
     def data(self) -> bytes:
         """Return the value's JSON."""
         with self._lock:
             if self._data is None:
-                self._data, self._stored = _restored(self._stored), b""
+                self._data = _restored(self._stored)
+                self._stored = b""
             return self._data
 
     def read(self) -> JSON:
@@ -84,7 +87,9 @@ class LargeValues:
         self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
     ) -> None:
         """Take a connection, and `call`, which runs a script by its name."""
-        self._redis, self._keys, self._call = connection, keys, call
+        self._redis = connection
+        self._keys = keys
+        self._call = call
         self._values: dict[bytes, LargeValue] = {}
         self._lock = threading.Lock()
 

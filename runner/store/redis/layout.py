@@ -43,7 +43,7 @@ BY_KEY = b"key:"
 NAMED = 3
 """Most workers that a refusal names."""
 
-IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order in which they were first used"
+IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order they were first used"
 
 
 class Layout:
@@ -87,7 +87,8 @@ class Layout:
 
         A new run is in a partition that workers serve, even if more are set here.
         """
-        keys, first = self._keys[0], self._connections[0]
+        keys = self._keys[0]
+        first = self._connections[0]
         with first.translated(), first.pipeline() as pipe:
             pipe.hget(keys.spread, graph_id)
             pipe.lindex(keys.partitions, -1)
@@ -218,10 +219,8 @@ def _other(server: RedisConnection, keys: Keys) -> str:
         number = server.call("GET", keys.layout) or b"0"
     if number in {None, LAYOUT}:
         return ""
-    older, text = (
-        number.isdigit() and int(number) < int(LAYOUT),
-        number.decode(errors="replace"),
-    )
+    older = number.isdigit() and int(number) < int(LAYOUT)
+    text = number.decode(errors="replace")
     return (
         f"the store at {server.place} has data of layout {text if text != '0' else '0 (no number)'}, "
         f"and this version of runner needs layout {LAYOUT.decode()}; nothing was changed. Use "
@@ -236,7 +235,8 @@ def record(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> st
     Raises:
         StoreError: a server can't be reached.
     """
-    keys, first = Keys(namespace), RedisConnection(places[0].url)
+    keys = Keys(namespace)
+    first = RedisConnection(places[0].url)
     try:
         numbers = _numbers(first, keys)
         problem = _problem(places, namespace, numbers)
@@ -265,7 +265,8 @@ def problem(places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> s
     Raises:
         StoreError: a server can't be reached.
     """
-    keys, first = Keys(namespace), RedisConnection(places[0].url)
+    keys = Keys(namespace)
+    first = RedisConnection(places[0].url)
     try:
         return _problem(places, namespace, _numbers(first, keys))
     finally:

@@ -53,13 +53,11 @@ class AuditLog:
         mode: Mode = "approvals",
     ) -> None:
         """Take `call`, which runs a script, and the partition's `name` in checkpoints."""
-        self._redis, self._keys, self._call, self._name, self._mode = (
-            connection,
-            keys,
-            call,
-            name,
-            mode,
-        )
+        self._redis = connection
+        self._keys = keys
+        self._call = call
+        self._name = name
+        self._mode = mode
 
     def origin(self, epoch: int = 0) -> str:
         """Name the tree in checkpoints."""

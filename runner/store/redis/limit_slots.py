@@ -32,7 +32,9 @@ class LimitSlots:
     ) -> None:
         """Take the partition, and `call`, which runs its scripts."""
         self.call = call
-        self._redis, self._keys, self._transactions = connection, keys, transactions
+        self._redis = connection
+        self._keys = keys
+        self._transactions = transactions
         self.home: Callable[[str], Call | None] = lambda _: None
         self.offer: Callable[[str, str], Sequence[Doorbell]] = lambda run_id, node: (
             self.ring(run_id, node).doorbells

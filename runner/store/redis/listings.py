@@ -90,7 +90,9 @@ class Listings:
         graphs: Callable[[], Iterable[str]],
     ) -> None:
         """Take `call`, which runs a script, and `graphs`, which names the graphs."""
-        self._redis, self._keys, self._call = connection, keys, call
+        self._redis = connection
+        self._keys = keys
+        self._call = call
         self._read_questions, self._graphs = read_questions, graphs
         self._damaged: set[str] = set()
 
@@ -242,10 +244,8 @@ class Listings:
                 ]
                 if len(items) > limit:
                     return cut(items, position_of, limit)
-                looked_at, after = (
-                    looked_at + len(entries),
-                    (entries[-1][0] + part.offset, entries[-1][1]),
-                )
+                looked_at = looked_at + len(entries)
+                after = (entries[-1][0] + part.offset, entries[-1][1])
             else:
                 return cut(
                     items, position_of, limit, next_cursor=cursor_of(after) if after else None
@@ -254,7 +254,8 @@ class Listings:
 
     def _entries(self, part: Part, after: Position | None, count: int) -> list[Position]:
         """Read the entries after a position: the rest of its millisecond, and about `count` more."""
-        span, more = part.span, part.more
+        span = part.span
+        more = part.more
         order = (
             "1" if span.newest else "0",
             span.low,
@@ -266,7 +267,8 @@ class Listings:
         _, *words = self._call("listing", *order, *names)
         same: list[Position] = []
         rest: list[Position] = []
-        entries, pairs = same, iter(words)
+        entries = same
+        pairs = iter(words)
         for name in pairs:
             if not name:
                 entries = rest

@@ -97,7 +97,8 @@ def histograms(
         if name in BOUNDS:
             series[name, json.dumps(labels)][part] = value
     for (name, text), parts in sorted(series.items()):
-        labels, count = json.loads(text), 0.0
+        labels = json.loads(text)
+        count = 0.0
         for bound in (*(f"{bound:g}" for bound in BOUNDS[name]), "+Inf"):
             count += parts.get(bound, 0)
             yield name, "_bucket", count, {**labels, "le": bound}
@@ -135,6 +136,7 @@ class Collector:
 
     def flush(self) -> None:
         with self._lock:
-            pending, self._pending = self._pending, {}
+            pending = self._pending
+            self._pending = {}
         if pending:
             self._write(pending)

@@ -98,7 +98,8 @@ def read(text: bytes) -> tuple[dict[bytes, bytes], list[bytes]]:
     for length in (*numbers[0], *numbers[1]):
         texts.append(data[start : start + length])
         start += length
-    names, values = texts[: len(numbers[0]) : 2], texts[1 : len(numbers[0]) : 2]
+    names = texts[: len(numbers[0]) : 2]
+    values = texts[1 : len(numbers[0]) : 2]
     return dict(zip(names, values, strict=True)), texts[len(numbers[0]) :]
 
 

@@ -87,7 +87,8 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
 
     With `push`, doorbells are pushed onto the task queue, wherever it is.
     """
-    places, first = settings.partition_addresses, settings.first_url
+    places = settings.partition_addresses
+    first = settings.first_url
     together = all(place.url == first for place in places) and not cluster(first)
 
     def open_partition(number: int, *, pushes: bool) -> RedisStore:
@@ -152,9 +153,14 @@ class PartitionedStore:
     ) -> None:
         """Take the partitions; with `relays` the first one's server pushes the doorbells of the others."""
         first = self._first = partitions[0]
-        self._partitions, self._layout, self._relays = tuple(partitions), layout, relays
-        self.lease_ms, self.max_bytes = first.lease_ms, first.max_bytes
-        self.max_state, self.max_run, self.clock = first.max_state, first.max_run, first.clock
+        self._partitions = tuple(partitions)
+        self._layout = layout
+        self._relays = relays
+        self.lease_ms = first.lease_ms
+        self.max_bytes = first.max_bytes
+        self.max_state = first.max_state
+        self.max_run = first.max_run
+        self.clock = first.clock
         self.namespace = first.namespace
         for partition in self._partitions:
             partition.limits.home = functools.partial(self._limit_home, partition)
@@ -289,7 +295,8 @@ class PartitionedStore:
 
     def _start(self, request: StartRun) -> Reply:
         """Start a run; if its partition has no room, and no key requires that partition, use another."""
-        start, first = request.start, self.partition_of(request.run_id)
+        start = request.start
+        first = self.partition_of(request.run_id)
         reply = self._do(first, request)
         spread = self._layout.spread(start.graph_id) if reply.word == "full" else None
         has_key = start.idempotency_key or effect_name(start.run_id) != start.run_id
@@ -302,7 +309,8 @@ class PartitionedStore:
         return reply
 
     def _settle(self, request: SettleVisit) -> Reply:
-        partition, session = self.partition_of(request.run_id), request.settlement.session
+        partition = self.partition_of(request.run_id)
+        session = request.settlement.session
         if session is None or (home := self._home(session.session_id)) is partition:
             return self._do(partition, request)
         settlement = replace(request.settlement, session=_as_part(session))
@@ -362,7 +370,8 @@ class PartitionedStore:
         status = record.status if record and claim_name(record) == claim else None
         if status is Status.RUNNING:
             return ()
-        how, member = "leave" if record is None else "drop", f"@{claim}|{run_id}|{node}"
+        how = "leave" if record is None else "drop"
+        member = f"@{claim}|{run_id}|{node}"
         try:
             offered = home.limits.drop(how, key, member, version)
         except StoreError as error:
@@ -390,7 +399,8 @@ class PartitionedStore:
 
     def _retry(self, request: RetryVisit) -> Reply:
         """Retry a visit; if that paused a limit's key, pause it in every partition."""
-        partition, name = self.partition_of(request.run_id), request.limit
+        partition = self.partition_of(request.run_id)
+        name = request.limit
         reply = self._do(partition, request)
         if not name or (paused := partition.limits.settings().get(name)) is None:
             return reply
@@ -534,7 +544,9 @@ class PartitionedStore:
 
     def sweep(self, limit: int = 100) -> Reply:
         """Sweep every partition; an unreachable partition doesn't block the others."""
-        count, doorbells, failed = 0, list[Doorbell](), list[StoreError]()
+        count = 0
+        doorbells = list[Doorbell]()
+        failed = list[StoreError]()
         fired: list[tuple[str, str]] = []
         for partition in self._partitions:
             try:
@@ -684,7 +696,8 @@ def merged(
     if ends:
         last = max(ends) if newest else min(ends)
         found = [entry for entry in found if (entry[0] >= last if newest else entry[0] <= last)]
-    taken, left = found[:limit], found[limit:]
+    taken = found[:limit]
+    left = found[limit:]
     counts = [sum(source == number for _, source, _ in taken) for number in range(len(pages))]
     following = []
     for page, position, count in zip(read, positions, counts, strict=True):

@@ -80,7 +80,8 @@ def _read(entries: Sequence[_Entry]) -> dict[_Entry, QueuedKey]:
     """Read the keys of one partition, skipping keys whose last waiting run has begun meanwhile."""
     if not entries:
         return {}
-    redis, prefix = entries[0].redis, entries[0].keys.prefix
+    redis = entries[0].redis
+    prefix = entries[0].keys.prefix
     commands: list[Sequence[str | bytes | int]] = []
     for entry in entries:
         names = [f"{prefix}{kind}".encode() + entry.queue for kind in (QUEUED, OPEN)]

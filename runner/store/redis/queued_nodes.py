@@ -83,7 +83,8 @@ def queued_nodes(
             if error.passing:
                 raise
             continue  # the key isn't a list: `runner doctor` names it
-        graphs, since = dict[str, str](), list[int]()
+        graphs = dict[str, str]()
+        since = list[int]()
         for _, messages in replies:
             for message in reversed(messages):
                 values = dict(VALUE.findall(message))

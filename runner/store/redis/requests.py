@@ -124,7 +124,9 @@ class Requests:
         settings: StoreSettings,
     ) -> None:
         """Take the parts of the store; `call` runs a script."""
-        self._call, self._transactions, self._fast = call, transactions, fast
+        self._call = call
+        self._transactions = transactions
+        self._fast = fast
         self._settings = settings
         self._has_archive, self._has_template = False, True
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
@@ -172,8 +174,10 @@ class Requests:
     # One visit on a worker
 
     def _start(self, request: StartRun) -> Reply:
-        start, topologies = request.start, self._settings.topologies
-        graph_id, key = start.graph_id, start.idempotency_key
+        start = request.start
+        topologies = self._settings.topologies
+        graph_id = start.graph_id
+        key = start.idempotency_key
         asks: list[Command] = [("GET", idempotency_key(graph_id, key))] if key else []
         wants = of_run(start.run_id)
         if start.parent is not None:
@@ -224,7 +228,8 @@ class Requests:
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         """Write the sizes of windows, and ring while they have room, also after failed arrivals."""
-        reply, rung = self._plan(request), list[Doorbell]()
+        reply = self._plan(request)
+        rung = list[Doorbell]()
         for queue in request.slots:
             word = b"more"
             while word == b"more":
@@ -233,7 +238,8 @@ class Requests:
         return replace(reply, doorbells=rung)
 
     def _claim_visit(self, request: ClaimVisit) -> tuple[Claim | Reply, Topology | None]:
-        run_id, node = request.run_id, request.node
+        run_id = request.run_id
+        node = request.node
         visit = (run_id, node, request.visit, request.attempt, request.nonce)
         claim_reply, topology = self._fast.claim(*visit)
         if claim_reply is not None:
@@ -242,7 +248,8 @@ class Requests:
 
         def plan(transaction: Transaction) -> Reply:
             nonlocal topology
-            run, reply = transaction.find(run_id), request.plan(transaction)
+            run = transaction.find(run_id)
+            reply = request.plan(transaction)
             topology = run.topology if run else None
             claimed = run is not None and reply.word == "claimed"
             make_claim[:] = [self._fast.claim_from(run, node)] if run and claimed else []
@@ -266,7 +273,8 @@ class Requests:
         return reply_of(self._call("save", *token_arguments(token), *saved))
 
     def _use(self, request: UseDecision) -> Reply:
-        token, written = request.token, list[WriteSet]()
+        token = request.token
+        written = list[WriteSet]()
 
         def plan(transaction: Transaction) -> Reply:
             written[:] = [transaction.write_set]
@@ -280,7 +288,8 @@ class Requests:
         return reply
 
     def _wait(self, request: AskQuestions) -> Reply:
-        token, interrupts = request.token, request.interrupts
+        token = request.token
+        interrupts = request.interrupts
         parks = isinstance(request, ParkVisit)
 
         def plan(transaction: Transaction) -> Reply:
@@ -302,9 +311,12 @@ class Requests:
         )
 
     def _settle(self, request: SettleVisit) -> Reply:
-        token, settlement, nonce = request.token, request.settlement, request.nonce
+        token = request.token
+        settlement = request.settlement
+        nonce = request.nonce
         completes = settlement.status is Status.COMPLETED
-        output, texts = settlement.output, []
+        output = settlement.output
+        texts = []
         if completes:
             entry = dump(settlement.entry).removeprefix(FUNCTION_ENTRY)
             texts = self._encode(
@@ -358,7 +370,10 @@ class Requests:
         # needs no more of them; the last one begins the map.
         token = request.token
         rows = self._encode(token, *map(dump, request.items or ()))
-        size, texts, mark, step = sum(map(len, rows)), rows, "", CHUNK
+        size = sum(map(len, rows))
+        texts = rows
+        mark = ""
+        step = CHUNK
         if len(rows) > CHUNK:
             mark = "#"
             texts = [b"\n".join(rows[at : at + CHUNK]) for at in range(0, len(rows), CHUNK)]
@@ -426,7 +441,8 @@ class Requests:
 
     def _on_question(self, plan: Plan, verb: str, operation: Ballot | Operation) -> Reply:
         """Apply a person's vote or operation on a question with a rule."""
-        name, voter = operation.interrupt_id, operation.voter.principal.key
+        name = operation.interrupt_id
+        voter = operation.voter.principal.key
         voters = (
             [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
         )
@@ -484,7 +500,9 @@ class Requests:
         return self._transactions.run("use_grant", plan, wants)
 
     def _freeze(self, request: FreezeScope) -> Reply:
-        scope, reason, by = request.scope, request.reason, request.by
+        scope = request.scope
+        reason = request.reason
+        by = request.by
 
         def plan(transaction: Transaction) -> Reply:
             return freezes.freeze(transaction.write_set, scope, reason, by)
@@ -494,7 +512,9 @@ class Requests:
         )
 
     def _thaw(self, request: ThawScope) -> Reply:
-        scope, reason, by = request.scope, request.reason, request.by
+        scope = request.scope
+        reason = request.reason
+        by = request.by
         thawed = Reply("unknown")
 
         def plan(transaction: Transaction) -> Reply:
@@ -519,7 +539,8 @@ class Requests:
     # Events and budgets
 
     def _emit(self, request: EmitEvent) -> None:
-        run_id, kind = request.run_id, request.kind
+        run_id = request.run_id
+        kind = request.kind
         data = event_data(kind, request.data)
         while (
             self._call("emit", run_id, kind, request.node, request.visit, data)[0] == b"packed"
@@ -527,7 +548,8 @@ class Requests:
             packed_runs.unpack(self._call, run_id)
 
     def _spend(self, request: SpendBudget) -> str:
-        tagged, spending = request.tagged, request.spending
+        tagged = request.tagged
+        spending = request.spending
         sum_of = (f"{tagged.tag}={tagged.value}", tagged.window) if tagged else ("", 0)
         raises = [
             item for question, raised in spending.raises.items() for item in (question, *raised)
@@ -577,7 +599,9 @@ class _SumFields:
     """The fields of a sum in a transaction."""
 
     def __init__(self, write_set: WriteSet, key: str, mark: str) -> None:
-        self._write_set, self._key, self._mark = write_set, key, mark
+        self._write_set = write_set
+        self._key = key
+        self._mark = mark
 
     def get(self, name: str) -> str | None:
         value = self._write_set.read(self._key, self._mark + name)

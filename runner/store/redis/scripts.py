@@ -82,7 +82,8 @@ def run_on(
     Raises:
         StoreError: the store could not be reached or refused; then nothing has changed.
     """
-    source, words = script(name, constants), (len(keys), *keys, *arguments)
+    source = script(name, constants)
+    words = (len(keys), *keys, *arguments)
     reply: list[Any]
     try:
         reply = connection.call("EVALSHA", source.sha, *words, then=then)
@@ -98,7 +99,9 @@ class Scripts:
         self, connection: RedisConnection, prefix: str, durability: Durability | None = None
     ) -> None:
         """Take the partition's `prefix`, which is the only key of every script."""
-        self._redis, self._prefix, self._durability = connection, prefix, durability
+        self._redis = connection
+        self._prefix = prefix
+        self._durability = durability
 
     def run(
         self, name: str, *arguments: Argument, verb: str = "", constants: str = ""

@@ -83,10 +83,8 @@ def read_server_info(
         info = _info(connection.call("INFO"))
         now = connection.now()
         refused = _refused(connection)
-        fsync, least = (
-            _setting(connection, "appendfsync"),
-            _setting(connection, "min-replicas-to-write"),
-        )
+        fsync = _setting(connection, "appendfsync")
+        least = _setting(connection, "min-replicas-to-write")
         failing: list[bytes] = []
         oldest: list[float] = [now]
         archive: dict[str, str] = {}
@@ -214,7 +212,8 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
     ]
     roster = WorkerRegistry(where[0].url, namespace)
     try:
-        now, workers = roster.now(), roster.all()
+        now = roster.now()
+        workers = roster.all()
         opened = [
             Partition(redis, own, [name.decode() for name in redis.call("HKEYS", own.graphs)])
             for redis, own in zip(connections, keys, strict=True)
@@ -402,7 +401,8 @@ def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
             info = _info(one.redis.call("INFO", "memory"))
         except StoreError:
             continue  # the server doesn't tell, or not this user
-        used, limit = int(info.get("used_memory", 0)), int(info.get("maxmemory", 0))
+        used = int(info.get("used_memory", 0))
+        limit = int(info.get("maxmemory", 0))
         labels = {"server": place}
         yield Metric("runner_store_memory_bytes", "Memory that the store uses.", used, labels)
         yield Metric(
@@ -439,7 +439,10 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
 
 
 def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
-    waiting, oldest, unsigned, fails = 0, now, 0, False
+    waiting = 0
+    oldest = now
+    unsigned = 0
+    fails = False
     for one in partitions:
         names = ("size", "steps", "last", "signed", "problem")
         size, steps, last, signed, problem = one.redis.call(
@@ -616,7 +619,8 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     ]
     commands: list[Sequence[str | int]] = []
     for name in names:
-        queue, holders = f"{keys.prefix}limit:q:{name}", f"{keys.prefix}limit:h:{name}"
+        queue = f"{keys.prefix}limit:q:{name}"
+        holders = f"{keys.prefix}limit:h:{name}"
         commands += [
             ("ZRANGE", queue, 0, 0, "WITHSCORES"),
             ("ZCARD", queue),

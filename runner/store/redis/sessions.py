@@ -47,7 +47,9 @@ class SessionStore:
         self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
     ) -> None:
         """Take a connection, and `call`, which runs a script."""
-        self._redis, self._keys, self._call = connection, keys, call
+        self._redis = connection
+        self._keys = keys
+        self._call = call
 
     def read(self, session_id: str) -> Session:
         """Read a session as of one moment."""
@@ -115,7 +117,8 @@ def list_sessions(
         for name in sorted(with_messages | with_state)
         if last is None or follows != end or name > last
     ]
-    is_cut, names = len(names) > checked_limit(limit), names[:limit]
+    is_cut = len(names) > checked_limit(limit)
+    names = names[:limit]
     sizes = [_sizes(*partition, names) for partition in partitions]
     items = tuple(
         _summary(name, sum(size[index][0] for size in sizes))
@@ -139,7 +142,8 @@ def _position(cursor: str, partitions: int) -> tuple[int, int, int, str | None]:
     number, batch = position_in(cursor)
     try:
         start, end, last = json.loads(batch)
-        start, end = int(start), int(end)
+        start = int(start)
+        end = int(end)
     except (TypeError, ValueError) as error:
         raise unreadable_cursor(cursor) from error
     if not 0 <= number < partitions:

@@ -16,7 +16,8 @@ class SingletonLocks:
 
     def __init__(self, database: str | RedisConnection, namespace: str = NAMESPACE) -> None:
         """Take a database's redis-py URL or connection; nothing is connected yet."""
-        self._redis, self._keys = connected(database), Keys(namespace)
+        self._redis = connected(database)
+        self._keys = Keys(namespace)
 
     def acquire(self, name: str, seconds: float) -> bool:
         """Return whether this program got the lock, which no other program then gets for `seconds`.
@@ -24,7 +25,8 @@ class SingletonLocks:
         Raises:
             StoreError: the store could not be reached.
         """
-        key, ms = self._keys.singleton_lock(name), round(seconds * 1000)
+        key = self._keys.singleton_lock(name)
+        ms = round(seconds * 1000)
         if self._redis.call("SET", key, 1, "NX", "PX", ms) is not None:
             return True
         if (

@@ -156,12 +156,14 @@ class RedisStore:
             max_open_runs: the most open runs in all partitions together; 0 for any number.
             clock: milliseconds, for tests; without it the time is the server's.
         """
-        self.lease_ms, self.max_bytes = round(lease * 1000), max_bytes
+        self.lease_ms = round(lease * 1000)
+        self.max_bytes = max_bytes
         self.max_state, self.max_run = max_state, max_run
         self.clock, self.namespace = clock, namespace
         self._retry_for = retry_for
         self._trim_at = 0.0
-        self._number, self._keys = int(partition[1:]), Keys(namespace, partition)
+        self._number = int(partition[1:])
+        self._keys = Keys(namespace, partition)
         self._redis = RedisConnection(
             url,
             self._keys.prefix,
@@ -174,11 +176,9 @@ class RedisStore:
             )
         self._scripts = Scripts(self._redis, self._keys.prefix, confirmed)
         self._large = LargeValues(self._redis, self._keys, self._call)
-        self._push, self._audit, self._retention_ms = (
-            push,
-            audit,
-            round((retention or 0) * 1000),
-        )
+        self._push = push
+        self._audit = audit
+        self._retention_ms = round((retention or 0) * 1000)
         self._shapes = Topologies()
         settings = StoreSettings(
             prefix=self._keys.prefix,
@@ -509,11 +509,13 @@ class RedisStore:
 
     def rested(self, run_id: str, wait: float = 0) -> RunSnapshot | None:
         """Read a run that rests. A wait consists of short blocking reads, each with the run behind it."""
-        deadline, found = time.monotonic() + wait, b""
+        deadline = time.monotonic() + wait
+        found = b""
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
             # By its text: a server that has forgotten the script would refuse it only after the wait.
-            text, ms = script("rested").text, round(left * 1000)
+            text = script("rested").text
+            ms = round(left * 1000)
             commands: list[Sequence[Argument]]
             commands = [("EVAL", text, 1, self._keys.prefix, run_id, ms)]
             if found:
@@ -634,7 +636,8 @@ class RedisStore:
         self, run_id: str, after: str = "", limit: int = 1000, wait: float = 0
     ) -> list[Event]:
         """Read events after a position. A wait consists of short blocking reads."""
-        known, deadline = int(after or 0), time.monotonic() + wait
+        known = int(after or 0)
+        deadline = time.monotonic() + wait
         while True:
             left = max(0.0, min(deadline - time.monotonic(), LONGEST_BLOCK))
             word, *rest = self._call("events", run_id, known, limit, round(left * 1000))
@@ -656,10 +659,12 @@ class RedisStore:
 
     def spent(self, run_id: str, tagged: Tagged | None = None) -> dict[str, Sum]:
         names = [f"{mark}{counter}" for counter in budgets.COUNTERS for mark in ("", "^", "+")]
-        key, fields = self._keys.run(run_id), [f"b:{name}" for name in names]
+        key = self._keys.run(run_id)
+        fields = [f"b:{name}" for name in names]
         if tagged is not None:
             now = self.clock() if self.clock else self._redis.now()
-            key, fields = self._keys.budget(tagged.key(now)), names
+            key = self._keys.budget(tagged.key(now))
+            fields = names
         elif root := self._redis.call("HGET", key, "root"):
             key = self._keys.run(root.decode())
         values = self._redis.call("HMGET", key, *fields)
@@ -693,7 +698,7 @@ class RedisStore:
     # Fields of runs, packed or not
 
     def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
-        """Read fields of runs, also of packed runs."""
+        """Read fields of runs, including packed runs."""
         with self._redis.translated(), self._redis.pipeline() as pipe:
             for run_id, names in rows:
                 pipe.hmget(self._keys.run(run_id), [*names, "of"])

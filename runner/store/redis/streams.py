@@ -58,7 +58,9 @@ class Group:
 
     def __init__(self, connection: RedisConnection, name: str, streams: Sequence[str]) -> None:
         """Name the group and its streams; nothing is connected yet."""
-        self._redis, self._name, self._streams = connection, name, streams
+        self._redis = connection
+        self._name = name
+        self._streams = streams
         self._places: dict[str, Any] = {}
         self._joined = False
         self._large = False
@@ -221,7 +223,9 @@ class StreamReader:
 
         Without `streams` it reads answers, starts, and early answers that came on the stream.
         """
-        self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
+        self._redis = connected(place)
+        self.keys = Keys(namespace)
+        self._bounds = bounds
         self.early = self.keys.handed_early(EARLY)
         self._streams = tuple(streams) or (self.keys.responses, self.keys.starts, self.early)
         self._group = Group(self._redis, GROUP, self._streams)
@@ -261,7 +265,9 @@ class Outbox:
         self, place: str | RedisConnection, namespace: str = NAMESPACE, bounds: Bounds = BOUNDS
     ) -> None:
         """Take a database's redis-py URL or connection; nothing is connected yet."""
-        self._redis, self.keys, self._bounds = connected(place), Keys(namespace), bounds
+        self._redis = connected(place)
+        self.keys = Keys(namespace)
+        self._bounds = bounds
 
     def send(self, stream: str, body: bytes) -> str:
         said: bytes = self._redis.call("XADD", stream, "*", BODY, body)
@@ -379,7 +385,8 @@ class NoticeGroups:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
-        self._namespace, self._places = namespace, partition_addresses(urls, partitions)
+        self._namespace = namespace
+        self._places = partition_addresses(urls, partitions)
         keys = [Keys(namespace, place.partition) for place in self._places]
         self._streams = [
             (RedisConnection(place.url, key.prefix), key.notices)
@@ -516,7 +523,8 @@ def _notices(found: Found) -> list[Notice]:
 def _notice(entry: str, found: Mapping[bytes, bytes]) -> Notice:
     said = {name.decode(): value for name, value in found.items()}
     run_id, node, detail = (said[name].decode() for name in ("run_id", "node", "detail"))
-    visit, question = int(said["visit"]), None
+    visit = int(said["visit"])
+    question = None
     if "question" in said:
         # The fields that a question's id contains aren't stored with it; the id is the detail.
         place = {"id": detail, "run_id": run_id, "node_id": node, "visit": visit}
@@ -546,7 +554,8 @@ class SweepRequests:
         self, place: str | RedisConnection, keys: Sequence[str] = (Keys().wake,)
     ) -> None:
         """Take a database's redis-py URL or connection; `keys` are the lists there."""
-        self._redis, self._keys = connected(place), keys
+        self._redis = connected(place)
+        self._keys = keys
 
     def wait(self, seconds: float, is_stopping: Callable[[], bool] = never) -> bool:
         """Wait up to `seconds`, unless the program stops; return whether a sweep was requested.

@@ -34,7 +34,8 @@ class WorkerRegistry:
         With `doors` it lists the processes of `runner server` instead.
         """
         keys = Keys(namespace)
-        self._redis, self._key = connected(place), keys.doors if doors else keys.workers
+        self._redis = connected(place)
+        self._key = keys.doors if doors else keys.workers
 
     def now(self) -> int:
         """Return the store's time in ms."""

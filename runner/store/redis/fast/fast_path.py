@@ -111,13 +111,13 @@ class FastPath:
         lease_ms: int,
     ) -> None:
         """Take `call`, which runs a script, `topology`, which reads a graph's, and `snapshot`, a run's."""
-        self._redis, self._keys, self._call = connection, keys, call
-        self._topology, self._snapshot, self._large, self._lease_ms = (
-            topology,
-            snapshot,
-            large,
-            lease_ms,
-        )
+        self._redis = connection
+        self._keys = keys
+        self._call = call
+        self._topology = topology
+        self._snapshot = snapshot
+        self._large = large
+        self._lease_ms = lease_ms
         self._graphs: dict[str, KnownGraph] = {}
         self._runs: dict[str, KnownRun] = {}
         self._runs_bytes = 0
@@ -221,7 +221,8 @@ class FastPath:
         Raises:
             UnreadableClaim: its stored data are damaged.
         """
-        run_id, graph = claim_read.run_id, claim_read.graph
+        run_id = claim_read.run_id
+        graph = claim_read.graph
         item, question_ids, questions, decisions, checkpoint, *by_votes = extras
         votes, entries = by_votes or ((), None)
         document, own_task, messages = checkpoint or (None, None, [])
@@ -295,7 +296,9 @@ class FastPath:
 
     def claim_from(self, run: RunInTransaction, node: str) -> Callable[[], Claim]:
         """Read the data for a node that a transaction claims; return a function that makes the claim."""
-        graph, write_set, key = self.remember(run.topology), run.write_set, run.key
+        graph = self.remember(run.topology)
+        write_set = run.write_set
+        key = run.key
         fields = (*graph.fields(node), *_unknown(None))
         write_set.read_set.want(key, fields)
         # A source that completes meanwhile is an input of this visit, or not.
@@ -319,7 +322,8 @@ class FastPath:
         self, run_id: str, node: str, graph: KnownGraph, values: Mapping[str, bytes | None]
     ) -> tuple[bytes, bytes]:
         """Remember a run of which this process has not claimed a node before."""
-        task, state = values["task"] or b"null", values["state"] or b"{}"
+        task = values["task"] or b"null"
+        state = values["state"] or b"{}"
         known_run = self._runs.get(run_id)
         head = known_run.head if known_run else {name: values[name] for name in RUN_FIELDS}
         size = len(task) + len(state) if len(task) + len(state) <= RUN_BYTES else 0
@@ -426,7 +430,9 @@ class FastPath:
     ) -> Claim | None:
         """Read the visit that a settle has claimed, and the data it needs beside the settle's writes."""
         name, text, active, *task_and_item = reply
-        run_id, graph, node = settled_read.run_id, settled_read.graph, name.decode()
+        run_id = settled_read.run_id
+        graph = settled_read.graph
+        node = name.decode()
         run = self._runs.get(run_id)
         run_values = run.values if run else None
         # For an item, the script has checked its map, which a claim needs for nothing else.
@@ -484,7 +490,8 @@ class FastPath:
 
         It presumes the claim's reads, that `questions` are new, and that the run has no children.
         """
-        claim_read, run = token.seen, self._runs.get(token.run_id)
+        claim_read = token.seen
+        run = self._runs.get(token.run_id)
         if (
             not isinstance(claim_read, ClaimRead)
             or run is None
@@ -541,7 +548,8 @@ class FastPath:
         if not isinstance(claim_read, ClaimRead):
             return
         fields = written.fields.get(run_key(token.run_id), {})
-        document, had = fields.get(f"k:{token.node}"), claim_read.kept
+        document = fields.get(f"k:{token.node}")
+        had = claim_read.kept
         claim_read.kept = None
         if (
             had
@@ -571,7 +579,8 @@ class FastPath:
         (output, entry), node, visit = result, token.node, token.visit
         short = output if len(output) <= SHORT and not output.startswith(MARK) else b""
         attempt, stamp, extra = CLAIMED(claim_read.texts[f"n:{node}"])
-        is_item, is_plain = bool(map_of(node)), stamp == "0" and not extra
+        is_item = bool(map_of(node))
+        is_plain = stamp == "0" and not extra
         # An item has no place in the order of results.
         fields: list[Argument] = [f"o:{node}.{visit}", output]
         results: list[Argument] = [f"x:{node}.{visit}", entry]
@@ -584,10 +593,12 @@ class FastPath:
             fields, results = [*fields, results[0], b"0 " + entry], []
         elif output == NOTHING:
             # An entry with a place in the order but no output stands for this one.
-            fields, name = [], (node, settlement.edges + "-", claim_read.is_child)
+            fields = []
+            name = (node, settlement.edges + "-", claim_read.is_child)
         template = claim_read.graph.templates.get(name) if is_plain else None
         if template is not None:
-            guards, edges = [f"n:{node}"], settlement.edges or "-"
+            guards = [f"n:{node}"]
+            edges = settlement.edges or "-"
             text = NODE.text(
                 status="completed",
                 visit=visit,
@@ -616,10 +627,8 @@ class FastPath:
             )
             writes.fields += fields
             writes.results += results
-            guards, template = (
-                plan_arguments.guard_fields(settle_plan),
-                plan_arguments.make_template(settle_plan, claim_read, writes, node),
-            )
+            guards = plan_arguments.guard_fields(settle_plan)
+            template = plan_arguments.make_template(settle_plan, claim_read, writes, node)
             if is_plain and len(guards) == 1 and len(claim_read.graph.templates) < TEMPLATES:
                 claim_read.graph.templates[name] = template
         if claim_read.is_alone and not template.goes_on:
@@ -695,7 +704,8 @@ def _final(
 
 def _read_extras(run: RunInTransaction, node: str, visit: int) -> Sequence[Any]:
     """Read the data that most nodes lack: see `NO_EXTRAS`."""
-    write_set, key = run.write_set, run.key
+    write_set = run.write_set
+    key = run.key
     item = run.item(node, visit)
     question_visit, *ids = load(write_set.read(key, f"q:{node}") or b"[0]")
     # A question of a ready node may still be answered: then everything is read again.

@@ -37,7 +37,10 @@ With `_FOLLOWS` in its kind a node may be claimed as it begins.
 For an item of a map: 0, the map's visit, 0, 0, the items that run at once; kind, number of its queue.
 """
 
-_ALL, _ANY, _ITEM, _FOLLOWS = 0, 1, 2, 4
+_ALL = 0
+_ANY = 1
+_ITEM = 2
+_FOLLOWS = 4
 
 CHANGED_BY = "again"
 """The field with the nonce of the last retry or migration, which change completed nodes of the run."""
@@ -141,7 +144,8 @@ class KnownGraph:
         return self._targets[node]
 
     def _target(self, node: str) -> Target | None:
-        topology, shape = self.unshared, self.topology.nodes[node]
+        topology = self.unshared
+        shape = self.topology.nodes[node]
         scopes = {
             topology.outgoing[edge.source][edge.position].scope
             for edge in topology.incoming[node]
@@ -229,7 +233,8 @@ def writes(
     Raises:
         Unplanned: it has other actions.
     """
-    topology, run_id = claim_read.graph.topology, claim_read.run_id
+    topology = claim_read.graph.topology
+    run_id = claim_read.run_id
     plan_writes = PlanWrites()
     for node, record in plan.nodes.items():
         plan_writes.fields += (
@@ -282,7 +287,9 @@ def make_template(
     Raises:
         Unplanned: there are too many fields, or a number is too large.
     """
-    graph, count_fields, arrivals = claim_read.graph, list[Argument](), list[Argument]()
+    graph = claim_read.graph
+    count_fields = list[Argument]()
+    arrivals = list[Argument]()
     queues: dict[Queue, int] = {}
     for target, scope in dict.fromkeys(
         (arrival.node, arrival.scope) for arrival in plan.arrivals
@@ -337,11 +344,9 @@ def _arrival(
     """Write the arrivals at a node over the edges of one scope."""
     if target is None:
         raise Unplanned(arrivals[0].node)
-    first_arrival, number, live = (
-        arrivals[0],
-        len(arrivals),
-        sum(arrival.live for arrival in arrivals),
-    )
+    first_arrival = arrivals[0]
+    number = len(arrivals)
+    live = sum(arrival.live for arrival in arrivals)
     record = replace(target.record, stamp=first_arrival.own)
     queue = queues.setdefault(target.queue, len(queues))
     return [

@@ -14,7 +14,8 @@ from runner.store.redis.transaction.sets import GUARDED, WriteSet
 
 def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
     """Write a node's checkpoint in the run with the key; return the bytes by which the run grows."""
-    field, messages = f"k:{node}", f"{key}:m"
+    field = f"k:{node}"
+    messages = f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     dropped_numbers = range(checkpoint.keep + 1, had + 1)
@@ -49,7 +50,8 @@ def keep(write_set: WriteSet, key: str, node: str, checkpoint: Saved) -> int:
 
 def remember(write_set: WriteSet, key: str, node: str, session: SessionUpdate) -> None:
     """Add a visit's part to its session: its node's messages from `session.first` on, and values."""
-    messages, session_messages = f"{key}:m", f"session:m:{session.session_id}"
+    messages = f"{key}:m"
+    session_messages = f"session:m:{session.session_id}"
     count = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     names = [f"{nth}.{node}" for nth in range(session.first + 1, count + 1)]
     write_set.read_set.want(messages, names)
@@ -68,7 +70,8 @@ def remember(write_set: WriteSet, key: str, node: str, session: SessionUpdate) -
 
 def forget(write_set: WriteSet, key: str, node: str) -> int:
     """Delete a node's document and messages; return their size in bytes."""
-    field, messages = f"k:{node}", f"{key}:m"
+    field = f"k:{node}"
+    messages = f"{key}:m"
     write_set.read_set.ask("HSTRLEN", key, field)
     had = int(write_set.read_unvalidated(messages, f"#{node}", GUARDED) or 0)
     names = [f"{nth}.{node}" for nth in range(1, had + 1)]

@@ -59,7 +59,8 @@ def hand_back(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "
         door, _, message = value.partition(b" ")
         write_set.drop(EARLY, f"!{number}")
         write_set.timer(f"early|{run_id}|{number} {interrupt_id}", None)
-        count, size = count - 1, size - len(value)
+        count = count - 1
+        size = size - len(value)
         doors.setdefault(door.decode(), []).extend((number, message))
     for name, messages in doors.items():
         for start in range(0, len(messages), 2 * AT_ONCE):

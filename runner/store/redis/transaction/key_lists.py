@@ -12,7 +12,8 @@ class KeyLists:
     """Sorted sets of runs, by the time at which they were added."""
 
     def __init__(self, write_set: WriteSet) -> None:
-        self._write_set, self._read_set = write_set, write_set.read_set
+        self._write_set = write_set
+        self._read_set = write_set.read_set
         self._changed: dict[str, dict[str, bool]] = defaultdict(dict)
         """By list and run: true if the run is in the list now, false if it was removed."""
         self._damaged: dict[str, bytes] = {}

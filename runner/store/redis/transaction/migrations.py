@@ -68,7 +68,8 @@ def _take(write_set: WriteSet, key: str, names: Iterable[tuple[str, str]]) -> li
 
 
 def _take_node(write_set: WriteSet, root: str, key: str, node: Renamed) -> list[Moved]:
-    source, target = node.node, node.today
+    source = node.node
+    target = node.today
     count = int(write_set.read_unvalidated(f"{key}:m", f"#{source}", GUARDED) or 0)
     numbers = [f"{number}." for number in range(1, count + 1)]
     puts = _take(
@@ -120,7 +121,8 @@ def move_question(
         write_set.read(key, field) or b"" for field in question_fields(old_id)
     )
     _, asked_at, expires, *_ = split_question(asked_text)[0].decode().split()
-    text, fields = question_document(as_asked(question)), question_fields(question.id)
+    text = question_document(as_asked(question))
+    fields = question_fields(question.id)
     write_set.add_size(root, len(text) - len(document(write_set, key, question.id)))
     if question.status is InterruptStatus.WITHDRAWN and not decision.startswith(b"withdrawn"):
         decision = f"withdrawn {question.answered_at} 0 ".encode()

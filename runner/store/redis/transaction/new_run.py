@@ -29,7 +29,8 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
     Raises:
         PayloadTooLarge: it is larger than a run may be.
     """
-    key, created_at = run_key(record.run_id), write_set.time(write_set.read_set.now)
+    key = run_key(record.run_id)
+    created_at = write_set.time(write_set.read_set.now)
     write_set.new_keys.add(key)
     idem = (
         idempotency_key(record.graph_id, start.idempotency_key) if start.idempotency_key else ""
@@ -127,7 +128,8 @@ def copy_results(
     write_set: WriteSet, source: str, run_id: str, visits: Mapping[VisitKey, int]
 ) -> int:
     """Copy results from the run with the key `source`, each with its new number; return their size."""
-    key, size = run_key(run_id), VISIT_BYTES * len(visits)
+    key = run_key(run_id)
+    size = VISIT_BYTES * len(visits)
     names = [f"{node}.{number}" for node, number in visits]
     write_set.read_set.want(source, [f"{kind}:{name}" for name in names for kind in "xo"])
     for name, number in zip(names, visits.values(), strict=True):
@@ -151,10 +153,8 @@ def _copy_value(write_set: WriteSet, run_id: str, value: bytes) -> tuple[bytes, 
     if not value.startswith(MARK):
         return value, len(value)
     root, name = referred(value)
-    data, target = (
-        write_set.read_unvalidated(run_key(root, ":b"), name, CONSTANT),
-        run_key(run_id, ":b"),
-    )
+    data = write_set.read_unvalidated(run_key(root, ":b"), name, CONSTANT)
+    target = run_key(run_id, ":b")
     is_new = not write_set.changes_field(target, name)
     if data is not None:
         write_set.put(target, name, data)
@@ -166,7 +166,9 @@ def copy_checkpoints(
     write_set: WriteSet, source: str, run_id: str, nodes: Iterable[str]
 ) -> int:
     """Copy the checkpoints of nodes, documents and messages; return their size."""
-    key, nodes, size = run_key(run_id), list(nodes), 0
+    key = run_key(run_id)
+    nodes = list(nodes)
+    size = 0
     write_set.read_set.want(source, [f"k:{node}" for node in nodes])
     write_set.read_set.want(f"{source}:m", [f"#{node}" for node in nodes])
     for node in nodes:

@@ -72,7 +72,8 @@ def votes_field(interrupt_id: str, whose: str = "") -> str:
 
 def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> None:
     """Write a question, whose event comes next."""
-    key, name = run_key(run.run_id), question.id
+    key = run_key(run.run_id)
+    name = question.id
     text = question_document(as_asked(question))
     # If a migration gives a node its old name back, it asks its old question again.
     asked_field, decision_field = question_fields(name)
@@ -84,7 +85,8 @@ def open_question(write_set: WriteSet, run: RunRecord, question: Interrupt) -> N
         # The output at its expiry may be large: it is stored now, while there is room for it.
         write_set.encode(run.run_id, dump(interrupts.expired_output(question)))
     lifetime = question.expires_in
-    asked_at, expires = question.asked_at, "0"
+    asked_at = question.asked_at
+    expires = "0"
     if lifetime is not None:
         expires = write_set.time_within(asked_at + max(1, round(lifetime * 1000)))
     # New fields are written first: see the end of lua/commit.lua.

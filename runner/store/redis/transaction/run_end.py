@@ -53,7 +53,8 @@ def _revive(write_set: WriteSet, initial: RunRecord) -> None:
     todo = [initial.run_id]
     while todo:
         run_id = todo.pop(0)
-        key, run = run_key(run_id), read_record(write_set, run_id)
+        key = run_key(run_id)
+        run = read_record(write_set, run_id)
         write_set.read_set.want(key, ("idem", "tags"))
         children: list[bytes] = write_set.read_set.reply("LRANGE", f"{key}:c", 0, -1)
         todo += [child.decode() for child in children]
@@ -94,7 +95,8 @@ def outlived(write_set: WriteSet, parent: str) -> bool:
 
 def retire(write_set: WriteSet, run: RunRecord) -> None:
     """Set the expiry of a finished run's keys; its children's keys get theirs in a later sweep."""
-    key, retention = run_key(run.run_id), write_set.settings.retention_ms
+    key = run_key(run.run_id)
+    retention = write_set.settings.retention_ms
     if not retention:
         return
     children = _children(write_set, key)

@@ -76,7 +76,7 @@ MOST_LIMITS = 1_000
 
 
 MOST_READ, FEW = 5_000, 100
-"""The most nodes of which one step of a stop reads whether they are idle, and after conflicts."""
+"""Nodes that a step of a stop checks for being idle, and the number after conflicts."""
 
 
 def slot_member(run_id: str, node: str, claim: str) -> str:
@@ -134,11 +134,9 @@ class RunInTransaction:
     def text(self, node: str) -> bytes:
         """Return a node's record as it is or will be stored."""
         written = self._nodes.get(node)
-        return (
-            self._text(node, written).encode()
-            if written
-            else self.write_set.read(self.key, f"n:{node}") or b""
-        )
+        if written:
+            return self._text(node, written).encode()
+        return self.write_set.read(self.key, f"n:{node}") or b""
 
     def _text(self, node: str, record: NodeRecord) -> str:
         shape = self.topology.nodes.get(shape_name(node))
@@ -194,7 +192,9 @@ class RunInTransaction:
             yield ""
             return
         self._compares_run_field |= not self.record.stopping
-        reads, names, count = self.write_set.read_set, self._names(after_node), 0
+        reads = self.write_set.read_set
+        names = self._names(after_node)
+        count = 0
         most = FEW if self._defers_to_timer else MOST_READ
         reads.want(self.key, [f"l:{loop}" for loop in range(len(self.topology.loops))])
         while some := list(itertools.islice(names, DRAIN_LIMIT + 1)):
@@ -203,7 +203,8 @@ class RunInTransaction:
                 return
             for node in some:
                 text = self.write_set.read_unvalidated(self.key, f"n:{node}", GUARDED)
-                is_idle, count = text and read_status(text) in IDLE, count + 1
+                is_idle = text and read_status(text) in IDLE
+                count = count + 1
                 if is_idle:
                     yield node
                 if count == most:
@@ -249,10 +250,8 @@ class RunInTransaction:
         return LimitSetting.read(name, text) if text else None
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:
-        known, member = (
-            self.write_set.settings.input_keys,
-            (self.record.run_id, node, visit, path),
-        )
+        known = self.write_set.settings.input_keys
+        member = (self.record.run_id, node, visit, path)
         if member not in known:
             text = (
                 self.item(node, visit)
@@ -289,7 +288,9 @@ class RunInTransaction:
     def queue_position(
         self, limit: KeyedLimit, node: str, since: int, now: int
     ) -> QueuePosition:
-        key, concurrency, member = limit.key, limit.concurrency, f"{self.record.run_id}|{node}"
+        key = limit.key
+        concurrency = limit.concurrency
+        member = f"{self.record.run_id}|{node}"
         if self.write_set.settings.elsewhere(key) is not None:
             is_held = self._hold(
                 key,
@@ -314,7 +315,8 @@ class RunInTransaction:
 
     def _hold(self, key: str, member: str, since: int, concurrency: int) -> bool:
         """Return whether a slot that another partition counts is held; if it wasn't asked for, note it."""
-        read_set, settings = self.write_set.read_set, self.write_set.settings
+        read_set = self.write_set.read_set
+        settings = self.write_set.settings
         version = read_set.held_slots.get((key, member))
         if version is None and not read_set.is_incomplete:
             read_set.wanted_slots[key, member] = since, concurrency
@@ -389,7 +391,9 @@ class RunInTransaction:
     def leave_result(
         self, node: str, visit: int, status: Status, entry: VisitEntry, output: JSON
     ) -> None:
-        run_id, order, size = self.record.run_id, "0 ", VISIT_BYTES
+        run_id = self.record.run_id
+        order = "0 "
+        size = VISIT_BYTES
         if status is Status.COMPLETED:
             text, value = self.encoded.get((node, visit)) or (
                 self._encode(dump(entry).removeprefix(FUNCTION_ENTRY)),
@@ -462,7 +466,8 @@ class RunInTransaction:
         return int(encoding.read_last_event(line)) if line else 0
 
     def erase(self, undone: Mapping[VisitKey, VisitEntry], forgets: Iterable[str]) -> None:
-        write_set, key = self.write_set, self.key
+        write_set = self.write_set
+        key = self.key
         self._read_nodes.clear()
         names: list[bytes] = write_set.read_set.reply("HKEYS", key)
         for name in map(bytes.decode, names):
@@ -491,7 +496,8 @@ class RunInTransaction:
         )
 
     def copy_results(self, source: RunInTransaction, fork: Fork) -> None:
-        write_set, run_id = self.write_set, self.record.run_id
+        write_set = self.write_set
+        run_id = self.record.run_id
         size = new_run.copy_results(write_set, source.key, run_id, fork.results)
         size += new_run.copy_checkpoints(write_set, source.key, run_id, fork.remembers)
         if fork.visit is not None:
@@ -508,7 +514,9 @@ class RunInTransaction:
         new_run.add_size(write_set, self.record, size)
 
     def migrate(self, move: Migration) -> None:
-        write_set, initial, key = self.write_set, self.record, self.key
+        write_set = self.write_set
+        initial = self.record
+        key = self.key
         self.erase(move.undone, move.forgets)
         migrations.rename(write_set, initial.root, move)
         if move.parent_node:
@@ -649,7 +657,8 @@ class RunInTransaction:
 
     def flush(self) -> None:
         """Add the changes of all transitions to the write set."""
-        write_set, key = self.write_set, self.key
+        write_set = self.write_set
+        key = self.key
         for node, record in self._nodes.items():
             write_set.read(key, f"n:{node}")
             write_set.put(key, f"n:{node}", self._text(node, record))
@@ -676,10 +685,12 @@ class RunInTransaction:
 
     def _flush_arrivals(self, scope: int, node: str, arrivals: Arrivals) -> None:
         """Add arrivals to the stored ones, unless more of them would lead to another decision."""
-        counted_arrivals, name = self._read_arrivals(scope, node), f"a{scope}:{node}"
+        counted_arrivals = self._read_arrivals(scope, node)
+        name = f"a{scope}:{node}"
         if counted_arrivals.stamp != arrivals.stamp:
             counted_arrivals = Arrivals(arrivals.stamp)
-        shape, record = self.topology.nodes[node], self._nodes.get(node)
+        shape = self.topology.nodes[node]
+        record = self._nodes.get(node)
         if record is not None or shape.loops or self.write_set.changes_field(self.key, name):
             self.write_set.read(self.key, name)
             self.write_set.put(
@@ -697,7 +708,9 @@ class RunInTransaction:
         )
 
     def _flush_record(self) -> None:
-        write_set, initial, record = self.write_set, self.initial, self.record
+        write_set = self.write_set
+        initial = self.initial
+        record = self.record
         for name, previous, value in (
             ("reason", initial.reason, record.reason),
             ("lock", initial.lock, record.lock),
@@ -719,7 +732,8 @@ class RunInTransaction:
             record.started - initial.started,
         )
         counters.expected_status_counters = _status_counters(record)
-        counters.status, counters.stopping = record.status, record.stopping or "-"
+        counters.status = record.status
+        counters.stopping = record.stopping or "-"
         if self.key in write_set.new_keys:
             counters.pattern = "^$"
         elif self._compares_run_field:

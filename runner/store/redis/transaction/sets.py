@@ -271,7 +271,8 @@ class ReadSet:
 
     def fill(self, reply: Sequence[Any], hashes: Sequence[tuple[str, list[str]]]) -> None:
         """Remember the time, and the replies of those commands."""
-        self.now, self.looks = int(reply[0]), self.looks + 1
+        self.now = int(reply[0])
+        self.looks = self.looks + 1
         for (key, names), values in zip(hashes, reply[1:], strict=False):
             self._fields.setdefault(key, {}).update(zip(names, values, strict=True))
         replies = reply[1 + len(hashes) :]
@@ -286,11 +287,15 @@ class ReadSet:
     def reread_all(self) -> None:
         """Mark everything to be read again, at one moment, and slots to be held again after it."""
         self.is_speculative = False
-        self.held_slots, self.wanted_slots, self.held_after = {}, {}, 0
+        self.held_slots = {}
+        self.wanted_slots = {}
+        self.held_after = 0
         for key, names in self._fields.items():
             self._missing_fields[key] = dict.fromkeys(names)
         self._missing_replies = dict.fromkeys(self._replies)
-        self._fields, self._replies, self.looks = {}, {}, 0
+        self._fields = {}
+        self._replies = {}
+        self.looks = 0
 
 
 class Because(Enum):

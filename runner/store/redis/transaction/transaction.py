@@ -132,13 +132,11 @@ class Transaction:
         expected_fields = self.write_set.expected.setdefault(key, {})
         expected_fields |= {name: fields.get(name.encode(), b"") for name in ("of", "lock")}
         topology = self.write_set.topology(record.graph_id, record.fingerprint)
-        return (
-            RunInTransaction(
+        if topology:
+            return RunInTransaction(
                 self.write_set, record, topology, defers_to_timer=self.defers_to_timer
             )
-            if topology
-            else None
-        )
+        return None
 
     def current(self, graph_id: str) -> str:
         fingerprint = (self.write_set.read("graphs", graph_id) or b"").decode()
@@ -214,7 +212,9 @@ class Transaction:
         detail: str = "",
         data: JSON = None,
     ) -> None:
-        write_set, record, now = self.write_set, run.record, self.clock()
+        write_set = self.write_set
+        record = run.record
+        now = self.clock()
         text = b"" if data is None else dump(data)
         counters = write_set.counters(record.run_id)
         mark = "" if write_set.read_set.now else "\1"
@@ -328,7 +328,9 @@ class Transaction:
 
     def _limit_elsewhere(self, run_id: str, action: LimitAction) -> None:
         """Note the work after the commit for the partition that counts a key; it held a slot before."""
-        write_set, run, key = self.write_set, self.find(run_id), action.key
+        write_set = self.write_set
+        run = self.find(run_id)
+        key = action.key
         arguments: tuple[Argument, ...] = ()
         match action:
             case ReturnSlot() if run:
@@ -355,7 +357,8 @@ class Transaction:
         for run in self._runs.values():
             if run is not None:
                 run.flush()
-        write_set, settings = self.write_set, self.write_set.settings
+        write_set = self.write_set
+        settings = self.write_set.settings
         if write_set.read_set.is_speculative and doorbells and settings.push:
             is_there = write_set.read_set.reply("EXISTS", TEMPLATE)
             write_set.patterns[TEMPLATE, "template"] = "." if is_there else "^$"
@@ -384,7 +387,9 @@ class Transactions:
         self, call: Call, confirm: Callable[[str], None], settings: StoreSettings
     ) -> None:
         """Take `call`, which runs a script, and `confirm`, which waits until a request's writes are safe."""
-        self._call, self._confirm, self._settings = call, confirm, settings
+        self._call = call
+        self._confirm = confirm
+        self._settings = settings
 
     def run(
         self,
@@ -406,7 +411,9 @@ class Transactions:
             StoreError: the store could not be reached or refused, or each of many tries met a conflict.
             CorruptDocument: the store refuses a plan that was made on exactly its contents.
         """
-        read_set, conflicts, repeats = speculation or ReadSet(), 0, 0
+        read_set = speculation or ReadSet()
+        conflicts = 0
+        repeats = 0
         contents_at_conflict: tuple[object, ...] = ()
         read_set.request(wants, [*asks, ("EXISTS", TEMPLATE)] if self._settings.push else asks)
         if not read_set.is_speculative:
