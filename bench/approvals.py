@@ -20,7 +20,7 @@ import redis
 from rich.console import Console
 
 from bench import graphs, results
-from bench.fill import Filler
+from bench.fill import Filler, copy_runs
 from bench.grid import Grid, number
 from bench.meter import percentiles
 from bench.peers import __main__ as peers
@@ -33,6 +33,8 @@ from runner.store.redis.keys import Keys
 GRAPH = "refund"
 ASKED, DECIDED, PEERS_WAIT = 500, 100, 2_000
 """Questions that a worker asks; that are decided one at a time, then together; that wait in a peer."""
+EXECUTED = 20_000
+"""Runs of ours that are executed; more that wait are copies."""
 
 
 class Ours:
@@ -75,10 +77,11 @@ class Ours:
         return {"seconds": perf_counter() - began, "times": times or []}
 
     def fill(self, goal: int) -> None:
-        """Ask until so many wait; each run is executed, none is a copy."""
+        """Let so many wait: the first ones are executed, the others are copies of them."""
         filler = Filler(self._bench.urls[OURS], {GRAPH: graphs.FACTORIES[GRAPH]})
-        for order in range(goal - self.waiting()):
+        for order in range(min(goal, EXECUTED) - self.waiting()):
             filler.start(GRAPH, {"order": order, "amount": 250}, requester={"id": "eva"})
+        copy_runs(self._server, GRAPH, max(0, goal - self.waiting()))
 
     def bytes(self) -> int:
         """Return the memory that the server uses."""
@@ -101,14 +104,11 @@ def measure_ours(levels: list[int]) -> dict[str, Any]:
         empty = ours.bytes()
         for level in levels:
             found = _ask(ours, ASKED)
-            began, before = perf_counter(), ours.waiting()
             ours.fill(level)
-            filled, seconds = ours.waiting() - before, perf_counter() - began
             ours.first_votes.clear()
             found |= {
                 "waiting": ours.waiting(),
                 "bytes": (ours.bytes() - empty) / ours.waiting(),
-                "filled": filled / seconds,
                 "doctor": median(ours.doctor() for _ in range(3)),
                 **_look_and_decide(ours),
                 "vote": percentiles(ours.first_votes),
