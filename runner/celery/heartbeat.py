@@ -121,7 +121,9 @@ class Heartbeat(WorkerThread):
         self._tidied = False
         self._pool_ended = threading.Event()
         self._due = 0.0
-        self._lost_check_due, self._offset = 0.0, 0
+        self._lost_check_due = 0.0
+        self._offset = 0
+        self._rate = ""
         self._alive_file = AliveFile(self.settings.alive_file)
         ignore_terminate_job(worker.pool)
         worker.wait_for_soft_shutdown = partial(wait_softly, worker)
@@ -176,15 +178,34 @@ class Heartbeat(WorkerThread):
             return
         active = list(state.active_requests)
         nodes = [request for request in active if request.type == NODE_TASK]
-        queues = Counter(request.delivery_info["routing_key"] for request in nodes)
         longest = time.time() - min(
             (request.time_start or math.inf for request in nodes), default=math.inf
         )
-        now = {"busy": len(active), "executing": queues, "longest": round(max(0.0, longest), 3)}
-        now["stopping"] = round(elapsed, 3)
-        # Remote control cancels and adds queues. A worker that starts or stops has no consumer.
-        if consumer := getattr(self._worker.consumer, "task_consumer", None):
-            now["queues"] = sorted(queue.name for queue in consumer.queues)
+        now = {
+            "busy": len(active),
+            "executing": Counter(request.delivery_info["routing_key"] for request in nodes),
+            "longest": round(max(0.0, longest), 3),
+            "stopping": round(elapsed, 3),
+        }
+        # Remote control changes all of this. A worker that starts or stops has no consumer.
+        worker, consumer = self._worker, self._worker.consumer
+        rate = now["rate"] = worker.app.tasks[NODE_TASK].rate_limit or ""
+        if rate and rate != self._rate:
+            log.warning(
+                "nodes.slowed: %s for all nodes of this worker together, by its app "
+                "(task_default_rate_limit, task_annotations) or by remote control, such as Flower's. Limit "
+                "your own tasks by name instead, and nodes with `limits=`.",
+                rate,
+            )
+        self._rate = rate
+        if tasks := getattr(consumer, "task_consumer", None):
+            groups = getattr(
+                consumer.event_dispatcher, "groups", ()
+            )  # none while it reconnects
+            scaler = worker.autoscaler
+            now["queues"] = sorted(queue.name for queue in tasks.queues)
+            now["events"] = not groups or "task" in groups
+            now["slots"] = scaler.max_concurrency if scaler else worker.pool.num_processes
         description = {**self._description, **now}
         if self._workers.enter(description, time.time_ns() // 1_000_000):
             self._lost_check_due = 0.0
@@ -232,7 +253,6 @@ class Heartbeat(WorkerThread):
             self._thread.join(ENDS_WITHIN)
 
     def _describe(self, worker: Any) -> dict[str, Any]:
-        conf = worker.app.conf
         registry = self.engine.registry
         return described(
             Worker(
@@ -251,7 +271,7 @@ class Heartbeat(WorkerThread):
                 graphs={
                     name: registry.get(name).topology.fingerprint for name in registry.names()
                 },
-                accepts=sorted(str(kind) for kind in conf.accept_content),
+                accepts=sorted(str(kind) for kind in worker.app.conf.accept_content),
                 events=bool(worker.task_events),
                 lease=self.settings.lease,
                 sweep_interval=self.settings.sweep_interval,

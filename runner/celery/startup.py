@@ -9,7 +9,7 @@ from typing import Any, cast
 from celery import Celery
 from celery.worker import state
 
-from runner.celery.doorbells import NODE_TASK, make_template
+from runner.celery.doorbells import make_template
 from runner.celery.engines import pushes
 from runner.celery.queues import check_queues
 from runner.celery.threads import WorkerThread
@@ -25,11 +25,6 @@ log = logging.getLogger(__name__)
 
 EXIT_CONFIG = 78
 """The exit code of a worker whose settings the store can't fulfil: EX_CONFIG of sysexits.h."""
-
-LIMITED = (
-    'by task_default_rate_limit or task_annotations["*"] of its app. Name your own tasks there instead, and '
-    "limit nodes with `limits=`."
-)
 
 
 class Publisher:
@@ -96,19 +91,15 @@ class Startup(WorkerThread):
             state.should_stop = EXIT_CONFIG
             self.finish()
             return
-        limit = self.app.tasks[NODE_TASK].rate_limit
-        if limit:
-            log.warning(
-                "nodes.slowed: %s for all nodes of this worker together, %s", limit, LIMITED
-            )
         Publisher(self.app, self.engine, self.settings).publish(
             replace_template=self.replaces_template
         )
-        graphs = (
+        log.info(
+            "%s.ready: graphs: %s",
+            self.role,
             ", ".join(self.engine.registry.names())
-            or "none; name their modules in RUNNER_GRAPHS"
+            or "none; name their modules in RUNNER_GRAPHS",
         )
-        log.info("%s.ready: graphs: %s", self.role, graphs)
         self.is_ready = True
         self.finish()
 

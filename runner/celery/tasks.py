@@ -74,6 +74,12 @@ OURS: dict[str, Any] = {
 """Options that hold whatever the base class of the app's tasks is."""
 
 
+UNKNOWN_RUN = (
+    "run.unknown: %s: this store has no such run. Somebody has deleted it, or workers of one broker have "
+    "different stores: compare their RUNNER_REDIS_URL."
+)
+
+
 class NodeEvent(Ignore):
     """Ends a node's task with an event that is neither a success nor a failure."""
 
@@ -189,6 +195,8 @@ def run_node(self: Any) -> NextVisit | None:
         drop_items(self.app, engine.registry, request.id, request.delivery_info)
     if delivery.word == "revoked":
         revoke(self.app, delivery.reference)
+    if delivery.word == "unknown":
+        log.warning(UNKNOWN_RUN, one_line(request.id))
     if delivery.graph_id:
         name_task(request, f"{delivery.graph_id}/{node}")
     end_task(delivery, self.app, run_id)
@@ -360,8 +368,10 @@ def _report(app: Celery, visit: dict[str, Any], outcome: dict[str, Any]) -> None
     )
     if status == "reported" and "discarded" in visit:
         log.warning("task.discarded: %s Its node fails.", visit["discarded"])
-    if status != "reported":
-        reference = one_line(visit["reference"])
+    reference = one_line(visit["reference"])
+    if status == "unknown":
+        log.warning(UNKNOWN_RUN, reference)
+    elif status != "reported":
         log.info("report.refused: no node waits for task %s any more (%s).", reference, status)
 
 

@@ -39,7 +39,14 @@ def show(context: CommandContext, *, with_origin: bool) -> None:
     settings = effective_settings(context)
     columns = 3 if with_origin else 2
     rows = [
-        (setting.name, _cell(setting.value), setting.origin)[:columns] for setting in settings
+        (
+            setting.name,
+            ",".join(map(str, setting.value))
+            if isinstance(setting.value, list)
+            else str(setting.value),
+            setting.origin,
+        )[:columns]
+        for setting in settings
     ]
     context.output.listing({"settings": settings}, ("NAME", "VALUE", "ORIGIN")[:columns], rows)
     for line in unknown_settings():
@@ -78,7 +85,3 @@ def _without_secret(name: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_without_secret(name, entry) for entry in value]
     return without_password(value) if isinstance(value, str) and "://" in value else value
-
-
-def _cell(value: Any) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -91,15 +91,14 @@ def dev(
         with ExitStack() as stack:
             url = _start_store(context, stack)
             if opens is None:
-                opens = sys.stdout.isatty() and _has_display()
+                opens = sys.stdout.isatty() and (
+                    sys.platform == "darwin"
+                    or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
+                )
             return _run_worker(context, stack, url, (concurrency, port, demo, opens))
     except KeyboardInterrupt:
         context.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
         return Exit.DONE
-
-
-def _has_display() -> bool:
-    return sys.platform == "darwin" or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
 
 
 def _stop_on_signals() -> None:

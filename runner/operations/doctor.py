@@ -86,12 +86,12 @@ class Facts:
     broker: str
     broker_detail: str
     is_open_to_network: bool
-    unknown_settings: Sequence[str] = field(default_factory=tuple)
+    unknown_settings: Sequence[str] = ()
     graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     foreign_queues: AbstractSet[str] = field(default_factory=set)
     unasked: str = ""
-    unreadable: Sequence[str] = field(default_factory=tuple)
+    unreadable: Sequence[str] = ()
     durability: str = "fast"
     sizes: Mapping[str, int] = field(default_factory=dict)
     archive: bool = False
@@ -128,15 +128,11 @@ class Facts:
     @property
     def reporting(self) -> list[Worker]:
         """The workers and keepers that have reported lately and are not stopping."""
-        return [
-            worker for worker in self.workers if worker.state_at(self.vitals.now) == "alive"
-        ]
+        return self.in_state("alive")
 
-    def names_of(self, state: str) -> list[str]:
-        """Return the names of the workers in a state."""
-        return [
-            worker.name for worker in self.workers if worker.state_at(self.vitals.now) == state
-        ]
+    def in_state(self, state: str) -> list[Worker]:
+        """Return the workers and keepers in a state."""
+        return [worker for worker in self.workers if worker.state_at(self.vitals.now) == state]
 
 
 @immutable
@@ -617,8 +613,8 @@ def _broker(facts: Facts) -> Checks:
 
 def _workers(facts: Facts) -> Checks:
     alive = facts.alive
-    dead_count = len(facts.names_of("gone"))
-    stopping = len(facts.names_of("stopping"))
+    dead_count = len(facts.in_state("gone"))
+    stopping = len(facts.in_state("stopping"))
     other_states = f", {dead_count} gone without stopping" if dead_count else ""
     other_states += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
@@ -650,7 +646,7 @@ def _names_of_workers(facts: Facts) -> Checks:
 
 
 def _stopping(facts: Facts) -> Checks:
-    names = ", ".join(facts.names_of("hangs"))
+    names = ", ".join(worker.name for worker in facts.in_state("hangs"))
     problem = (
         names and f"should have stopped by now: {names}; their nodes run again on other workers"
     )
@@ -689,18 +685,14 @@ def _graphs(facts: Facts) -> Checks:
 
 
 def _deploy(facts: Facts) -> Checks:
-    fingerprints: dict[str, set[str]] = {}
-    for worker in facts.reporting:
-        for name, fingerprint in worker.graphs.items():
-            fingerprints.setdefault(name, set()).add(fingerprint)
-    differing = _names(
-        sorted(name for name, versions in fingerprints.items() if len(versions) > 1)
-    )
+    served = {version for worker in facts.reporting for version in worker.graphs.items()}
+    counts = Counter(name for name, _ in served)
+    differing = _names(sorted(name for name, count in counts.items() if count > 1))
     old_graphs = _names(
         sorted(
             name
-            for name, versions in fingerprints.items()
-            if facts.graphs.get(name, "") not in {*versions, ""}
+            for name in counts.keys() & facts.graphs.keys()
+            if (name, facts.graphs[name]) not in served
         )
     )
     yield from _check(
@@ -808,33 +800,52 @@ def _intervals(facts: Facts) -> Checks:
     yield from _check("leases", "", differ, "Set the same RUNNER_LEASE for all.")
 
 
-def _messages(facts: Facts) -> Checks:
-    unsafe = ("pickle", "yaml", "application/x-python-serialize", "application/x-yaml")
-    names = _names([worker.name for worker in facts.alive if set(worker.accepts) & set(unsafe)])
-    problem = (
-        names and f"{names} accept pickle or yaml: a client of the broker can run code there"
-    )
-    fix = (
-        'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.'
-    )
-    yield from _check("messages", "JSON only" if facts.alive else "", problem, fix)
+UNSAFE = {"pickle", "yaml", "application/x-python-serialize", "application/x-yaml"}
+"""Content types of messages with which a client can run code."""
 
 
-def _visibility(facts: Facts) -> Checks:
-    short = _names(
-        [worker.name for worker in facts.alive if 0 < worker.visibility < worker.lease]
-    )
-    problem = short and f"the broker of {short} redelivers messages before a lease is over"
-    fix = "Set visibility_timeout in broker_transport_options above RUNNER_LEASE."
-    yield from _check("visibility", "", problem, fix)
-
-
-def _events(facts: Facts) -> Checks:
-    silent = _names([worker.name for worker in facts.alive if not worker.events])
-    problem = silent and f"{silent} send none: Flower shows nothing"
-    detail = "on; Flower shows them" if facts.alive else ""
-    fix = "Set RUNNER_EVENTS=true; start workers of your own app with -E (--task-events)."
-    yield from _check("events", detail, problem, fix)
+def _each_worker(facts: Facts) -> Checks:
+    """Name the workers with the same problem; a check with a detail passes if there are workers."""
+    for name, detail, is_wrong, problem, fix in (
+        (
+            "messages",
+            "JSON only",
+            lambda worker: UNSAFE.intersection(worker.accepts),
+            "{} accept pickle or yaml: a client of the broker can run code there",
+            'Set accept_content = ["json"] on the Celery app once its own tasks need nothing else.',
+        ),
+        (
+            "visibility",
+            "",
+            lambda worker: 0 < worker.visibility < worker.lease,
+            "the broker of {} redelivers messages before a lease is over",
+            "Set visibility_timeout in broker_transport_options above RUNNER_LEASE.",
+        ),
+        (
+            "slots",
+            "",
+            lambda worker: not worker.slots,
+            "{} have none, and keep each node that they take for a lease",
+            "Restart them, or add processes: `celery control pool_grow`, or Flower.",
+        ),
+        (
+            "rate limit",
+            "",
+            lambda worker: worker.rate,
+            "Celery's limit slows all nodes of {} together",
+            "Remove it from the app, by `celery control rate_limit runner.node 0`, or in Flower.",
+        ),
+        (
+            "events",
+            "on; Flower shows them",
+            lambda worker: not worker.events,
+            "{} send none: Flower shows nothing",
+            "Set RUNNER_EVENTS=true; start workers of your own app with -E (--task-events).",
+        ),
+    ):
+        names = _names([worker.name for worker in facts.alive if is_wrong(worker)])
+        passes = detail if facts.alive else ""
+        yield from _check(name, passes, names and problem.format(names), fix)
 
 
 def _held(facts: Facts) -> Checks:
@@ -866,21 +877,26 @@ def _archive(facts: Facts) -> Checks:
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     if state.get("problem"):
-        fix = "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more."
-        yield Check(FAIL, "archive", f"{state['problem']} {wait}", fix)
-    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
-        fix = "Start a worker with RUNNER_ARCHIVE."
         yield Check(
-            FAIL, "archive", f"no worker writes to {state['place']} any more: {wait}", fix
+            FAIL,
+            "archive",
+            f"{state['problem']} {wait}",
+            "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more.",
+        )
+    elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
+        yield Check(
+            FAIL,
+            "archive",
+            f"no worker writes to {state['place']} any more: {wait}",
+            "Start a worker with RUNNER_ARCHIVE.",
         )
     elif state:
         yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
     elif facts.archive:
-        problem = "no worker writes to an archive: ended runs expire unarchived"
         yield Check(
             FAIL,
             "archive",
-            problem,
+            "no worker writes to an archive: ended runs expire unarchived",
             "Set RUNNER_ARCHIVE for the workers, too, and restart them.",
         )
 
@@ -1111,9 +1127,7 @@ CHECKS: Iterable[Callable[[Facts], Checks]] = (
     _sweep,
     _timers,
     _intervals,
-    _messages,
-    _visibility,
-    _events,
+    _each_worker,
     _archive,
     _audit,
     _freezes,

@@ -33,7 +33,7 @@ def sources() -> dict[str, Mapping[str, Any]]:
     """Return the names and values of each source except the flags, the strongest first."""
     return {
         "environment": _prefixed(os.environ),
-        ".env": _dotenv(),
+        ".env": _prefixed(dotenv_values(".env")),
         "pyproject.toml": _pyproject(),
     }
 
@@ -44,10 +44,6 @@ def _prefixed(variables: Mapping[str, str | None]) -> dict[str, Any]:
         for name, value in variables.items()
         if name.upper().startswith(PREFIX)
     }
-
-
-def _dotenv() -> dict[str, Any]:
-    return _prefixed(dotenv_values(".env")) if Path(".env").is_file() else {}
 
 
 def _pyproject() -> dict[str, Any]:

@@ -30,7 +30,7 @@ class Worker:
     the content types of messages that it reads; `visibility` is the broker's visibility timeout in
     seconds, or 0 without one. `executing` counts the nodes that run on it by queue, `longest` is
     for how many seconds the first of them has run. `partitions` is how many the store is set to have,
-    or 0 if that isn't known.
+    or 0 if that isn't known. `rate` is Celery's rate limit of all its nodes together, or "".
     """
 
     name: str
@@ -41,6 +41,7 @@ class Worker:
     partitions: int = 0
     executing: dict[str, int] = field(default_factory=dict)
     longest: float = 0.0
+    rate: str = ""
     queues: list[str] = field(default_factory=list)
     wants: list[str] = field(default_factory=list)
     tasks: dict[str, str] = field(default_factory=dict)

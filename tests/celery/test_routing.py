@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from celery import signals
+from celery import Celery, signals
 
 from runner import Client, GraphBuilder
 from runner.celery.application import make_app
@@ -17,10 +17,10 @@ from runner.definition.registry import Registry
 from runner.errors import UsageError
 from runner.operations.doctor import FAIL, examine, read_facts
 from runner.records.run import Status
-from runner.settings import Settings
+from runner.settings import Settings, as_broker
 from runner.store.redis.store import RedisStore
 from tests.celery import service_graphs
-from tests.celery.workers import BOOT, Site
+from tests.celery.workers import BOOT, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
 RUNS = 200
@@ -305,9 +305,34 @@ def test_a_worker_without_graphs_does_not_start(empty_site):
 def test_a_rate_limit_of_an_app_that_slows_its_nodes_is_noticed(empty_site):
     """What an app sets for all its tasks holds for all nodes together: the log says so."""
     worker = empty_site.add(app="tests.celery.rated:app", slots=1)
-    worker.wait_ready()
+    wait_until(
+        lambda: "nodes.slowed: 100/s for all nodes" in worker.output(),
+        "the log tells of it",
+        seconds=BOOT,
+    )
 
-    assert "nodes.slowed: 100/s for all nodes" in worker.output()
+
+@pytest.mark.slow
+def test_a_worker_with_another_store_than_the_others_says_what_it_meets(empty_site, databases):
+    """It takes doorbells and reports of unknown runs; control: the right one goes on with the run."""
+    other = next(databases)
+    empty_site.ready()
+    empty_site.workers[0].kill()
+    stranger = empty_site.add(RUNNER_REDIS_URL=other.url, RUNNER_BROKER_URL=empty_site.url)
+    stranger.wait_ready()
+    run = empty_site.client.start("chain", "go")
+    visit = {"run_id": run.id, "node": "a", "visit": 1, "reference": f"{run.id}.a.1.1.task"}
+    client = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
+    client.send_task("runner.report", ["done"], visit, queue="runner")
+
+    for task in (f"{run.id}.a.1.1", visit["reference"]):
+        told = f"run.unknown: {task}: this store has no such run."
+        wait_until(lambda told=told: told in stranger.output(), "the log tells of the run")
+    stranger.kill()
+    empty_site.add().wait_ready()
+    assert run.wait(RECOVERY * 4 + MARGIN).status is Status.COMPLETED
+    client.close()
+    other.end()
 
 
 @pytest.mark.slow
