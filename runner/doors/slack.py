@@ -134,7 +134,7 @@ class SlackMessage:
     """The message that shows a question; `id` is the question's, `checksum` covers the content.
 
     `mentioned` are the addresses of the people who were told of it, and of those whom its last reminder
-    told, with its number and a colon before them.
+    told, with its number and a colon before them; the thread has that reminder if these stand alone.
     """
 
     id: str
@@ -438,18 +438,19 @@ class SlackDoor:
                 if _is_passing(error) and _refusal(error) != "missing_scope":
                     raise
                 continue
-            mentions.append(f"<@{account}>")
             marks += {address, mark + address}
             if is_direct:
                 self._messages.change(question.id, partial(replace, mentioned=marks))
-        if reminder or (mentions and not is_direct):
-            names = "" if is_direct else " ".join(mentions)
+            else:
+                mentions.append(f"<@{account}>")
+        if mark not in marks if reminder else mentions:
             self._writer.chat_postMessage(
                 channel=message.channel,
                 thread_ts=message.ts,
-                text=f"{names} {text}".strip(),
+                text=f"{' '.join(mentions)} {text}".strip(),
                 reply_broadcast=bool(reminder),
             )
+            marks = [*marks, mark] if reminder else marks
             self._messages.change(question.id, partial(replace, mentioned=marks))
 
     def _note(self, question_id: str, channel: str, ts: str, checksum: str = "") -> None:

@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
 from typing import Any, TypeVar, cast
 
-import pydantic_core
-
 from runner.approvals.absences import Absence, standing_in
 from runner.approvals.ballots import Standing, approved, effect_of
 from runner.approvals.rule_text import in_words
@@ -349,7 +347,7 @@ def _rule_words(
 ) -> str:
     """Describe a stored rule, once for all questions of a requester that have it."""
     return in_words(
-        Rule.thawed(pydantic_core.from_json(rule)), requester, on_behalf_of, is_bound=is_bound
+        Rule.thawed(codec.load_json(rule)), requester, on_behalf_of, is_bound=is_bound
     )
 
 

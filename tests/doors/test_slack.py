@@ -361,6 +361,22 @@ def test_a_direct_message_is_sent_once(site, workspace, monkeypatch, method, rem
 
 
 @pytest.mark.parametrize("is_direct", [False, True])
+def test_a_reminder_that_was_noted_is_not_repeated(site, workspace, is_direct):
+    """A process that dies before it has acknowledged the notice leaves it to another one."""
+    site.settings.directory = f"{__name__}:mentioned"
+    site.settings.slack_direct = is_direct
+    question, message = asked(site, workspace, "reminded")
+    for number in (1, 1, 2, 2):
+        site.door.handle(question.id, lambda: True, number)
+
+    texts = [said["text"] for said in workspace.threads[message["ts"]]]
+    assert [text.partition("Reminder ")[2][:2] for text in texts if "Reminder" in text] == [
+        "1:",
+        "2:",
+    ]
+
+
+@pytest.mark.parametrize("is_direct", [False, True])
 def test_who_has_voted_is_not_reminded(site, workspace, is_direct):
     """In the thread and in direct messages: the others are."""
     site.settings.directory = f"{__name__}:mentioned"

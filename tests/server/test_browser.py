@@ -264,6 +264,10 @@ LINES = """() => [...document.querySelectorAll("tbody tr")].map((row) => {
 })"""
 """Of each row of a list: its height, and how many heights its cells begin at."""
 
+TITLES = """Math.min(...[...document.querySelectorAll("tr[data-row]:has(td.pick)")].map((row) =>
+    row.querySelector("th").getBoundingClientRect().width / row.getBoundingClientRect().width))"""
+"""The least part of its row's width that a question's title has."""
+
 
 def test_a_row_of_a_list_is_one_line(shop, browser):
     """At 1,280 pixels; on a telephone its cells stand below each other, those of a question in two lines."""
@@ -274,6 +278,7 @@ def test_a_row_of_a_list_is_one_line(shop, browser):
         wide = page.evaluate(LINES)
         page.set_viewport_size({"width": 390, "height": 900})
         narrow = page.evaluate(LINES)
+        assert name != "inbox" or page.evaluate(TITLES) > 0.75
         assert all(height < 48 and tops == 1 for height, tops in wide), (name, wide)
         is_run = name == "runs"
         assert all(
@@ -709,6 +714,23 @@ def test_a_new_question_is_announced(desk, tab):
 
     assert tab.locator("tr[data-row] th").inner_text().startswith("refund")
     assert tab.title().startswith("Inbox (1)")
+    assert tab.problems == []
+
+
+def test_an_unchanged_list_is_not_sent_again(desk, tab):
+    """The page is asked for with its ETag; rows stay, and the next change is shown."""
+    desk.start("refund", requester="cora")
+    tab.goto("/inbox?tab=all")
+
+    def status():
+        with tab.expect_response("**/inbox?tab=all") as reply:
+            tab.evaluate("dispatchEvent(new Event('online'))")
+        return reply.value.status
+
+    wait_until(lambda: status() == 304, "the page is as the browser has it")
+    assert tab.locator("tr[data-row]").count() == 1
+    desk.start("approval")
+    tab.wait_for_selector("#news a")
     assert tab.problems == []
 
 

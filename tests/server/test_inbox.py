@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import html
 import re
+import time
 from base64 import b64encode
 
 import pytest
@@ -10,14 +11,17 @@ import redis
 
 from runner import GraphBuilder
 from runner.approvals import Action, Rule
+from runner.approvals.rules import Principal
 from runner.records.interrupts import Decision
 from runner.records.run import Status
-from runner.server.deciding import decide
+from runner.server.access import Person
+from runner.server.deciding import act, be_away, decide
 from runner.server.pages import inbox
 from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
+from tests.waiting import wait_until
 
 
 def pay(ctx):
@@ -524,6 +528,98 @@ def test_pages_of_ones_own_are_full_and_repeat_nothing(desk):
 
     assert [len(ids) for ids in pages] == [50, 3]
     assert [*pages[0], *pages[1]] == others
+
+
+def test_a_list_says_how_much_money_waits(desk):
+    """The sums of the amounts that its rows show, by currency, above them; a folded map shows none."""
+    for task in (("EUR", "12.50"), ("EUR", "80"), ("USD", "9")):
+        asked(desk, "transfers", dict(zip(("currency", "amount"), task, strict=True)))
+    text = desk.http.get("/inbox?tab=mine", headers=HTML).text
+
+    (sums,) = re.findall('<p class="hint">(.+) in these rows', text)
+    assert re.sub("<[^>]+>", "", sums) == "92.50 EUR, 9.00 USD"
+    assert "in these rows" not in desk.http.get("/inbox?tab=done", headers=HTML).text
+
+
+def poll(site, query="tab=mine", etag=""):
+    """The status of a page for a browser that has the page with an ETag, and the page's ETag."""
+    reply = site.http.get(f"/inbox?{query}", headers={**HTML, "if-none-match": etag})
+    return reply.status_code, reply.headers.get("etag", "")
+
+
+def commands_of_poll(site):
+    """The commands for a page that the browser has; another minute begins another page."""
+    costs = []
+
+    def is_unchanged():
+        _, etag = poll(site)
+        with redis.Redis.from_url(site.settings.redis_url) as raw:
+            before = raw.info("stats")["total_commands_processed"]
+            status, _ = poll(site, etag=etag)
+            costs.append(raw.info("stats")["total_commands_processed"] - before)
+        return status == 304
+
+    wait_until(is_unchanged, "a page stays the same")
+    return costs[-1]
+
+
+def test_a_poll_of_an_unchanged_list_reads_no_row(desk):
+    """What it costs does not depend on the questions: neither they nor their standings are read."""
+    costs = [commands_of_poll(desk)]
+    for number in (1, 9):
+        for _ in range(number):
+            asked(desk, "payments", {"amount": 80})
+        costs.append(commands_of_poll(desk))
+
+    assert costs[1:] == [costs[1]] * 2
+    assert costs[0] <= costs[1] < 10
+    assert poll(desk, "tab=all&text=pay")[1] == ""
+
+
+CHANGES = {
+    "asked": lambda site, _: asked(site, "payments", {"amount": 1}),
+    "vote": lambda site, name: decided_by_ben(site, name, "approve"),
+    "decision": lambda site, name: decided_by_ben(site, name, "reject"),
+    "claim": lambda site, name: act(*who(site, "ben"), name, "claim", ttl=60),
+    "delegation": lambda site, name: act(*who(site, "ben"), name, "delegate", to="eva"),
+    "withdrawal": lambda site, name: site.client.run(name.partition(".")[0]).cancel("late"),
+    "absence": lambda site, _: be_away(
+        *who(site, "eva"), to="ana", until=round(time.time() * 1000) + 60_000
+    ),
+    "other person": lambda site, _: site.as_role("reader", "approver", name="eva"),
+    "other group": lambda site, _: site.as_role("reader", "approver", groups=["legal"]),
+    "fewer rights": lambda site, _: site.as_role("viewer", "approver", groups=["finance"]),
+    "one graph": lambda site, _: site.as_role(
+        "reader:payments", "approver:payments", groups=["finance"]
+    ),
+}
+
+
+def who(site, name):
+    """The services, and somebody of finance."""
+    person = Person(
+        Principal(name), frozenset({"reader", "approver"}), frozenset({"finance"}), 2
+    )
+    return site.app.state.services, person
+
+
+def decided_by_ben(site, name, decision):
+    """Vote on a question."""
+    response = True if decision == "approve" else None
+    return decide(*who(site, "ben"), Decision(name, response, decision=decision))
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_a_poll_shows_each_change(desk, change):
+    """A page that a browser has is never confirmed after a change, or to a person whose page it is not."""
+    question = asked(desk, "payments", {"amount": 80})
+    query = "tab=mine&graph=payments"
+    _, etag = poll(desk, query)
+    receipt = change(desk, question.id)
+
+    assert getattr(receipt, "status", "") not in {"rejected", "forbidden"}
+    assert poll(desk, query, etag)[0] == 200
+    assert poll(desk, query.replace("mine", "all"), etag)[0] == 200
 
 
 @pytest.mark.slow

@@ -40,7 +40,6 @@ def home(
     frozen = services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
     ending = services.store.open_interrupts(day, MOST_ENDING)
-    queues = list(read_queues(services))
     return page(
         request,
         "home.html",
@@ -50,23 +49,23 @@ def home(
             for metric in metrics
             if metric.name == "runner_runs"
         },
-        open=int(_sum(metrics, "runner_questions_open")),
+        open=_sum(metrics, "runner_questions_open"),
         mine=count_mine(services, person, InterruptQuery(urgent=True))[0],
         oldest=question_of(oldest[0]) if oldest else None,
         ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",
-        workers=int(_sum(metrics, "runner_workers")),
-        slots=int(_sum(metrics, "runner_slots")),
-        busy=int(_sum(metrics, "runner_slots_busy")),
-        backlog=[row for row in queues if row.ready],
+        workers=_sum(metrics, "runner_workers"),
+        slots=_sum(metrics, "runner_slots"),
+        busy=_sum(metrics, "runner_slots_busy"),
+        backlog=[row for row in read_queues(services) if row.ready],
         charts=charts_of(services, span),
-        freezes=list(frozen.values()),
-        letters=int(_sum(metrics, "runner_dead_letters")),
+        freezes=frozen.values(),
+        letters=_sum(metrics, "runner_dead_letters"),
         checks=services.findings(frozen),
     )
 
 
-def _sum(metrics: Iterable[Metric], name: str) -> float:
-    return sum(metric.value for metric in metrics if metric.name == name)
+def _sum(metrics: Iterable[Metric], name: str) -> int:
+    return sum(int(metric.value) for metric in metrics if metric.name == name)
 
 
 @router.get("/static/{name}", dependencies=[Depends(OPEN)])

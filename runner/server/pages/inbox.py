@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -11,8 +12,9 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Form, Query, Request, Response
-from fastapi.responses import HTMLResponse
 
+from runner.approvals import directory
+from runner.approvals.absences import Absence
 from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.definition.model import map_of
@@ -109,9 +111,13 @@ def inbox(
     *,
     fold: QueryText = "",
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
-) -> HTMLResponse:
+) -> Response:
     """List questions: first those that expire, then the oldest. It opens at the reader's own."""
     questions = QuestionList.of(request.query_params)
+    # A search by text also shows runs, whose start has no notice.
+    etag = "" if questions.filters["text"] else _version(request, person, services)
+    if etag and etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers={"etag": etag})
     filters = questions.filters
     empty = {**dict.fromkeys(FILTERS, ""), "graph": person.graph and filters["graph"]}
     every = InterruptQuery(graph=empty["graph"] or None, urgent=True)
@@ -121,18 +127,19 @@ def inbox(
     query = questions.query(person)
     now = round(time.time() * 1000)
     folds = fold != "no" and tab != "done"
-    is_read = tab == "mine" and filters == empty and not questions.cursor
-    batch = waiting if is_read else None
+    batch = waiting if tab == "mine" and filters == empty and not questions.cursor else None
     groups, following = _folded(services, person, questions, batch, folds=folds)
     rows = [replace(row_of(group[0], person, now), number=len(group)) for group in groups]
     closed_rows: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
     if tab == "all" and query.text and not questions.cursor:
-        closed = replace(questions, tab="done").load(services, person, FEW)
-        closed_rows = [row_of(item, person, now) for item in closed]
+        closed_rows = [
+            row_of(item, person, now)
+            for item in replace(questions, tab="done").load(services, person, FEW)
+        ]
         runs = services.client.runs(graph=query.graph, text=query.text, limit=FEW).items
     together = [row for row in rows if row.together] if person.may("decide") else []
-    return page(
+    response = page(
         request,
         "inbox.html",
         person,
@@ -153,6 +160,22 @@ def inbox(
         alike=together[0].question.id if len(together) > 1 and filters["name"] else "",
         picked=q or [],
     )
+    if etag:
+        response.headers["etag"] = etag
+    return response
+
+
+def _version(request: Request, person: Person, services: Services) -> str:
+    """Return the ETag of a list: all that it depends on, without a row: each change of one has a notice."""
+    facts = (
+        services.ticker.now(),
+        time.time() // 60,
+        sorted(services.store.signed(Absence).items()),
+        directory.selectors_of(person.voter(0), services.settings.directory),
+        (person.principal, sorted(person.roles), person.graph),
+        request.url,
+    )
+    return f'"{hashlib.sha256(repr(facts).encode()).hexdigest()}"'
 
 
 def _folded(
@@ -189,12 +212,11 @@ def _folded(
         batch = None
         if questions.query(person).searches or read >= READ or len(groups) >= ROWS:
             break
-    rows = [
+    return [
         row
         for group in groups.values()
         for row in ([group] if len(group) >= FOLDED else [[question] for question in group])
-    ]
-    return rows, following
+    ], following
 
 
 # -- saved views ---------------------------------------------------------------------------------------------

@@ -561,7 +561,7 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
             data = event.data if isinstance(event.data, Mapping) else {}
             name = str(data.get("by") or data.get("responder") or "")
             text = data.get("comment") or data.get("reason")
-            text = text or (data.get("detail") if "decision" in data else "")
+            text = text or ("decision" in data and data.get("detail"))
             action = str(
                 data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else "")
             )

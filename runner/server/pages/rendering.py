@@ -23,7 +23,7 @@ from runner.records.shown_text import shown
 from runner.server.access import Person
 from runner.server.browser import TOKEN
 from runner.server.forms import json_text
-from runner.server.pages.amounts import amount_of, written
+from runner.server.pages.amounts import amount_of, sums_of, written
 from runner.server.pages.files import file_of
 from runner.server.problems import Problem, prefix
 
@@ -168,21 +168,11 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEMPLATES.filters |= {
-    "coded": coded,
-    "pretty": json_form.pretty,
-    "markdown": markdown,
-    "moment": moment,
-    "plain_name": plain_name,
-    "json_text": json_text,
-    "clock": clock,
-    "span": span,
-    "humanize": humanize,
-    "in_words": in_words,
-    "who": who,
-    "instead": instead,
-    "amount_of": amount_of,
-    "written": written,
-    "file_of": file_of,
+    function.__name__: function
+    for function in (
+        *(amount_of, clock, coded, file_of, humanize, in_words, instead, json_text, markdown),
+        *(moment, plain_name, json_form.pretty, span, sums_of, who, written),
+    )
 }
 TEMPLATES.globals |= {
     "sign": lambda state: STATES.get(str(state), "·"),

@@ -39,14 +39,6 @@ TITLES = {
     "migrate": "Migrate to the present graph",
 }
 
-SHORT = {
-    "cancel": "Cancel",
-    "retry": "Retry",
-    "migrate": "Migrate",
-    "fork": "Fork",
-    "again": "Run again",
-}
-
 HINTS = {
     "cancel": "No other node starts. A cancelled run can be continued with a retry.",
     "retry": "The same run continues; completed nodes don't run again.",
@@ -76,7 +68,11 @@ def actions(run: RunView, *, final: bool, changed: bool) -> list[tuple[Action, s
         "again": True,
         "cancel": not final,
     }
-    return [(action, SHORT[action]) for action, is_possible in possible.items() if is_possible]
+    return [
+        (action, {"again": "Run again"}.get(action, action.capitalize()))
+        for action, is_possible in possible.items()
+        if is_possible
+    ]
 
 
 @router.get("/runs/{run_id}/plan/{action}")
@@ -106,7 +102,6 @@ def show_plan(
         forkable=forkable,
         effects=list(_effects(services, run, action, node)),
         outcome=outcome,
-        task=run.task,
     )
 
 
@@ -114,17 +109,17 @@ def _effects(services: Services, run: RunView, action: Action, node: str) -> Ite
     names = _names(services, run)
     match action:
         case "cancel":
-            return _cancelled(run, names)
+            yield from _cancelled(run, names)
         case "retry":
-            return _retried(names, plan_retry(services.store, run.run_id)[0].records)
+            retried = plan_retry(services.store, run.run_id)[0].records
+            yield from _continued(names, retried, "Run again at once", "Stay as they are")
         case "fork" if node:
-            return _forked(
-                names,
-                plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records,
+            copied = plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records
+            yield from _continued(
+                names, copied, "Start at once", "Are copied, and not run again"
             )
         case "again":
-            return iter([Effect("Run, from the beginning", tuple(names))])
-    return iter(())
+            yield Effect("Run, from the beginning", tuple(names))
 
 
 def _names(services: Services, run: RunView) -> list[str]:
@@ -159,24 +154,19 @@ def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
     )
 
 
-def _retried(names: Sequence[str], records: Records) -> Iterator[Effect]:
-    yield Effect("Run again at once", tuple(running_again(records)))
-    yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
-    yield Effect("Stay as they are", tuple(_in_status(names, records, Status.COMPLETED)))
-
-
-def _forked(names: Sequence[str], records: Records) -> Iterator[Effect]:
-    yield Effect("Start at once", tuple(running_again(records)))
-    yield Effect("Wait for their turn", tuple(_in_status(names, records, Status.PENDING)))
-    yield Effect(
-        "Are copied, and not run again", tuple(_in_status(names, records, Status.COMPLETED))
-    )
-    yield Effect("Stay failed", tuple(_in_status(names, records, Status.FAILED)))
-
-
-def _in_status(names: Sequence[str], records: Records, status: Status) -> Iterator[str]:
-    """Name the nodes that will have a status; nodes that were not reached have no record."""
-    return (name for name in names if records.node(name).status is status)
+def _continued(
+    names: Sequence[str], records: Records, begun: str, completed: str
+) -> Iterator[Effect]:
+    """Describe a run that goes on; nodes that were not reached have no record."""
+    yield Effect(begun, tuple(running_again(records)))
+    for words, status in (
+        ("Wait for their turn", Status.PENDING),
+        (completed, Status.COMPLETED),
+        ("Stay failed", Status.FAILED),
+    ):
+        yield Effect(
+            words, tuple(name for name in names if records.node(name).status is status)
+        )
 
 
 def _json(text: str, what: str) -> JSONObject:

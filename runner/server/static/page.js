@@ -123,14 +123,16 @@
   addEventListener("offline", () => stale(true));
   addEventListener("online", () => refresh());
 
-  let loading = false, again = false, took = 0;
+  let loading = false, again = false, took = 0, etag = "";
   async function refresh() {
     if (loading) { again = true; return; }
     loading = true;
     const began = performance.now();
     try {
-      const reply = await fetch(main.dataset.page || location.href, { headers: { Accept: "text/html" }, credentials: "same-origin" });
+      const reply = await fetch(main.dataset.page || location.href, { headers: { Accept: "text/html", "If-None-Match": etag }, credentials: "same-origin" });
+      if (reply.status === 304) { stale(false); return; }
       if (!reply.ok) throw new Error(`${reply.status}`);
+      etag = reply.headers.get("ETag") ?? "";
       const fresh = new DOMParser().parseFromString(html.createHTML(await reply.text()), "text/html");
       localize(fresh);
       for (const part of document.querySelectorAll("[data-part]")) {

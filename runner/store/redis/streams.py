@@ -510,9 +510,8 @@ class NoticeTail:
     def _last(server: RedisConnection, stream: str) -> str:
         if not server.call("EXISTS", stream):
             return "0-0"
-        with server.translated():
-            last: bytes = server.client_of(stream).xinfo_stream(stream)["last-generated-id"]
-        return last.decode()
+        facts = mapping_of(server.call("XINFO", "STREAM", stream))
+        return facts[b"last-generated-id"].decode()
 
 
 def _notices(found: Found) -> list[Notice]:
