@@ -102,14 +102,6 @@ def test_a_second_answer_is_a_conflict(cli, waiting):
     assert "ana" in again.stdout
 
 
-def test_the_same_answer_with_its_key_is_accepted_again(cli, waiting):
-    """With an idempotency key a repeated command is no mistake."""
-    _, question = waiting
-    answer = agreed(question, "--idempotency-key", "k")
-
-    assert [cli(*answer).exit_code for _ in range(2)] == [0, 0]
-
-
 @pytest.mark.parametrize(
     ("options", "code", "word"),
     [
@@ -135,14 +127,6 @@ def test_an_answer_to_no_question_ends_with_4(cli):
     done = cli("interrupts", "respond", "nothing.at.1.all", "--response", "1")
 
     assert (done.exit_code, done.stdout.split("\t")[0]) == (4, "unknown")
-
-
-def test_null_is_no_answer(cli, waiting):
-    """A null is refused before anything is sent."""
-    done = cli("interrupts", "respond", waiting[1], "--response", "null")
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "null is not an answer" in done.stderr
 
 
 def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):

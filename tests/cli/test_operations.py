@@ -86,27 +86,6 @@ def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     assert cli("runs", "skip", run_id, node, "--output", "{").exit_code == 2
 
 
-def test_doctor_says_who_holds_a_node(cli, waiting):
-    """A run that waits only for a held node is not failed: it is held, with the operator's name."""
-    run_id, question = waiting
-    assert cli("runs", "hold", run_id, "approve", "--by", "ana").exit_code == 0
-    assert (
-        cli(
-            "interrupts",
-            "respond",
-            question,
-            "--response",
-            '{"decision": "approve"}',
-            "--responder",
-            "ana",
-        ).exit_code
-        == 0
-    )
-
-    assert f"{run_id} (approve is held by ana since " in cli("doctor").stdout
-    assert cli("runs", "show", run_id).stdout.split("\t")[3] == "held"
-
-
 @pytest.mark.full
 def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     """By the login name, or by another: runs, forks, repeats and schedules, so rules can exclude them."""

@@ -555,26 +555,6 @@ def test_a_node_that_was_skipped_takes_nothing_from_one_with_its_new_name(opened
     assert output == [[1, "yes"], [2, "yes"]]
 
 
-def test_a_map_can_have_its_old_name_back(opened):
-    """Also where some of its items have asked and completed under that name."""
-    run = Deployed(opened, items())
-    first = next(question for question in run.asked if question.name == "item 1")
-    apply_decisions(run.engine, [Decision(first.id, "one")])
-    run.finish()
-
-    for old, new in (("b", "m"), ("m", "b")):
-        run.deploy(items(name=new))
-        run.migrate({old: new})
-        run.finish()
-
-    assert [
-        receipt.status for receipt in apply_decisions(run.engine, [Decision(first.id, "late")])
-    ] == ["duplicate"]
-    run.answer("more")
-    (output,) = run.finish().results["c"].output.values()
-    assert output == [[1, "one"], [2, "more"], [3, "more"]]
-
-
 def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
     """Their map has ended in the round before; who was asked learns that no answer is needed."""
 
@@ -741,19 +721,6 @@ def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
     assert run.finish().results["b"].output == ["yes", ["a"]]
 
 
-def test_a_graph_inside_whose_node_is_gone_is_stopped(opened):
-    """Its end is told to a run that has no such node any more: that changes nothing."""
-    run = Deployed(opened, nested(INNER))
-    (child,) = run.store.children(run.run_id)
-    run.deploy(graph("a c", nodes={"a": ident, "c": got}))
-
-    run.migrate(drop=["b"])
-
-    assert run.store.peek(child).status is Status.CANCELLED
-    assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
-    assert run.finish().execution_order == ["a", "c"]
-
-
 def test_a_loop_keeps_its_rounds(opened):
     """A run in the second round of a loop is moved within it, and its visits keep their numbers."""
 
@@ -833,24 +800,6 @@ def test_a_repeated_move_gets_the_first_word(opened):
 EXCHANGE = {"b": "c", "c": "b"}
 
 
-def test_two_nodes_may_exchange_their_names(opened):
-    """Each keeps what it has: its output, its place in the order, and what it waits for."""
-    nodes = {"a": ident, "b": ident, "c": ident, "w": ask}
-    run = Deployed(opened, graph("a b", "b c", "a w", nodes=nodes))
-    run.deploy(graph("a c", "c b", "a w", nodes=nodes))
-    run.migrate(EXCHANGE)
-    swapped = run.result().results
-    assert (swapped["b"].output, swapped["c"].output) == ("c", "b")
-
-    run.deploy(graph("a w", "w b", "a c", nodes={"a": ident, "w": ident, "b": ident, "c": ask}))
-    run.migrate({"w": "c", "c": "w"})
-
-    run.answer("yes")
-    result = run.finish()
-    assert (result.results["w"].output, result.results["c"].output) == ("b", ["yes", ["a"]])
-    assert result.execution_order == ["a", "w", "b", "c"]
-
-
 def test_a_question_never_takes_the_id_of_another_one(opened):
     """Two nodes that wait can't exchange their names: whoever answers by id would answer the wrong one."""
     both = graph("a b", "a c", nodes={"a": ident, "b": ask, "c": ask})
@@ -914,21 +863,6 @@ def test_a_node_can_have_its_old_name_back(opened):
     assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
 
 
-def test_an_answer_has_its_old_name_back_too(opened):
-    """It was given before both moves, and is not asked for again."""
-    run = Deployed(opened, graph())
-    run.deploy(RENAMED)
-    run.answer_old()
-    run.finish()
-    run.migrate({"b": "approval"})
-    run.deploy(graph())
-    assert run.finish().status is Status.NEEDS_MIGRATION
-    run.migrate({"approval": "b"})
-
-    assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
-    assert [receipt.status for receipt in run.answer_old("no")] == ["duplicate"]
-
-
 def test_nobody_has_approved_what_a_new_edge_leads_to(opened):
     """A node whose question expired took the way for that case: no edge that is new counts as taken."""
 
@@ -977,23 +911,6 @@ def test_a_moved_run_has_the_time_of_its_new_graph(opened, before, after, ends):
     found = run.store.peek(run.run_id)
     assert found.status is (Status.FAILED if ends else Status.INTERRUPTED)
     assert found.reason == (f"execution timeout of {ends} s reached" if ends else "")
-
-
-@pytest.mark.parametrize(("before", "after"), [("10", 2), ("01", 2), ("10", 1), ("1", 2)])
-def test_several_edges_may_lead_from_one_node_to_another(opened, before, after):
-    """A node that one of them has led to waits on, however many there are in the new graph."""
-
-    def build(taken, version):
-        edges = [("a b", lambda state, taken=each: taken) for each in taken]
-        return wired(NODES, *edges, "b c").set_entry_point("a").set_version(version).build()
-
-    run = Deployed(opened, build([bit == "1" for bit in before], "1"))
-    run.deploy(build([False] * after, "2"))
-
-    run.migrate()
-
-    run.answer_old("yes")
-    assert run.finish().execution_order == ["a", "b", "c"]
 
 
 def test_a_renamed_node_keeps_its_idempotency_key(opened):

@@ -193,27 +193,6 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-def test_approve_is_on_the_first_screen_of_a_telephone(desk, berlin, tmp_path):
-    """For each kind of question; a row of the inbox has at most 72 pixels, and long texts are folded."""
-    kinds = {name: asked(desk, name) for name in GRAPHS}
-    berlin.set_viewport_size({"width": 390, "height": 844})
-    berlin.goto("/inbox?tab=all")
-    for row in berlin.locator("tr[data-row]").all():
-        assert row.bounding_box()["height"] <= 72, row.inner_text()
-    seen = look(berlin, tmp_path, "rows")
-    for name, question in kinds.items():
-        berlin.goto(f"/q/{question.id}")
-        berlin.set_viewport_size({"width": 390, "height": 844})
-        label = "Approve" if name in {"pay", "sign"} else "Send the answer"
-        box = berlin.locator(f"#decision button:text-is('{label}')").bounding_box()
-        assert box["y"] + box["height"] <= 844, name
-        assert berlin.evaluate("document.documentElement.scrollHeight") < 4000, name
-        seen += look(berlin, tmp_path, name)
-    assert not seen
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
 def test_a_file_is_named_and_downloaded(desk, berlin):
     """With its kind and size; a long text is opened by a click, and complete."""
     question = asked(desk, "sign")

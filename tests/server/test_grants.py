@@ -84,19 +84,6 @@ def test_two_of_finance_grant_calls_at_the_api(desk):
     assert PAID == [120]
 
 
-def test_a_grant_that_can_not_be_names_its_field(desk):
-    """A problem with a pointer; another digest is 412, and one who is not eligible 403."""
-    question = asked(desk)
-    finance(desk, "ana")
-    wide = add(desk, question, **bounds(501))
-    assert wide.status_code == 422
-    assert wide.json()["errors"][0]["pointer"] == "/body/bounds/amount"
-    assert add(desk, question, "sha256:other", **bounds(5)).status_code == 412
-    desk.as_role("approver", name="zoe", groups=["sales"])
-    assert add(desk, question, **bounds(5)).status_code == 403
-    assert desk.http.get("/v1/grants").json()["items"] == []
-
-
 def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     """Whoever has roles for another graph neither sees, votes for, nor revokes it."""
     question = asked(desk)
