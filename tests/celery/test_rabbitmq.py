@@ -115,17 +115,6 @@ def test_a_celery_client_without_settings_starts_runs(site, rabbit, channel):
     wait_until(lambda: len(completed(site)) == before + 2, "both runs have ended")
 
 
-def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
-    """A question from inside a graph in a graph is answered, and the outer run ends."""
-    ready(site, rabbit)
-    run = site.client.start("nested", "go")
-    (question,) = run.wait(60).interrupts
-
-    site.client.respond(question.id, "yes")
-
-    assert run.wait(60).status is Status.COMPLETED
-
-
 def test_a_start_from_a_program_without_a_broker_wakes_a_worker(site, rabbit):
     """A client that can't reach the broker does not wait for the next sweep: it asks for one."""
     ready(site, rabbit)

@@ -324,27 +324,6 @@ def test_a_run_is_started_again():
     assert client.runs()[0].tags == {"team": "red"}
 
 
-def test_a_choice_that_looked_at_a_result_is_made_anew(in_redis):
-    """Forked from a node, a run asks the conditions again that read that node's result."""
-
-    def seen(state):
-        return state.results["a"].output == "task"
-
-    client, bench = office(
-        wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build(),
-        in_redis,
-    )
-    run = client.start("bench", "task")
-    bench.finish_all()
-    assert run.result().results["c"].status is Status.COMPLETED
-
-    forked = run.fork("a", input="other")
-    bench.deliver("a")
-    bench.finish_all()
-
-    assert forked.result().results["c"].status is Status.SKIPPED
-
-
 @pytest.mark.parametrize(
     "ask",
     [

@@ -138,24 +138,6 @@ class Desk:
         return self.go_on()
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(("per", "count", "runs"), [("run", 3, 1), ("tag:team", 1, 2)])
-def test_one_question_raises_a_sum_for_nodes_and_runs(redis_url, per, count, runs):
-    """Agents of one run, or of runs with one tag, ask once, and all of them go on with the answer."""
-    store = RedisStore(redis_url, push=False)
-    desk = Desk(store, per, count)
-    run_ids = [desk.engine.start("desk", "go", tags={"team": "red"}) for _ in range(runs)]
-    (asked,) = desk.go_on()
-    (again,) = desk.answer(asked, {"raise_by": 1})
-
-    statuses = [str(store.peek(run_id).status) for run_id in run_ids]
-    assert (again.reason["spent"], again.reason["limit"]) == (2 * count + 1, 2 * count + 1)
-    assert statuses == ["interrupted"] * runs
-    assert desk.answer(again, {"raise_by": 100}) == []
-    assert {str(store.peek(run_id).status) for run_id in run_ids} == {"completed"}
-    store.close()
-
-
 def test_who_waits_for_a_question_asks_when_that_has_no_answer(redis_url, clock):
     """Its run was cancelled: after some minutes one that waits looks, and asks in its place."""
     store = RedisStore(redis_url, push=False, clock=clock)

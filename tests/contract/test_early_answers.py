@@ -241,18 +241,6 @@ def test_one_applied_twice_is_one_answer(site, key):
     assert events.count("interrupt.answered") == 1
 
 
-def test_the_same_message_sent_twice_with_a_key_is_one_answer(site):
-    """An idempotency key makes two early messages one answer."""
-    for _ in range(2):
-        site.send(site.question, "early", reply_to=REPLIES, idempotency_key="mine")
-    site.read_all()
-
-    site.ask()
-    site.read_all()
-
-    assert site.receipts() == ["accepted", "accepted"]
-
-
 def test_an_answer_whose_question_came_meanwhile_is_applied_at_once(site, monkeypatch):
     """The question is asked between the look for it and the keeping: the store says so, nothing is kept."""
     keep = RedisStore.keep_early

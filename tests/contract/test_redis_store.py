@@ -963,24 +963,6 @@ def test_threads_may_come_and_go(store):
     assert said == [0] * 130
 
 
-def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock):
-    """What was open when it was read may be answered when it is written: then the truth is told."""
-    (question,) = worker.park(worker.start(shape("a")), "a")
-    between = [lambda: worker.answer(question, responder="ann")]
-
-    def slow() -> int:
-        """A clock that is asked after the question was read, and takes its time."""
-        while between:
-            between.pop()()
-        return clock()
-
-    store = RedisStore(redis_url, clock=slow, retention=60)
-    (late,) = store.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
-    store.close()
-
-    assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
-
-
 def test_a_sweep_ends_on_a_slow_network(redis_url):
     """Ended runs are forgotten, too, where each round trip takes longer than the clock's unit."""
     times = iter(range(1_700_000_000_000, 1_700_000_000_300))
@@ -1104,15 +1086,6 @@ def test_without_a_clock_the_time_is_the_servers(redis_url, client):
     assert 0 <= worker.read(run_id).created_at - seconds * 1000 < 60_000
 
 
-def test_partitions_do_not_meet(redis_url):
-    """Two stores with different partitions in one database see nothing of each other."""
-    one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
-    worker = ManualWorker(one)
-    run_id = worker.start(shape("a"))
-
-    assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
-
-
 @pytest.mark.parametrize(
     "url", ["htp://ann:secret@x", "redis://x:port/0", "unix:///s.sock?db=zero"]
 )
@@ -1186,21 +1159,6 @@ def test_a_question_that_was_published_before_is_parked_with(worker, store, cloc
     assert store.do(ParkVisit(again.token, [second], saved(3, "o"))).word == "waiting"
     asked_at = {question.id: question.asked_at for question in worker.read(run_id).interrupts}
     assert asked_at[second.id] == clock()
-
-
-def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
-    """Nothing has changed since the claim: it is written without a look."""
-    run_id, token = worker.begin("a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    store.do(ParkVisit(token, [worker.question(token)], None))
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-
-    worker.answer(worker.question(token))
-    token = worker.token(run_id, "a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    worker.settle(token)
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-    assert worker.statuses(run_id) == "completed: a completed"
 
 
 def test_a_worker_that_dies_within_its_claim_closes_no_window(store, client, worker):

@@ -336,19 +336,6 @@ def test_a_stream_takes_a_seat(site):
     leave()
 
 
-def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch):
-    """The error has the status that the API would give, and says which bound it is."""
-    monkeypatch.setenv("RUNNER_MAX_OPEN_RUNS", "1")
-    full = LiveSite(redis_url, GRAPHS, doors=["agui"])
-    full.http = TestClient(full.app, "https://runner.example", raise_server_exceptions=False)
-    full.client.start("text", 1)
-    refusal = refused(Thread(full, "text").say("go"), "429")
-    full.pool.shutdown(cancel_futures=True)
-
-    assert "RUNNER_MAX_OPEN_RUNS allows 1" in refusal
-    assert runs_of(full) == 1
-
-
 @pytest.mark.full
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
@@ -658,22 +645,6 @@ def test_what_was_answered_elsewhere_meanwhile(site):
 
 
 @pytest.mark.full
-def test_who_has_voted_is_not_asked_again(site):
-    """Where a vote does not decide, others are asked: the state says how the votes stand, with the page."""
-    thread = Thread(site, "quorum")
-    finished(thread.say("x"), "interrupt")
-    (question,) = thread.interrupts
-    resume = [{"interruptId": question.id, "status": "resolved", "payload": approve()}]
-    for _ in range(2):  # the same vote again is that one
-        finished(thread.send(resume=resume))
-        (other,) = thread.state["runner"]["questions"]
-        assert (other["have"], other["need"]) == (1, 2)
-    assert len(votes_of(site, question)) == 1
-    site.client.vote(other["id"], "approve", by="ben")
-    assert finished(thread.send()).result == {"said": "approve"}
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("graph", ["long", "risky", "sure"])
 def test_what_needs_its_page_is_a_link(site, graph):
     """Length, a high risk and logins lead to the page; a payload does not answer there."""
@@ -684,22 +655,6 @@ def test_what_needs_its_page_is_a_link(site, graph):
     assert f"https://runner.example/q/{question.id.partition('#')[0]}" in question.message
     finished(thread.answer(approve()), "interrupt")
     assert site.client.interrupt(question.id.partition("#")[0]).is_open
-
-
-@pytest.mark.full
-def test_an_edit_is_shown_and_approved_on_the_page(site):
-    """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
-    thread = Thread(site, "quorum")
-    finished(thread.say("x"), "interrupt")
-    assert thread.interrupts[0].reason != "runner:page"
-    question_id = thread.interrupts[0].id.partition("#")[0]
-    site.client.vote(question_id, "edit", by="ben", response={"order": 7, "amount": 5})
-    finished(thread.answer(approve()), "interrupt")
-    (question,) = thread.interrupts
-
-    assert question.reason == "runner:page"
-    assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in question.message
-    assert [vote["by"] for vote in votes_of(site, question)] == ["human:|ben"]
 
 
 @pytest.mark.full

@@ -629,29 +629,6 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
     asyncio.run(go())
 
 
-def test_an_edit_is_shown_and_approved_on_the_page(site):
-    """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
-
-    async def go():
-        async with connected(site, Tasks()) as client:
-            started = await call(client, "graph_quorum", task=1)
-            task = await task_that(client, started.task_id, "input_required")
-            key, _ = only(task["inputRequests"])
-            question_id = key.partition("#")[0]
-            edit = {"order": 7, "amount": 5}
-            site.client.vote(question_id, "edit", by="ben", response=edit)
-            update = {"inputResponses": {key: accepted(decision="approve")}}
-            await task_call(client, "tasks/update", started.task_id, **update)
-            task = await task_call(client, "tasks/get", started.task_id)
-            _, question = only(task["inputRequests"])
-            assert question["params"]["mode"] == "url"
-            assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in question["params"]["message"]
-        votes = site.client.engine.store.votes(question_id)
-        assert [vote["by"] for vote in votes] == ["human:|ben"]
-
-    asyncio.run(go())
-
-
 @pytest.mark.full
 def test_a_call_that_waits_for_others_returns(site):
     """Who has voted is asked once, and the result says for whom the run waits."""

@@ -21,15 +21,12 @@ from runner.errors import ApprovalMismatch, UsageError
 from runner.execution.context import ClaimedVisit
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
-from runner.operations.questions import read_question
 from runner.records import interrupts
-from runner.records.json_form import document
 from runner.records.messages import operation_body
 from runner.records.run import EventKind
 from runner.store.requests import ReleaseNodes
 from runner.testing import ScriptedModel
 from tests.graphs import Bench
-from tests.records.test_digests import in_javascript
 
 LOGIN = "https://login.example"
 DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
@@ -749,26 +746,6 @@ def test_a_copied_decision_is_not_one(run_graph, keys):
     assert second.result.results["ask"].status is Status.HELD
 
 
-@pytest.mark.full
-def test_another_language_recomputes_the_digests_of_a_real_question(run_graph):
-    """What `interrupts show --json` names under `digests` is all that is hashed, key by key."""
-    till = Till(replace(TWO, weights={"role:cfo": 2}))
-    run = run_graph(till.graph, "refund 1042")
-    (question,) = run.interrupts
-    shown = json.loads(json.dumps(document(read_question(run.store, question))))["digests"]
-    kinds = ["question", "policy", "action"]
-    assert set(shown) >= set(kinds)
-    assert in_javascript([(kind, shown[kind]) for kind in kinds]) == [
-        question.digest,
-        shown["question"]["policy"],
-        shown["question"]["action"],
-    ]
-    edited = {**shown["action"], "args": {"order": "1042", "amount": 20}}
-    vote(run, "ana", "edit", edited["args"])
-    (cast,) = run.store.votes(question.id)
-    assert in_javascript([("action", edited)]) == [cast["effect"]]
-
-
 def test_a_fork_asks_again(in_redis):
     """What was approved in one run approves nothing in a run that begins from its results."""
     paid = []
@@ -786,13 +763,6 @@ def test_a_fork_asks_again(in_redis):
     assert paid == [(bench.run_id, "approve")]
     (again,) = bench.store.read(forked).interrupts
     assert (again.is_open, again.name, again.run_id) == (True, "refund", forked)
-
-
-def test_a_rule_that_excludes_who_asked_needs_to_know_who_that_is(run_graph):
-    """It is refused rather than asked of nobody."""
-    rule = Rule(exclude=["requester"])
-    run = run_graph(chain(ask=asking(rule)).build())
-    assert (run.status, run.interrupts) == (Status.FAILED, [])
 
 
 @pytest.mark.parametrize("kind", ["node", "tool"])

@@ -21,7 +21,6 @@ from runner.cli.program import runner
 from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
 from runner.limits.fairness import LEAST_WINDOW
-from runner.operations.exports import read_export
 from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
@@ -817,22 +816,6 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert send(site, f"{path}/again").headers["location"] != path
 
 
-def test_a_failed_node_is_skipped_on_its_page(site):
-    """Only while its run has failed; the run then completes. A node that has failed isn't held."""
-    path = f"/runs/{site.start('broken').id}"
-    page = site.http.get(f"{path}?node=fail", headers=HTML).text
-    assert "run again: it ends with this output" in page
-    assert "/node/hold" not in page
-
-    assert send(site, f"{path}/node/skip", node="fail", output='"paid"').status_code == 303
-    site.work()
-
-    page = site.http.get(f"{path}?node=fail", headers=HTML).text
-    assert "Skipped by ana, did not run." in page
-    assert "/node/skip" not in page
-    assert site.http.get(f"/v1{path}").json()["status"] == "completed"
-
-
 def nested():
     inner = wired({"draft": echo, "read": echo}, "draft read").build()
     builder = GraphBuilder().set_failure_policy("continue")
@@ -1142,20 +1125,6 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     assert send(site, "/limits/remove", name="model").status_code == 422
 
 
-def test_a_key_that_waits_for_its_rate_is_on_the_page_of_limits(site, redis_url):
-    """It says how many nodes wait and until when, not for slots; control: one that may start at once."""
-    limits = dict.fromkeys("ab", (Limit("slow", rate=1, per=600),))
-    store = RedisStore(redis_url)
-    worker = ManualWorker(store)
-    run_id = worker.start(shape("a b", entries=["a", "b"], limits=limits))
-    worker.claim(run_id, "a")
-    assert "waits" not in site.http.get("/limits", headers=HTML).text
-    worker.limited(run_id, "b")
-    text = site.http.get("/limits", headers=HTML).text
-    assert re.search("1 node waits.*for start times until", text)
-    assert "slots:" not in text
-
-
 def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
     """Each has its queue and how many of its nodes wait; control: without any there is no table."""
     assert "Fairness" not in site.http.get("/limits", headers=HTML).text
@@ -1354,46 +1323,6 @@ def test_a_webhook_is_made_with_a_form(site):
     assert send(site, "/webhooks/mail/deliveries/msg_1").status_code == 303
     assert "msg_1" in site.http.get("/webhooks/mail", headers=HTML).text
     assert send(site, "/webhooks/mail/burn").status_code == 422
-
-
-def test_a_held_run_says_held_and_why(site):
-    """Its page, the API and the terminal name the node that is held, and what for; one that asks is not."""
-
-    def pay(ctx):
-        return ctx.approved("refund", Action("runner", "function", "refund", {}), rule=Rule())
-
-    site.registry.add("unapproved", lambda: wired({"pay": pay}).build())
-    site.client.engine.publish(["unapproved"])
-    held, asking = site.start("unapproved"), site.start("approval")
-
-    shown = [site.http.get(f"/v1/runs/{run.id}").json() for run in (held, asking)]
-    assert [run["status"] for run in shown] == ["held", "interrupted"]
-    why = shown[0]["reason"]
-    assert why.startswith("pay is held: ApprovalMismatch: ")
-    assert shown[0]["nodes"][0]["status"] == "held"
-    assert (shown[1]["reason"], shown[1]["nodes"][1]["status"]) == ("", "waiting")
-
-    exports = [read_export(site.app.state.services.store, run.id) for run in (held, asking)]
-    assert [
-        export.nodes[name].status
-        for export, name in zip(exports, ("pay", "approve"), strict=True)
-    ] == ["held", "waiting"]
-    assert exports[0].visits[0].status == "held"
-    for word in ("held", "needs_migration"):
-        (listed,) = site.http.get(f"/v1/runs?status={word}").json()["items"]
-        assert (listed["run_id"], listed["status"]) == (held.id, "held")
-        assert [run.run_id for run in site.client.runs(word)] == [held.id]
-    sign = 'data-state="held"><span aria-hidden="true">!</span> held</span>'
-    page, other = (
-        site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking)
-    )
-    assert (sign in page, str(escape(why)) in page) == (True, True)
-    assert sign not in other
-    assert sign in site.http.get("/runs?status=held", headers=HTML).text
-    console = Console(file=io.StringIO(), width=400)
-    console.print(draw(read_run(site.app.state.services.store, held.id), 0, wrap=False))
-    assert "unapproved  held  " in console.file.getvalue()
-    assert why in console.file.getvalue()
 
 
 @tool

@@ -234,32 +234,6 @@ class RunContract:
         assert store.do(SettleVisit(token, settlement, "other")).word == "stale"
         assert worker.read(run_id) == before
 
-    @pytest.mark.scripts
-    def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
-        """A node with join "all" is ready when each edge has arrived and one of them is live."""
-        run_id = worker.start("a>c b>c")
-        worker.run(run_id, "a", edges="0")
-        assert worker.statuses(run_id) == "executing: a completed, b ready"
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
-
-    @pytest.mark.scripts
-    def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
-        """A node with join "any" is ready at its first live edge, and later ones change nothing."""
-        run_id = worker.start(shape("a>c b>c", any_join=["c"]))
-        worker.run(run_id, "a", "c", "b")
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
-        assert list(worker.read(run_id).order) == ["a", "c", "b"]
-
-    def test_a_dead_path_is_skipped_to_its_end(self, worker: ManualWorker) -> None:
-        """A node all of whose edges are dead is skipped, and so is what only it leads to."""
-        run_id = worker.start("a>b a>x b>c x>c c>d")
-        worker.run(run_id, "a", edges="00")
-        assert (
-            worker.statuses(run_id)
-            == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
-        )
-
     def test_conditions_that_read_what_changed_are_asked_again(
         self, worker: ManualWorker
     ) -> None:
@@ -328,16 +302,6 @@ class RunContract:
         assert list(worker.read(run_id).order) == ["a", "b", "a", "b", "c"]
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
-
-    def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
-        """A visit's result is its own, even when its end begins the next visit in the same step."""
-        run_id = worker.start("a>a")
-        worker.settle(worker.token(run_id, "a"), "one")
-        worker.settle(worker.token(run_id, "a", visit=2), "two", edges="0")
-
-        snapshot = worker.read(run_id)
-        assert snapshot.outputs == {("a", 1): "one", ("a", 2): "two"}
-        assert (snapshot.record.status, list(snapshot.order)) == (Status.COMPLETED, ["a", "a"])
 
     def test_executions_are_limited(self, worker: ManualWorker) -> None:
         """A run that wants more executions than it may fails, with the reason."""
@@ -778,19 +742,6 @@ class RunContract:
             InterruptStatus.WITHDRAWN
         }
         assert not worker.open()
-
-    def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
-        """Under continue only the failed branch dies; the run goes to its end and has then failed."""
-        run_id, question = worker.asking(shape("a>c b>d c>e d>e", policy="continue"), node="b")
-        worker.fail(worker.token(run_id, "a"))
-        assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
-        worker.answer(question)
-        worker.run(run_id, "b", "d", "e")
-
-        assert (
-            worker.statuses(run_id)
-            == "failed: a failed, b completed, c skipped, d completed, e completed"
-        )
 
     @pytest.mark.scripts
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
