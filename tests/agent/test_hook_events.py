@@ -56,6 +56,7 @@ def plain() -> list[Any]:
     return trace.conversation
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
 def test_every_event_may_ask_and_nothing_is_repeated_but_its_callbacks(
@@ -84,6 +85,7 @@ def test_every_event_may_ask_and_nothing_is_repeated_but_its_callbacks(
     assert any(replay for replay, _ in fired)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_the_same_name_twice_in_an_event_is_refused(event_type: Any) -> None:
     """Two callbacks under one name: the invocation ends in an error, whichever the event."""
@@ -93,6 +95,7 @@ def test_the_same_name_twice_in_an_event_is_refused(event_type: Any) -> None:
     assert trace.node.published == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_a_callback_that_raises_fails_the_agent_and_a_retry_goes_on(event_type: Any) -> None:
     """The error is the node's; the next attempt fires the event again and repeats no finished call."""
@@ -111,6 +114,7 @@ def test_a_callback_that_raises_fails_the_agent_and_a_retry_goes_on(event_type: 
     assert trace.conversation == plain()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_two_questions_of_one_event_wait_for_each_other(event_type: Any) -> None:
     """A first answer replays the event, the open question comes back with the same id."""
@@ -363,6 +367,7 @@ def test_an_event_made_by_hand_can_not_ask() -> None:
         ).interrupt("q")
 
 
+@pytest.mark.full
 def test_a_group_event_and_a_call_that_both_ask_lose_no_answer() -> None:
     """AfterTools asks about a partial batch while a call waits: both are answered, both take effect."""
 
@@ -505,6 +510,7 @@ class Watched:
         return self.done.count("model"), self.done.count("work"), len(self.agent.messages)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", sorted(HELD_BACK))
 def test_each_row_holds_back_what_it_says(kind: str) -> None:
     """While an event of a row asks, what follows has not begun; answered, all of it happens once."""

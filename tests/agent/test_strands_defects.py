@@ -16,6 +16,8 @@ from runner.store.redis.store import RedisStore
 from runner.testing import ScriptedModel
 from tests.agent.visits import Hooks, use
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(params=["memory", "redis"])
 def store(request):

@@ -332,6 +332,7 @@ def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
     assert run.result().results["node.with.dots"].output == "yes"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "response",
     [

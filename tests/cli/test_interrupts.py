@@ -51,6 +51,7 @@ def test_questions_of_one_run_are_listed_alone(cli, waiting):
     assert [item["id"] for item in listed["interrupts"]] == [question]
 
 
+@pytest.mark.full
 def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     """Filters cut the list; a run that isn't there is an error, and not an empty list."""
     run_id, question = waiting
@@ -72,6 +73,7 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     assert cli("interrupts", "list", "--older-than", "long").exit_code == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "output"), [("shop-desk", "paid 120.0 for 7"), ("shop-count", 12)]
 )
@@ -90,6 +92,7 @@ def test_the_command_that_a_waiting_run_prints_decides_it(cli, shop_url, name, o
     assert output in (node.output, getattr(node.output, "text", str(node.output)))
 
 
+@pytest.mark.full
 def test_a_second_answer_is_a_conflict(cli, waiting):
     """The first answer wins; the second one is told who gave it, and the code is 5."""
     _, question = waiting
@@ -102,6 +105,7 @@ def test_a_second_answer_is_a_conflict(cli, waiting):
     assert "ana" in again.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "code", "word"),
     [

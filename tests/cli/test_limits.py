@@ -62,6 +62,7 @@ def test_a_pause_says_whether_it_has_an_end(limits):
     assert "active" in limits("list").stdout
 
 
+@pytest.mark.full
 def test_a_key_that_is_not_paused_is_not_resumed(limits):
     """A wrong name of a key, or one to reset, changes nothing; the error says what does; control: that."""
     limits("pause", "model:tag:account:7", "--until-resumed")
@@ -75,6 +76,7 @@ def test_a_key_that_is_not_paused_is_not_resumed(limits):
     assert "paused" not in limits("list").stdout
 
 
+@pytest.mark.full
 def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     """The API and metrics say whose nodes wait, how many, since when; control: none in the window."""
 
@@ -99,6 +101,7 @@ def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     store.close()
 
 
+@pytest.mark.full
 def test_metrics_count_the_nodes_that_wait_for_a_rate(call, redis_url):
     """They have the backlog of all keys, and when the last starts; control: a node that may start at once."""
     slow = Limit("slow", rate=1, per=240, by="tag:tenant")

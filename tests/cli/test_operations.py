@@ -36,6 +36,7 @@ def test_a_failed_run_is_retried(cli):
     assert cli("runs", "retry", "00none").exit_code == 4
 
 
+@pytest.mark.full
 def test_a_run_that_waits_is_cancelled(cli, waiting):
     """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
     run_id, question = waiting
@@ -152,6 +153,7 @@ def moved(fake_store, call):
     bench.store.close()
 
 
+@pytest.mark.full
 def test_a_run_is_moved_and_each_node_reported(moved):
     """The line has the node, its new name and the outcome; then the run continues."""
     bench, runs, call = moved
@@ -167,6 +169,7 @@ def test_a_run_is_moved_and_each_node_reported(moved):
     assert bench.finish().results["approval"].output == "yes"
 
 
+@pytest.mark.full
 def test_a_dry_run_reports_the_same_and_changes_nothing(moved):
     """`--dry-run` reports the outcome that the migration then has; with `--json` it fits its schema."""
     bench, runs, call = moved
@@ -181,6 +184,7 @@ def test_a_dry_run_reports_the_same_and_changes_nothing(moved):
     assert dry == done
 
 
+@pytest.mark.full
 def test_all_waiting_runs_of_a_graph_are_moved(moved):
     """Runs that can't be moved are reported with the reason; runs that need no migration are left out."""
     _, runs, call = moved
@@ -197,6 +201,7 @@ def test_all_waiting_runs_of_a_graph_are_moved(moved):
     assert (again.exit_code, again.stdout) == (0, "")
 
 
+@pytest.mark.full
 def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
     """The error names the flags; a wrong mapping or name, or neither a run nor a graph, is refused, too."""
     _, runs, call = moved

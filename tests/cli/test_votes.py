@@ -52,6 +52,7 @@ def drawn(show, *arguments) -> str:
     return written.getvalue()
 
 
+@pytest.mark.full
 def test_a_pending_decision_is_said_wherever_the_question_is_shown(store, runner):
     """In its list, on its own and in its run, while it can still be taken back."""
     people = voting(ManualWorker(store), Rule(eligible=["ana"], undo=600))
@@ -129,6 +130,7 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     assert ", of group finance\n" in text
 
 
+@pytest.mark.full
 def test_only_a_question_that_names_nobody_is_of_anyone(store, people):
     """In every list and view; control: one without a rule or assignees is."""
     _, plain = people.worker.asking("a")
@@ -155,6 +157,7 @@ def test_a_long_call_is_shown_whole(store):
     assert "".join(text.split()).count("x" * 5_000 + "andtheend") == 1
 
 
+@pytest.mark.full
 def test_the_digests_can_be_computed_again(runner, people):
     """`show --json` alone has each object that is hashed; the question's own digest is that of the first."""
     shown = json.loads(runner("interrupts", "show", people.question.id, "--json").stdout)
@@ -207,6 +210,7 @@ def vote(runner, question, decision, who, *options):
     return done.exit_code, done.stdout.strip().split("\t"), done.stderr
 
 
+@pytest.mark.full
 def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
     """Counted and accepted end with 0, and each way of refusal has the code that an answer has."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -243,6 +247,7 @@ def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
     assert store.interrupts([question.id])[0].response == edit
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("missing", ["--responder", "--digest"])
 def test_what_a_vote_lacks_is_named_at_once(runner, store, missing):
     """Of an answer to a question with a rule."""
@@ -271,6 +276,7 @@ def test_yes_and_no_leave_out_no_response(runner, store):
         assert store.interrupts([question.id])[0].response is answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -238,6 +238,7 @@ def test_a_run_is_cancelled_once():
     assert (run.result().status, run.result().reason) == (Status.CANCELLED, "not needed")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("left", [0, 1_000])
 def test_a_cancel_ends_a_run_of_many_nodes_without_a_sweep(monkeypatch, left):
     """Nobody waits for the next sweep; control: without steps of the caller some nodes are left to it."""

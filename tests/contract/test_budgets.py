@@ -138,6 +138,7 @@ class Desk:
         return self.go_on()
 
 
+@pytest.mark.full
 def test_who_waits_for_a_question_asks_when_that_has_no_answer(redis_url, clock):
     """Its run was cancelled: after some minutes one that waits looks, and asks in its place."""
     store = RedisStore(redis_url, push=False, clock=clock)

@@ -223,6 +223,7 @@ def test_a_vote_that_is_left_waits_for_another_reader(redis_url):
     assert site.receipts() == ["accepted"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [{}, {"idempotency_key": "mine"}])
 def test_one_applied_twice_is_one_answer(site, key):
     """Two readers that both have it give it one effect, and its sender the same receipt."""

@@ -437,6 +437,7 @@ def test_a_client_without_the_code_moves_runs_too(opened):
         run.migrate()
 
 
+@pytest.mark.full
 def test_a_renamed_agent_goes_on_in_its_conversation(opened):
     """The answer reaches the tool that asked, and no model call is made twice."""
     run = Deployed(opened, graph(nodes={**NODES, "b": agent()}))
@@ -516,6 +517,7 @@ def items(**options) -> Graph:
     return builder.build()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("after", "options"),
     [(items(name="m"), {"mapping": {"b": "m"}}), (items(version="2"), {"mapping": {"b": "b"}})],
@@ -555,6 +557,7 @@ def test_a_node_that_was_skipped_takes_nothing_from_one_with_its_new_name(opened
     assert output == [[1, "yes"], [2, "yes"]]
 
 
+@pytest.mark.full
 def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
     """Their map has ended in the round before; who was asked learns that no answer is needed."""
 
@@ -584,6 +587,7 @@ def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
     assert not any(question.is_open for question in snapshot.interrupts)
 
 
+@pytest.mark.full
 def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     """The new shape's loop comes to the node again, as a visit of another number: all is asked anew."""
 
@@ -615,6 +619,7 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     assert run.finish().results["b"].output == ["new", "new"]
 
 
+@pytest.mark.full
 def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
     """The new shape's loop comes to the map again: it has another list, and asks for each item anew."""
 
@@ -889,6 +894,7 @@ def test_nobody_has_approved_what_a_new_edge_leads_to(opened):
     assert result.execution_order == ["a", "late"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("before", "after", "ends"), [(100, None, 0), (100, 1000, 1000), (None, 100, 100)]
 )
@@ -947,6 +953,7 @@ def test_a_renamed_node_keeps_its_idempotency_key(opened):
     assert keys == [("b", f"{run.run_id}.b.1"), *[("e", f"{run.run_id}.b.1")] * 4]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("renames", [["d"], ["d", "e"]])
 def test_an_approval_of_a_renamed_node_is_used_by_the_next_one(opened, renames):
     """The asking visit keeps its key, under which it used the decision; each name asks once again."""
@@ -973,6 +980,7 @@ def test_an_approval_of_a_renamed_node_is_used_by_the_next_one(opened, renames):
     assert run.finish().results["c"].output == "approve", run.result()
 
 
+@pytest.mark.full
 def test_a_later_visit_of_a_renamed_node_has_a_key_of_its_own(opened):
     """Only the visit that began under the older name keeps that in its key."""
     keys = []

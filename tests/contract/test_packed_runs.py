@@ -96,6 +96,7 @@ def test_a_packed_run_reads_as_before(desk, client):
         assert 0 < client.pttl(name) <= lives
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", ["answer", "event", "fork"])
 def test_what_changes_a_packed_run_unpacks_it(desk, client, change):
     """A late answer gets its receipt, an event its number, and a fork all that it goes on with."""
@@ -170,6 +171,7 @@ def test_a_run_that_changed_since_it_was_read_is_not_packed(desk, client, monkey
     assert is_packed(bench, client)
 
 
+@pytest.mark.full
 def test_each_ended_run_is_packed_once(desk, client):
     """Runs that end in one millisecond are all packed, more than one request looks at; none is read again."""
     bench = desk(single(lambda ctx: 1))

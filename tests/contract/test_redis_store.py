@@ -91,6 +91,7 @@ def test_a_finished_run_expires_whole(worker, client):
     assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
 
 
+@pytest.mark.full
 def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client):
     """More runs than a sweep handles timers leave the lists in one sweep, however many end in a second."""
     for _ in range(25):
@@ -280,6 +281,7 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     assert (list(store.runs()), keys(client, "*:runs*")) == ([], [])
 
 
+@pytest.mark.full
 def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, client, clock):
     """Where few of many fit, a page ends early and its cursor goes on behind what was looked at."""
     first = worker.start(shape("a"), tags={"team": "red"})
@@ -543,6 +545,7 @@ def test_the_shape_of_a_current_graph_stays(worker, store, client):
     assert [client.pttl(KEYS.shape(one.fingerprint)) for one in (graph, inner)] == [-1, -1]
 
 
+@pytest.mark.full
 def test_every_key_is_in_the_dictionary(worker, store, client, clock):
     """No script makes a key that the data dictionary does not name, with the type it says."""
     store.install_doorbell(TEMPLATE)
@@ -1019,6 +1022,7 @@ def test_a_rate_forgets_the_key_whose_time_comes_first(worker, client, clock, kn
     assert client.zscore(key, "slow:input:id:new")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rate", [None, 1])
 def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     """As many nodes begin as there are places, and each start that a rate delays has its own time."""

@@ -68,6 +68,7 @@ def vote_at_once(clients, question) -> Counter[str]:
         return Counter(word for each in words for word in each)
 
 
+@pytest.mark.full
 def test_a_decision_is_taken_back_or_followed(clients, ask, store, clock):
     """Its voter and three sweeps come in the millisecond in which its time ends: one of them wins."""
     won = Counter[bool]()
@@ -168,6 +169,7 @@ def test_the_order_of_the_server_decides_between_veto_and_quorum(clients, ask):
         assert (words, decision in {"approve", "reject"}) == (["accepted", "duplicate"], True)
 
 
+@pytest.mark.full
 def test_without_the_order_both_decide(clients, ask, monkeypatch):
     """The control: where nobody looks whether what was read still holds, both are told that they decided."""
     whole = scripts.script
@@ -210,6 +212,7 @@ def test_a_vote_costs_the_same_whoever_voted_before(ask, client, store):
     assert costs[0] == costs[1]
 
 
+@pytest.mark.full
 def test_what_lasts_of_a_vote_is_in_the_size_of_its_run(ask, client, store):
     """Votes count among the bytes of a run: whoever votes much, and whatever is taken back."""
     question = ask(Rule(need=3, veto=None))

@@ -18,9 +18,10 @@ need("strands", "strands")
 
 from tests.differential.sides import Scene, both, use  # noqa: E402 - only where the extra is installed
 
-pytestmark = pytest.mark.filterwarnings(
-    "default"
-)  # another library's warnings are not ours to mend
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
+]
 
 
 def add(done):

@@ -20,9 +20,10 @@ need("strands", "strands")
 from tests.differential.graph_sides import GraphRecord, Plot, both  # noqa: E402 - only where the extra is installed
 from tests.differential.sides import use  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "default"
-)  # another library's warnings are not ours to mend
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
+]
 
 
 def plot(edges: str, **options) -> Plot:

@@ -20,9 +20,10 @@ from tests.differential.graph_sides import GraphRecord, GraphSide, both  # noqa:
 from tests.differential.sides import use  # noqa: E402
 from tests.differential.test_strands_graph import ask, asks, play, plot, same, visits  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "default"
-)  # another library's warnings are not ours to mend
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
+]
 
 
 def two_asking():

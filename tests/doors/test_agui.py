@@ -31,6 +31,8 @@ need("ag_ui", "agui")
 from ag_ui import core  # noqa: E402 - only where the extra is installed
 from pydantic import TypeAdapter  # noqa: E402 - beside it
 
+pytestmark = pytest.mark.full
+
 EVENT = TypeAdapter(core.Event)
 
 CLIENT = Path(__file__).parents[2] / "build/agui-client/node_modules"

@@ -34,6 +34,8 @@ from tests.doors.gate_soak import soak  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def people(redis_url):

@@ -14,6 +14,8 @@ from tests.doors.gates import command
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 need("mcp", "mcp")
 
 COMMAND = {"command": "git push --force"}

@@ -11,6 +11,8 @@ from tests.doors.gates import gate, paid
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 need("mcp", "mcp")
 
 HEAD = '{"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": '

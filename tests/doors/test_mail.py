@@ -187,6 +187,7 @@ def following(*doors):
             thread.join(60)
 
 
+@pytest.mark.full
 def test_a_link_decides(site, mailbox):
     """Who may decide is sent the whole call and a link; its page shows it, and its button is their vote."""
     with site.http as http:
@@ -235,6 +236,7 @@ def test_opening_a_link_changes_nothing(site, mailbox):
     assert state_of(site, question)[0] == "answered"
 
 
+@pytest.mark.full
 def test_a_form_asks_for_an_answer(site, mailbox):
     """A question without a rule is answered by its fields; after what does not fit the link still works."""
     question, token = asked(site, mailbox, "form")
@@ -506,6 +508,7 @@ def test_an_error_of_the_directory_ends_nothing(site, mailbox, monkeypatch, capl
 # Messages
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("address", ["mailto:people@example.com?subject=no%20more", ""])
 def test_a_message_says_where_to_ask_for_no_more(site, mailbox, address):
     """Mail programs offer what List-Unsubscribe names; without the setting there is none."""
@@ -517,6 +520,7 @@ def test_a_message_says_where_to_ask_for_no_more(site, mailbox, address):
     assert mailbox.mails[0]["List-Unsubscribe"] == (f"<{address}>" if address else None)
 
 
+@pytest.mark.full
 def test_what_agents_write_is_text(site, mailbox):
     """Nothing of a question is HTML, or reads as the link in the plain text."""
     _, token = asked(site, mailbox, "marked")
@@ -643,6 +647,7 @@ def test_who_may_decide_later_is_sent_a_message_then(site, mailbox, graph, code)
     assert approve(site, token_of(mailbox.to(BEN)[0])).status_code == code
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("graph", ["lent", "plain"])
 def test_who_stands_in_is_sent_a_message(site, mailbox, graph):
     """Beside the person who is away, with a rule and without."""
@@ -652,6 +657,7 @@ def test_who_stands_in_is_sent_a_message(site, mailbox, graph):
     assert mailbox.receivers == [ANA, BEN]
 
 
+@pytest.mark.full
 def test_a_reminder_and_an_expiry_are_messages_of_one_conversation(site, mailbox):
     """Each once, to the people who have the first message and have not voted, and to nobody else."""
     question, token = asked(site, mailbox, "pair")
@@ -676,6 +682,7 @@ def test_a_reminder_and_an_expiry_are_messages_of_one_conversation(site, mailbox
     assert site.door._read(question.id).sent == ()
 
 
+@pytest.mark.full
 def test_a_message_begins_with_the_effect(site, mailbox):
     """Then comes the call, as a table where a program shows one, and the link; replies say what to do."""
     _, token = asked(site, mailbox, "rule")
@@ -689,6 +696,7 @@ def test_a_message_begins_with_the_effect(site, mailbox):
     assert "replies are not read" in mail["reply-to"]
 
 
+@pytest.mark.full
 def test_a_rejection_by_mail_needs_a_reason(site, mailbox):
     """As on the page; what is refused uses no link."""
     question, token = asked(site, mailbox, "rule")
@@ -747,6 +755,7 @@ def test_messages_wait_for_the_mail_server(site, mailbox, monkeypatch, fault):
     assert mailbox.receivers == [BEN]
 
 
+@pytest.mark.full
 def test_what_is_refused_holds_nothing_back(site, mailbox, caplog):
     """A mailbox that is not there is logged, and the next person is sent their message."""
     mailbox.faults.append(("rcpt", "550 no such user"))
@@ -759,6 +768,7 @@ def test_what_is_refused_holds_nothing_back(site, mailbox, caplog):
     assert len(mailbox.mails) == 1
 
 
+@pytest.mark.full
 def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplog, redis_url):
     """A question whose messages can't be made is in the log, and the next one is sent."""
     NoticeThread(site.door._services, "mail", site.door.handle).listen()
@@ -784,6 +794,7 @@ def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
     assert f"The question {question.id} is on its page." in caplog.text
 
 
+@pytest.mark.full
 def test_a_lost_lock_ends_a_round(site, mailbox):
     """A process that has lost its lock sends nothing more."""
     (question,) = site.start("rule").interrupts()
@@ -794,6 +805,7 @@ def test_a_lost_lock_ends_a_round(site, mailbox):
     assert len(mailbox.mails) == 2
 
 
+@pytest.mark.full
 def test_a_password_is_sent_by_tls_only(site, mailbox):
     """A server that offers no TLS gets no password, and no message."""
     site.settings.mail_server = mailbox.url.replace("//", "//user:secret-of-tests@")

@@ -100,6 +100,7 @@ def look(site, door=None):
     (door or site.door).digests.send_due(lambda: True)
 
 
+@pytest.mark.full
 def test_a_digest_lists_all_that_waits(desk, mailbox):
     """It begins with how much waits, then has the sums, each question with its link, and the inbox."""
     ask(desk, "pay", "in_six_hours", "pay", "dollars")
@@ -127,6 +128,7 @@ def test_a_digest_lists_all_that_waits(desk, mailbox):
     assert "replies are not read" in mail["reply-to"]
 
 
+@pytest.mark.full
 def test_a_link_of_a_digest_decides(desk, mailbox):
     """As one of a message of its own; the next digest lists the rest, and none is sent if nothing waits."""
     first, second = ask(desk, "pay", "pay")
@@ -144,6 +146,7 @@ def test_a_link_of_a_digest_decides(desk, mailbox):
     assert [*stored(desk)] == [BEN]  # ana's is made again with her next question
 
 
+@pytest.mark.full
 def test_a_digest_is_sent_at_the_time_of_the_person(desk):
     """At nine in the zone of all, unless the person has other times; or four hours before an end."""
     before = stored_now(desk)
@@ -158,6 +161,7 @@ def test_a_digest_is_sent_at_the_time_of_the_person(desk):
     assert stored(desk)[ANA] == min(early, nine_in_berlin(now))
 
 
+@pytest.mark.full
 def test_before_an_end_a_digest_is_sent_once(desk, mailbox, monkeypatch):
     """Not again for questions that expire within an hour of it."""
     first, second = ask(desk, "in_six_hours", "half_an_hour_later")
@@ -192,6 +196,7 @@ def test_a_digest_that_is_not_sent_holds_no_other_up(desk, mailbox, monkeypatch)
     )
 
 
+@pytest.mark.full
 def test_high_risk_and_little_time_are_messages_of_their_own(desk, mailbox):
     """At once; a reminder of a question that a digest lists is the next digest."""
     ask(desk, "risky", "in_three_hours")
@@ -216,6 +221,7 @@ def test_a_person_without_times_gets_messages(desk, mailbox):
     assert [*stored(desk)] == [BEN]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "fault", [("rcpt", "450 later"), (".", "451 later"), (".", ""), ("ehlo", "")]
 )
@@ -302,6 +308,7 @@ def test_a_role_of_a_graph_is_heeded(desk, mailbox, monkeypatch):
     assert "EUR" not in texts_of(mail)[0]
 
 
+@pytest.mark.full
 def test_what_agents_write_in_a_digest_is_text(desk, mailbox):
     """A title is one quoted line, and begins no element."""
     title = '<a href="https://evil.example">Decide</a>\u2028Decide: https://evil.example/'
@@ -337,6 +344,7 @@ def test_the_thread_of_the_door_sends_digests(desk, mailbox, monkeypatch):
     assert len(mailbox.to(ANA)) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "times",
     ["9:00", "", "0 9 * * *", "0 9 * * * Mars/Base", "0 9 * * 1 2 UTC", "61 9 * * * UTC"],

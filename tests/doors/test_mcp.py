@@ -35,6 +35,8 @@ from pydantic import Field  # noqa: E402 - beside those
 
 from runner.doors.mcp import TASKS, Door, keys_of, serve_stdio  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 
 class Started(types.Result):
     result_type: Literal["task"] = Field("task", alias="resultType")

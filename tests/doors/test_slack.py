@@ -41,6 +41,8 @@ from runner.doors import notice_thread, slack  # noqa: E402 - only where the ext
 from runner.doors.notice_thread import Unavailable  # noqa: E402 - likewise
 from runner.doors.slack import MOST_SENT, Intent, SlackDoor  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
 
 

@@ -117,6 +117,7 @@ def test_what_slack_refuses_comes_again(site):
     assert site.deliveries("h")[0].code == 502
 
 
+@pytest.mark.full
 def test_a_notice_of_somebody_else_is_refused(site):
     """Signed by another secret it reaches nobody: 401."""
     told = []

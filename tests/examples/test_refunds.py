@@ -17,6 +17,7 @@ def test_a_large_refund_asks_two_desks_at_once(run_graph):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("refusing", ["support", "finance"])
 def test_one_refusal_is_enough(run_graph, refusing):
     """Whoever refuses, no money goes and the other branch writes the letter."""

@@ -164,6 +164,7 @@ def test_a_condition_that_reads_its_own_source_never_looks_again():
     assert looks == ["a"]
 
 
+@pytest.mark.full
 def test_results_that_keep_changing_are_an_error():
     """When what a condition reads changes for ever, that is an error, and nothing is recorded."""
     looks = []

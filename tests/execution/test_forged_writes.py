@@ -451,6 +451,7 @@ def test_without_signatures_changes_have_effects(redis_url):
     assert any(has_effect() for _ in range(120))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [1, 2, 3])
 def test_nothing_written_makes_the_approved_call(redis_url, keys, level):
     """The other control: without an intruder two people have their refund made."""
@@ -464,6 +465,7 @@ def test_nothing_written_makes_the_approved_call(redis_url, keys, level):
     assert graph_result(shop.store, shop.store.read(run_id)).status is Status.COMPLETED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("said", "written", "end"),
     [

@@ -61,6 +61,7 @@ GRAPHS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("who", GRAPHS)
 def test_a_question_is_asked_anew(who):
     """Whoever asked asks a new question; the old one takes no answer, the new one does."""

@@ -34,6 +34,8 @@ from runner.integrations.mcp import (  # noqa: E402 - likewise
 )
 from tests.integrations import mcp_server  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 SERVER = Path(__file__).with_name("mcp_server.py")
 PARAMETERS = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
 

@@ -29,6 +29,8 @@ from strands.session import FileSessionManager, S3SessionManager  # noqa: E402 -
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
 from tests.integrations.strands_agents import agent, ask, results, use  # noqa: E402 - as above
 
+pytestmark = pytest.mark.full
+
 
 def node(*replies, **options):
     return StoredNode(lambda: StrandsAgent(lambda: agent(*replies, **options)))

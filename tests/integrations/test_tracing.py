@@ -19,6 +19,8 @@ from runner.operations.message_handlers import IncomingMessage, handle_start
 from runner.testing import ScriptedModel
 from tests.graphs import Bench, single
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def provider():

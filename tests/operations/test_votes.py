@@ -258,6 +258,7 @@ def test_an_answer_never_takes_the_place_of_a_call():
     assert plain.client.respond(plain.question, True, responder="ana").status == "accepted"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "undone"),
     [
@@ -715,6 +716,7 @@ def asking_for(*, store: Any = MemoryStore, **options: Any) -> Asking:
     return team
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", ["fork", "again"])
 def test_who_makes_a_run_from_another_asks_for_it_too(made, in_redis):
     """Four eyes hold in forks: of the one who forks, and of all who asked for the run before."""
@@ -742,6 +744,7 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made, in_redis):
         )  # nobody is known: none is made up
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", ["fork", "again"])
 def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made, in_redis):
     """The first requester does not stand for who makes another run; a graph without such a rule takes it."""
@@ -761,6 +764,7 @@ def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made
     assert make(Rule())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("requester", "rule", "voter", "issuer", "status"),
     [

@@ -44,6 +44,7 @@ def until():
     return round(time.time() * 1000) + 3_600_000
 
 
+@pytest.mark.full
 def test_who_is_away_is_seen_and_voted_for(desk):
     """At the API: the other one finds the question, votes, and no longer when the first is back."""
     (first,), (second,) = desk.start("till").interrupts(), desk.start("till").interrupts()
@@ -76,6 +77,7 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert late.status_code == 409
 
 
+@pytest.mark.full
 def test_a_loan_ends_with_a_day_on_the_page(desk):
     """The day is optional; a day that isn't one, or is past, is refused and nobody gets the vote."""
     first, second = (desk.start("ana").interrupts()[0] for _ in range(2))
@@ -98,6 +100,7 @@ def test_a_loan_ends_with_a_day_on_the_page(desk):
     assert "until" in desk.http.get(f"/q/{second.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_the_last_day_is_one_of_the_readers(desk):
     """The forms send the zone of the browser; without one, and with UTC, the day ends at midnight UTC."""
     as_ana(desk)
@@ -118,6 +121,7 @@ def test_the_last_day_is_one_of_the_readers(desk):
     assert 'type="hidden" name="zone"' in page
 
 
+@pytest.mark.full
 def test_an_absence_begins_and_ends_on_its_page(desk):
     """With a day and one's groups; only one's own can be ended."""
     as_ana(desk)
@@ -136,6 +140,7 @@ def test_an_absence_begins_and_ends_on_its_page(desk):
     assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
 
 
+@pytest.mark.full
 def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
     """One with a rule, and one without; who only decides may not."""
     (ruled,), (plain,) = desk.start("ana").interrupts(), desk.start("plain").interrupts()

@@ -82,6 +82,7 @@ def test_nobody_known_may_do_nothing(site):
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("role", ["viewer", "reader", "approver", "admin"])
 def test_only_operators_change_runs(site, role):
     """Other roles get 403 before anything is looked at."""
@@ -113,6 +114,7 @@ def test_a_key_by_a_value_of_the_input_is_shown_to_readers_only(site):
     assert bare["waiting"][0]["key"] == "model:input"
 
 
+@pytest.mark.full
 def test_a_paused_value_of_the_input_does_not_look_like_a_paused_limit(site):
     """Who may not read sees that a key is paused, not which, and cannot resume it; readers see which."""
     store, key = RedisStore(site.settings.redis_url), "model:input:customer:secret"
@@ -243,6 +245,7 @@ def test_local_serves_its_own_machine(redis_url):
         assert called(local, redis_url, **{name: "10.0.0.5"}, **token) == 403, name
 
 
+@pytest.mark.full
 def test_a_proxy_that_adds_nothing_makes_nobody_admin(redis_url):
     """A request of nginx's bare `proxy_pass` looks like one of this machine; without the token it is 401."""
     assert called(None, redis_url) == 401
@@ -269,6 +272,7 @@ def test_a_proxy_that_is_not_configured_is_named(redis_url):
         assert (reply.status_code, "--trusted" in reply.json()["detail"]) == (403, True)
 
 
+@pytest.mark.full
 def test_a_browser_exchanges_the_token_for_a_cookie(redis_url, tmp_path):
     """Once for all pages, also beside keys; a wrong token, another port's cookie or none lead to no page."""
     (tmp_path / "keys.json").write_text("[]")
@@ -443,6 +447,7 @@ def test_the_command_line_gives_groups_their_roles(capsys):
         assert "GROUP=ROLE" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_an_api_key_is_read_from_the_file_until_it_is_removed(redis_url, tmp_path):
     """The file has only a hash; who takes an entry out locks the key out."""
     file = tmp_path / "keys.json"
@@ -480,6 +485,7 @@ def test_a_printed_key_goes_into_the_list_of_the_file(redis_url, tmp_path, capsy
     assert serve("--new-key", "ci", "--role", "boss") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("expires", "status"),
     [("2020-01-01", 401), ("2020-01-01T00:00:00+02:00", 401), ("2999-01-01", 200), (7, 503)],
@@ -496,6 +502,7 @@ def test_an_api_key_expires(redis_url, tmp_path, expires, status):
     assert called(auth, redis_url, Authorization=f"Bearer {key}") == status
 
 
+@pytest.mark.full
 def test_the_last_use_of_an_api_key_is_recorded(site, tmp_path):
     """API and command line show it, and not of the key that nobody uses; one use a minute is written."""
     file, keys, entries = tmp_path / "keys.json", {}, []
@@ -566,6 +573,7 @@ def test_a_front_end_of_this_origin_sends_requests(site):
     assert {"read", "decide"} <= set(me["permissions"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("origins", "allowed"), [(["https://app.example"], True), ([], False)])
 def test_pages_of_other_origins_use_keys(site, tmp_path, origins, allowed):
     """A key counts from anywhere, since no browser adds it; answers are read by origins of the setting."""

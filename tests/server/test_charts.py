@@ -36,6 +36,7 @@ def sampled(site, span="hour", graphs=("", "approval")):
         history.add(span, dict.fromkeys(graphs, sample))
 
 
+@pytest.mark.full
 def test_home_and_a_graph_show_the_last_hour(site):
     """Charts, each with its number in words, and every number in a table; the day is one link away."""
     sampled(site)
@@ -60,6 +61,7 @@ def test_home_and_a_graph_show_the_last_hour(site):
         assert site.http.get(f"{path}?span=day").text.count("A worker takes a sample") == 1
 
 
+@pytest.mark.full
 def test_a_chart_has_a_gap_while_no_worker_took_samples(site):
     """Nothing is drawn for that time; control: bars before and after it."""
     history, now = site.app.state.services.history, site.app.state.services.workers.now()
@@ -72,6 +74,7 @@ def test_a_chart_has_a_gap_while_no_worker_took_samples(site):
     assert bars == 2
 
 
+@pytest.mark.full
 def test_a_sample_has_the_numbers_of_prometheus(site, redis_url):
     """It is taken once a minute, of all graphs and of each, and counts the runs that began since the last."""
     services = site.app.state.services

@@ -46,6 +46,7 @@ def paid(redis_url):
     return site
 
 
+@pytest.mark.full
 def test_the_run_says_who_decided(paid):
     """Its page, its node, its events and its JSON, with a link; who was overruled is not among them."""
     page = paid.http.get(f"/runs/{paid.run.id}?node=pay", headers=HTML).text
@@ -63,6 +64,7 @@ def test_the_run_says_who_decided(paid):
     assert not any("too much" in paid.http.get(one, headers=HTML).text for one in addresses)
 
 
+@pytest.mark.full
 def test_the_archive_says_who_decided(paid, tmp_path):
     """What the store has no more is read from the run's export; its page has no link to the question then."""
     inner = paid.start("outer")
@@ -82,6 +84,7 @@ def test_the_archive_says_who_decided(paid, tmp_path):
     assert f"/q/{paid.question.id}" not in page
 
 
+@pytest.mark.full
 def test_the_question_says_who_decided(paid):
     """Its own page names all whose votes decided, not only the last; a plain answer's names who gave it."""
     paged = paid.http.get(f"/q/{paid.question.id}", headers=HTML).text.partition("Outcome")[2]
@@ -92,6 +95,7 @@ def test_the_question_says_who_decided(paid):
     assert "answered by cora" in answer
 
 
+@pytest.mark.full
 def test_a_decided_question_is_asked_again_in_a_fork(paid):
     """The link of an operator shows the plan of a new run that begins with the asking node."""
     path = f"/q/{paid.question.id}"
@@ -109,6 +113,7 @@ def test_a_decided_question_is_asked_again_in_a_fork(paid):
     assert "Ask again" not in paid.http.get(path, headers=HTML).text
 
 
+@pytest.mark.full
 def test_a_rejection_names_who_rejected(site):
     """And no one who approved before; its colour is that of a failure, at each place."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -166,6 +171,7 @@ def test_who_withdrew_a_question_is_said(paid, door):
     ]
 
 
+@pytest.mark.full
 def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkeypatch):
     """Neither notices nor the audit are needed; *By me* has only what one voted on or answered."""
     monkeypatch.setattr(question_list, "ROWS", 2)
@@ -217,6 +223,7 @@ def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
     )  # control: it has the entries
 
 
+@pytest.mark.full
 def test_the_audit_is_read_without_a_key(paid):
     """It says that it is not signed, and who approved; a run that asked no one has nothing there."""
     page = paid.http.get(f"/runs/{paid.run.id}?tab=audit", headers=HTML).text

@@ -81,6 +81,7 @@ def shown(site, part, **query):
     return ids
 
 
+@pytest.mark.full
 def test_for_me_is_what_i_may_decide_and_have_not(desk):
     """My own request, another's stage and what I voted on are not in it; a vote that an edit made void is."""
     first, second = (asked(desk, {"need": 2}) for _ in range(2))
@@ -107,6 +108,7 @@ def test_for_me_is_what_i_may_decide_and_have_not(desk):
         assert desk.http.get("/v1/questions", params=query).status_code == 422
 
 
+@pytest.mark.full
 def test_what_anyone_may_decide_is_for_me(desk):
     """A rule that names nobody: until I vote; Home and the API count the same."""
     question, voted = (asked(desk, {"need": 2, "eligible": "anyone"}) for _ in range(2))
@@ -118,6 +120,7 @@ def test_what_anyone_may_decide_is_for_me(desk):
     assert later.id in set(rows(desk, "tab=all"))
 
 
+@pytest.mark.full
 def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     """Questions of their runs, without payloads; nothing waits for them."""
     question = asked(desk, {"amount": 4711})
@@ -129,6 +132,7 @@ def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     assert ("4711" in page, shown(desk, "mine"), shown(desk, "voted")) == (False, set(), set())
 
 
+@pytest.mark.full
 def test_done_is_filtered_by_person_date_and_graph(desk):
     """On the page and in the API; a search covers open and decided questions, and runs by their tags."""
     by_ana, by_ben, waits = (
@@ -174,6 +178,7 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
     assert everything.count("customer=c4711-x") == 3
 
 
+@pytest.mark.full
 def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     """The receipt says it in words, with the number left; the filter is kept, and nothing else."""
     questions = [asked(desk, {"amount": amount}) for amount in range(1, 4)]
@@ -200,6 +205,7 @@ def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     assert "Next" not in desk.http.get(f"/q/{other.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_the_list_of_an_address_is_no_way_out(desk):
     """A tab that doesn't exist is refused, and what a filter says is text; a claim comes back to the list."""
     question = asked(desk)
@@ -233,6 +239,7 @@ def cells(text):
     return [[re.sub("<[^>]*>", "", cell) for cell in row] for row in found]
 
 
+@pytest.mark.full
 def test_equal_questions_are_a_table_with_sums(desk):
     """Arguments that differ are columns, equal ones stand above; a row says why it can't be decided here."""
     calls = (
@@ -289,6 +296,7 @@ def test_equal_questions_are_a_table_with_sums(desk):
     assert votes == [2, 1, 0, 1, 0]
 
 
+@pytest.mark.full
 def test_a_claim_of_another_person_asks_before_a_decision(desk):
     """What was typed stays; who says so decides nevertheless, and so does who has claimed it."""
     for name, fields in (("ana", {"despite": "human:|cfo"}), ("cfo", {})):
@@ -311,6 +319,7 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         assert not desk.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
     """The question can be claimed again; until then nobody, not even who had it, is named or asked."""
     question = asked(desk)
@@ -330,6 +339,7 @@ def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
     assert desk.http.get(api).json()["claim"] == ""
 
 
+@pytest.mark.full
 def test_a_plain_question_is_claimed_and_commented(desk):
     """As one with a rule, by who may answer it: on pages, in the API and at the command line."""
     question = asked(desk, {"assignees": ["ana", "cfo"]}, graph="names")
@@ -376,6 +386,7 @@ def call_back(ctx):
     return ctx.interrupt("call back?", ctx.task, response_schema=schema)
 
 
+@pytest.mark.full
 def test_plain_questions_are_answered_together(redis_url):
     """By one answer in the same form, over a table of their reasons; each has its own receipt."""
     desk = Site(redis_url, {"calls": lambda: wired({"call": call_back}).build()})
@@ -435,6 +446,7 @@ def pay_in_words(ctx):
     return answer.decision if rule else answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_rule", [False, True])
 def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
     """As columns if it is an object, otherwise in its row, whichever question is the first."""
@@ -459,6 +471,7 @@ def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
         assert text.index("Not verified") < text.index("<tbody>")
 
 
+@pytest.mark.full
 def test_a_claim_made_after_the_table_was_opened_counts(desk):
     """The question is not decided with the others, and the result says why; one's own claim is no bar."""
     questions = [asked(desk, {"amount": amount}) for amount in (1, 2, 3)]
@@ -477,6 +490,7 @@ def test_a_claim_made_after_the_table_was_opened_counts(desk):
     assert [desk.client.interrupt(name).is_open for name in ids] == [False, True, False]
 
 
+@pytest.mark.full
 def test_the_history_says_what_was_changed(desk):
     """From what to what, by whom, also after another edit has made the first one void."""
     question = asked(desk, {"need": 2, "amount": 48000})

@@ -86,6 +86,7 @@ def berlin(desk, browser):
         context.close()
 
 
+@pytest.mark.full
 def test_a_plain_question_is_a_sentence_with_its_place_and_requester(desk):
     """Its title is filled from its reason, and covered by its digest; nowhere stands a Python value."""
     question = asked(desk, "call")
@@ -119,6 +120,7 @@ def test_a_title_that_can_not_be_filled_fails_the_node(redis_url, title):
     assert "title" in site.start("call").result().results["call"].error.message
 
 
+@pytest.mark.full
 def test_an_item_is_added_without_a_script(desk):
     """What was typed stays, also what is invalid; nothing is decided by it."""
     question = asked(desk, "supply")
@@ -149,6 +151,7 @@ def test_an_item_is_added_without_a_script(desk):
     assert desk.client.interrupt(question.id).response["accounts"] == accounts
 
 
+@pytest.mark.full
 def test_long_values_fold_and_are_complete(desk):
     """A text by its lines, a file by its name and size; nothing of them is cut."""
     question = asked(desk, "sign")

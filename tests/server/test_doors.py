@@ -382,6 +382,7 @@ def forgeries(desk):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("door", "level"), matrix(SENDERS, (1, 2, 3), {("stream", 3)}))
 def test_no_door_takes_a_forged_or_a_replayed_signature(
     redis_url, tmp_path, monkeypatch, door, level
@@ -418,6 +419,7 @@ def test_no_door_takes_a_forged_or_a_replayed_signature(
     assert desk.work() == [(SHOWN["order"], SHOWN["amount"])]
 
 
+@pytest.mark.full
 def test_where_signatures_are_not_compared_a_forgery_counts(redis_url, tmp_path, monkeypatch):
     """Control: with a check that holds for all, decisions count that were changed after they were signed."""
     desk = Desk(redis_url, 2, tmp_path, monkeypatch)
@@ -429,6 +431,7 @@ def test_where_signatures_are_not_compared_a_forgery_counts(redis_url, tmp_path,
     assert desk.work() == [(SHOWN["order"], SHOWN["amount"])]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "door", ["stream", "http", pytest.param("page", marks=pytest.mark.slow)]
 )
@@ -452,6 +455,7 @@ def test_an_expired_login_decides_nothing(redis_url, tmp_path, monkeypatch, door
     assert words == [False, False, True, False, True]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_caller_never_names_who_decides(redis_url, tmp_path, monkeypatch, level):
     """What a request says of who decides is refused or counts nothing; control: who is logged in votes."""

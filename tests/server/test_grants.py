@@ -84,6 +84,7 @@ def test_two_of_finance_grant_calls_at_the_api(desk):
     assert PAID == [120]
 
 
+@pytest.mark.full
 def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     """Whoever has roles for another graph neither sees, votes for, nor revokes it."""
     question = asked(desk)
@@ -104,6 +105,7 @@ def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     assert (seen["bounds"], seen["sums"], seen["tool"]) == (None, {}, "refund")
 
 
+@pytest.mark.full
 def test_a_grant_is_made_approved_and_revoked_on_the_pages(desk):
     """Without JavaScript, from the question's page."""
     question = asked(desk)

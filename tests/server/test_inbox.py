@@ -80,6 +80,7 @@ def rows(site, query=""):
     return re.findall(r'<tr data-row id="q-([^"]+)"', reply.text)
 
 
+@pytest.mark.full
 def test_tabs_and_filters_show_what_they_say(desk):
     """For me, by name or group, and all; each filter leaves what it names; what expires first is on top."""
     named, other, cheap, dear = four_questions(desk)
@@ -110,6 +111,7 @@ def test_tabs_and_filters_show_what_they_say(desk):
     assert desk.http.get("/inbox?due=later", headers=HTML).status_code == 422
 
 
+@pytest.mark.full
 def test_the_api_lists_what_the_inbox_shows(desk):
     """Each filter of the page is one of `/v1/questions`, decided ones too; who may not read can't search."""
     named, other, cheap, dear = four_questions(desk)
@@ -140,6 +142,7 @@ def test_the_api_lists_what_the_inbox_shows(desk):
     assert desk.http.get("/v1/questions", params={"text": "900900"}).status_code == 403
 
 
+@pytest.mark.full
 def test_the_effect_is_said_first_at_every_door(desk):
     """A title is filled from what is approved; with an edit from that, and not for who may not read."""
     call = {"amount": 48000, "currency": "EUR", "iban": "DE89\u202e"}
@@ -183,6 +186,7 @@ def test_a_title_that_names_no_argument_is_not_asked(desk):
     )
 
 
+@pytest.mark.full
 def test_who_may_not_read_can_not_search(desk):
     """A viewer learns nothing of a payload by asking whether it has a word."""
     question = asked(desk, "payments", {"amount": 900900})
@@ -197,6 +201,7 @@ def test_who_may_not_read_can_not_search(desk):
     assert "Acme" not in desk.http.get("/inbox", headers=HTML).text
 
 
+@pytest.mark.full
 def test_views_are_kept_in_the_browser(desk):
     """A view has a tab and filters, nothing else; a cookie that is malformed has none."""
     saved = send(
@@ -219,6 +224,7 @@ def test_views_are_kept_in_the_browser(desk):
         assert reply.status_code == 200, cookie
 
 
+@pytest.mark.full
 def test_a_browser_keeps_only_so_many_views(desk):
     """They stay below what a cookie may have, which a browser would drop in silence."""
     for number in range(30):
@@ -299,6 +305,7 @@ def test_the_items_of_a_map_are_listed_one_by_one(library):
     assert f"&amp;q={one.id}" in mixed.text  # the way back has the selection
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("options", [{"rule": Rule()}, {}])
 def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
     """Inbox and run page name the item, with a rule and without; control: another run's node stands alone."""
@@ -359,6 +366,7 @@ class Finance:
 FINANCE = Finance()
 
 
+@pytest.mark.full
 def test_high_risk_is_typed_for_all(desk):
     """Nothing is counted before that; a digest that is another one counts for its question only."""
     questions = [
@@ -376,6 +384,7 @@ def test_high_risk_is_typed_for_all(desk):
     assert re.findall(r'data-result="(\w+)"', right.text) == ["counted", "rejected"]
 
 
+@pytest.mark.full
 def test_questions_that_differ_are_decided_one_by_one(desk):
     """Of other nodes or risks, or none at all: the page says so."""
     low, high = (
@@ -391,6 +400,7 @@ def test_questions_that_differ_are_decided_one_by_one(desk):
 # -- one question ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_a_question_shows_all_that_happened_to_it(desk):
     """Comments, votes with what they are for, who has claimed it; and the node in its graph."""
     question = asked(desk, "payments", {"amount": 80})
@@ -421,6 +431,7 @@ def test_a_question_shows_all_that_happened_to_it(desk):
     assert 'data-node="pay" data-here' in page
 
 
+@pytest.mark.full
 def test_a_vote_is_taken_back_or_given_to_somebody(desk):
     """As the rule allows; who has delegated can't vote, and is told so."""
     question = asked(desk, "payments", {"amount": 80})
@@ -438,6 +449,7 @@ def test_a_vote_is_taken_back_or_given_to_somebody(desk):
     assert rows(desk, "tab=mine") == [question.id]
 
 
+@pytest.mark.full
 def test_an_earlier_denial_of_the_same_call_is_shown(desk):
     """Who is asked again sees that somebody has said no, and why."""
     first = asked(desk, "payments", {"amount": 80})
@@ -451,6 +463,7 @@ def test_an_earlier_denial_of_the_same_call_is_shown(desk):
     assert "Denied before" not in desk.http.get(f"/q/{first.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_an_edit_shows_that_another_call_is_approved(desk):
     """The digest of what is approved, before and after; it is the one that the vote is for."""
     question = asked(desk, "payments", {"amount": 80})
@@ -480,6 +493,7 @@ def commands_of(site, query):
         return raw.info("stats")["total_commands_processed"] - before
 
 
+@pytest.mark.full
 def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
     """A row of one's own costs two reads, its document and its standing; the count on the tab adds none."""
     made, check = [], Rule.__post_init__
@@ -497,6 +511,7 @@ def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
     assert [len(rows(desk, query)) for query in queries] == [12, 12]
 
 
+@pytest.mark.full
 def test_a_plain_question_costs_two_reads_of_its_run(desk):
     """Besides its document and its standing: the place, and who asked for the run."""
     for _ in range(2):

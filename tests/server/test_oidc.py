@@ -147,6 +147,7 @@ def test_a_subject_with_a_hidden_character_does_nothing(people, provider):
     assert (log_in(people).status_code, people.get("/v1/me").status_code) == (303, 200)
 
 
+@pytest.mark.full
 def test_a_login_leads_back_to_the_page(people):
     """Who is not known is sent to log in, and then is where they wanted to be, as themselves."""
     done = log_in(people)
@@ -264,6 +265,7 @@ def test_a_token_of_another_key_logs_nobody_in(people, provider):
     assert log_in(people).status_code == 403
 
 
+@pytest.mark.full
 def test_a_callback_that_nobody_began_is_refused(people):
     """Neither without the cookie of the beginning, nor with another state."""
     assert people.get("/callback?code=x&state=y").status_code == 400
@@ -390,6 +392,7 @@ def test_two_tabs_log_in_at_once(people):
     assert len(people.cookies) <= oidc.MOST_LOGINS + 1
 
 
+@pytest.mark.full
 def test_a_refusal_of_the_provider_is_said(people):
     """`access_denied` is 403 with the reason, not an error of the connection."""
     state = parse_qs(urlsplit(people.get("/login").headers["location"]).query)["state"][0]
@@ -398,6 +401,7 @@ def test_a_refusal_of_the_provider_is_said(people):
     assert (done.status_code, "access_denied" in done.text) == (403, True)
 
 
+@pytest.mark.full
 def test_the_challenge_is_sent_and_the_issuer_is_https(people):
     """PKCE with S256; an address without TLS is refused where it is not this machine."""
     query = parse_qs(urlsplit(people.get("/login").headers["location"]).query)

@@ -121,6 +121,7 @@ def test_pages_are_whole_html(site):
         )
 
 
+@pytest.mark.full
 def test_lists_say_who_asked_how_long_it_took_and_of_which_graph(site):
     """A run has its requester and, once it has ended, its duration; a question has its graph."""
     run = site.start("echo", requester="cora")
@@ -143,6 +144,7 @@ def test_a_freeze_of_a_mistyped_name_is_refused(site):
     assert send(site, "/freeze", **mistyped, force="1").status_code == 303
 
 
+@pytest.mark.full
 def test_the_page_of_a_run_shows_its_undos(redis_url):
     """What failed, and what an undo asks; later a retry is not offered. Control: without undos it is."""
     options = {"pay": {"undo": fail}, "book": {"undo": lambda ctx: ctx.interrupt("ok?")}}
@@ -171,6 +173,7 @@ def test_the_page_of_a_run_shows_its_undos(redis_url):
     assert "plan/retry" in page(site.start("broken"))
 
 
+@pytest.mark.full
 def test_the_doctor_looks_once_in_some_seconds(site):
     """However many people open the first page; a freeze is seen at once."""
     served = site.app.state.services
@@ -180,6 +183,7 @@ def test_the_doctor_looks_once_in_some_seconds(site):
     assert served.findings({"all": 1}) is not first
 
 
+@pytest.mark.full
 def test_an_answer_is_sent_with_a_form(site):
     """Without JavaScript: open the question, choose, send; the run goes on, and the page says so."""
     run = site.start("approval")
@@ -195,6 +199,7 @@ def test_an_answer_is_sent_with_a_form(site):
     assert site.client.interrupt(question.id).responder == "ana"
 
 
+@pytest.mark.full
 def test_a_decision_at_high_risk_is_confirmed(site):
     """The exact call is shown; the word is typed, and then the decision counts."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -219,6 +224,7 @@ def test_a_decision_at_high_risk_is_confirmed(site):
     assert "1 of 2" in second.text
 
 
+@pytest.mark.full
 def test_arguments_are_edited_in_fields(site):
     """Of their kinds: what is wrong is said at the field; *Back* keeps what was typed."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -323,6 +329,7 @@ def test_changed_arguments_that_can_not_be_used_are_not_left_out(redis_url):
         assert site.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 def test_a_rejection_beside_changed_arguments_needs_a_reason(redis_url):
     """It is asked for before anything is confirmed; what was typed stays."""
     site, question, path = payment(redis_url)
@@ -334,6 +341,7 @@ def test_a_rejection_beside_changed_arguments_needs_a_reason(redis_url):
     assert controls(refused.text)["f.amount"] == "1.5"
 
 
+@pytest.mark.full
 def test_changed_arguments_are_not_left_out_beside_a_version(redis_url):
     """Who has changed the arguments, and then presses the button of a version, says which of them counts."""
     site, question, path = payment(redis_url, need=2)
@@ -498,6 +506,7 @@ def test_an_answer_is_never_left_out(redis_url, pressed, written, confirmed):
     assert decided(site, question) == ("respond" if confirmed == "with changes" else pressed)
 
 
+@pytest.mark.full
 def test_a_form_without_a_decision_answers_no_call(redis_url):
     """A question that shows a call is decided: what says nothing about it counts as nothing."""
     site, question, path = payment(redis_url)
@@ -528,6 +537,7 @@ def test_unchanged_fields_keep_their_values():
     assert json.dumps(edited["sum"]) == "2.0"
 
 
+@pytest.mark.full
 def test_who_may_not_decide_sees_no_button(site):
     """But why; who may decide has them."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -581,6 +591,7 @@ TYPED = "\n می\u200cخواهم 👩\u200d💻 10\xa0€\n\u202e<b>&amp;\u2028"
 """What somebody types: Persian, an emoji of three characters, a no-break space, and what pages escape."""
 
 
+@pytest.mark.full
 def test_what_people_type_comes_back(site):
     """Byte for byte through a refused answer, a refused edit, the confirm step and into the vote."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -609,6 +620,7 @@ def test_what_people_type_comes_back(site):
     assert controls(done.text)["arguments"] == arguments
 
 
+@pytest.mark.full
 def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
     """They come back with the confirmation, also one that is named like the comment of the vote."""
     schema = {
@@ -643,6 +655,7 @@ def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
     assert vote["comment"] == "of the vote"
 
 
+@pytest.mark.full
 def test_what_is_edited_as_json_is_json(redis_url):
     """What can't be seen is an escape of JSON, and what is sent back unchanged means the same."""
     args = {"note": TYPED, "sum": "10\xa0000", "\u202e": "\x7f\U000e0041é"}
@@ -713,6 +726,7 @@ def test_an_answer_that_lost_the_race_says_who_won(site):
     assert site.client.interrupt(question.id).response == {"ok": False}
 
 
+@pytest.mark.full
 def test_a_vote_names_its_voter_beside_the_name_they_chose(site):
     """A display name is the login's, and often anybody's choice: who voted stands beside it."""
     (question,) = site.start("refund", requester="dora").interrupts()
@@ -725,6 +739,7 @@ def test_a_vote_names_its_voter_beside_the_name_they_chose(site):
     assert "Ana <code>human:https://login.example|eve</code>" in page
 
 
+@pytest.mark.full
 def test_the_audit_says_who_was_shown_what_they_decide(site):
     """A form carries when its page was made, for whom and of which digest; a made-up one says nothing."""
     site.as_role("approver", name="ben", groups=("finance",))
@@ -779,6 +794,7 @@ def test_an_answer_to_an_older_text_is_refused(site):
         assert site.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("door", ["page", "api", "batch", "command"])
 def test_a_run_says_who_retried_it(site, door):
     """At each door, in its events and on its page."""
@@ -802,6 +818,7 @@ def test_a_run_says_who_retried_it(site, door):
     assert re.search(r"run\.retried</span>\s*<span class=\"hint\">ana<", page)
 
 
+@pytest.mark.full
 def test_runs_are_started_and_changed_with_forms(site):
     """Start, cancel, retry, fork and again lead to the run's page, which says who cancelled it."""
     started = send(site, "/graphs/approval", **{"f.answer": '{"a": 1}'})
@@ -926,6 +943,7 @@ def test_progress_is_shown_until_the_node_ends(redis_url):
     ]
 
 
+@pytest.mark.full
 def test_a_question_has_its_case(redis_url):
     """Task, inputs and conversation are folded on its page, bounded, and only for who may read."""
     agent = Agent("clerk", model=ScriptedModel(["It came late\u202e."]))
@@ -949,6 +967,7 @@ def test_a_question_has_its_case(redis_url):
     assert "came late" not in site.http.get(f"/q/{question.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_operators_hold_release_and_skip_a_node_beside_it(site):
     """Who may has the buttons that fit; the page then says who holds it, and that it did not run."""
     run = site.start("approval", {"order": 7})
@@ -979,6 +998,7 @@ def test_operators_hold_release_and_skip_a_node_beside_it(site):
     assert send(site, f"{change}/hold", node="pay").status_code == 403
 
 
+@pytest.mark.full
 def test_a_step_is_shown_before_it_is_done(site):
     """Which nodes run again, are copied or cancelled, which questions are withdrawn; nothing happens yet."""
     run, broken = site.start("approval", {"order": 7}), site.start("broken")
@@ -1012,6 +1032,7 @@ def test_a_step_is_shown_before_it_is_done(site):
     )
 
 
+@pytest.mark.full
 def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
     """The others are counted, but for the one that is shown."""
     run = site.start("approval")
@@ -1027,6 +1048,7 @@ def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
     assert rows("&node=look_up") == (["look_up"], False)
 
 
+@pytest.mark.full
 def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     """What would become of each node of a run whose graph has changed since."""
     run = site.start("approval")
@@ -1045,6 +1067,7 @@ def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     assert "check" in run.result().results
 
 
+@pytest.mark.full
 def test_home_counts_what_expires_soon(redis_url):
     """Questions that end within a day, not later or never; and those that wait for the reader."""
 
@@ -1064,6 +1087,7 @@ def test_home_counts_what_expires_soon(redis_url):
     assert ">0</span> for you" in site.http.get("/", headers=HTML).text
 
 
+@pytest.mark.full
 def test_a_schedule_is_made_with_a_form(site):
     """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
     made = send(
@@ -1125,6 +1149,7 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     assert send(site, "/limits/remove", name="model").status_code == 422
 
 
+@pytest.mark.full
 def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
     """Each has its queue and how many of its nodes wait; control: without any there is no table."""
     assert "Fairness" not in site.http.get("/limits", headers=HTML).text
@@ -1139,6 +1164,7 @@ def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url
     assert '<td class="right" data-label="nodes">2</td>' in text
 
 
+@pytest.mark.full
 def test_a_graph_is_started_from_its_page(redis_url):
     """The form has the fields of the task's type; what does not fit starts nothing."""
     site = Site(
@@ -1169,6 +1195,7 @@ def test_a_graph_is_started_from_its_page(redis_url):
     assert site.http.get("/graphs/unknown", headers=HTML).status_code == 404
 
 
+@pytest.mark.full
 def test_who_may_not_act_sees_no_form(site):
     """A page offers what its reader may do, and no more."""
     run = site.start("approval", "secret")
@@ -1240,6 +1267,7 @@ def test_markdown_hides_nothing(form):
     assert html.unescape(markdown("R&amp;D &copy; 10&nbsp;€")) == "<p>R&D © 10\xa0€</p>\n"
 
 
+@pytest.mark.full
 def test_what_an_agent_writes_turns_nothing_around(redis_url):
     """On the page of its question and in its conversation beside the run."""
     trick = "amount &#x202e;`000,01`&#x202c; EUR\u2066"
@@ -1278,6 +1306,7 @@ def test_a_time_of_another_day_has_its_date():
     assert ">00:00:07 UTC<" in clock(7_000, dated=False)  # where the date stands above
 
 
+@pytest.mark.full
 def test_workers_that_stop_are_counted_alike(site):
     """The first page and the page of workers say the same number; the latter, how many of them stop."""
     now = round(time.time() * 1000)
@@ -1293,6 +1322,7 @@ def test_workers_that_stop_are_counted_alike(site):
     assert "2 alive, 1 of them stopping, 2 of 16 slots busy." in workers
 
 
+@pytest.mark.full
 def test_one_question_alone_is_decided_without_a_number(site):
     """Selected alone it is called what it asks for; of two, the heading says how many."""
     questions = [site.start("refund", requester="cora").interrupts()[0] for _ in range(2)]
@@ -1307,6 +1337,7 @@ def test_one_question_alone_is_decided_without_a_number(site):
     assert ("<h1>refund" in alone, "<h1>2 " in both) == (True, True)
 
 
+@pytest.mark.full
 def test_a_webhook_is_made_with_a_form(site):
     """Its secret is on the page that follows, and on none after it; a delivery is sent again by a button."""
     fields = {"address": "http://127.0.0.1:1/hooks", "event": "run.ended", "graph": "echo"}

@@ -153,6 +153,7 @@ def device(bank):
     return device
 
 
+@pytest.mark.full
 def test_a_passkey_of_the_page_decides(bank):
     """From the page that makes it to the effect; without one the page has no button and says what to do."""
     question = bank.ask()
@@ -174,6 +175,7 @@ def test_a_passkey_of_the_page_decides(bank):
     assert "ana-laptop" in bank.http.get("/passkeys").text
 
 
+@pytest.mark.full
 def test_a_browser_without_script_is_told_what_to_do(bank, device):
     """Nothing there asks an authenticator: the step that signs says what does."""
     path = f"/q/{bank.ask().id}"
@@ -212,6 +214,7 @@ OPERATIONS = (
 )
 
 
+@pytest.mark.full
 def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
     """Each operation with the caller's own proof; without it is refused, and the reply says what to do."""
     question = bank.ask("share")
@@ -231,6 +234,7 @@ def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
         assert bank.http.request(method, url, json=signed).is_success, name
 
 
+@pytest.mark.full
 def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     """With a passkey or a key in a file, where rules exclude the requester; it starts one run, as signed."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
@@ -252,6 +256,7 @@ def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     assert bank.http.post("/v1/runs", json=forged).status_code == 422
 
 
+@pytest.mark.full
 def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     """The step shows the task; signed for it, no other starts. Who has no passkey is not offered one."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
@@ -293,6 +298,7 @@ def test_an_edit_is_signed_as_it_is_shown(bank, device):
     assert output[:2] == ["edit", {"amount": 50}]
 
 
+@pytest.mark.full
 def test_questions_that_are_signed_are_decided_one_by_one(bank, device):
     """Together they are shown, with a link to each and no button; the page of each has them."""
     ids = [bank.ask().id for _ in range(2)]
@@ -374,6 +380,7 @@ def test_a_signature_of_something_else_decides_nothing(bank, device):
     assert bank.send(question, device.sign(request), form) == "accepted"
 
 
+@pytest.mark.full
 def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     """Somebody else can't send it as theirs, and it counts once."""
     question = bank.ask()
@@ -416,6 +423,7 @@ ELSEWHERE = (
 )
 
 
+@pytest.mark.full
 def test_a_passkey_that_was_made_elsewhere_is_refused(bank):
     """The page shows no public half of it; of the right one it does."""
     for forged, reason in ELSEWHERE:
@@ -445,6 +453,7 @@ def test_a_passkey_is_for_the_address_of_the_setting(bank):
         ) * 2
 
 
+@pytest.mark.full
 def test_a_passkey_is_added_for_who_has_made_it(bank):
     """The file names its maker: for somebody else, or under a name that is taken, it is not added."""
     text = bank.register(Device(ORIGIN)).text
@@ -470,6 +479,7 @@ def test_a_shell_reads_a_name_with_a_quote_in_the_command(bank):
     assert key["principal"] == bank.person.principal.key
 
 
+@pytest.mark.full
 def test_one_authenticator_is_one_person(bank, device):
     """Its key is added once: for nobody else, and not again after it was revoked; another key is added."""
     entry = {**device.public(), "kid": "ben-laptop", "rp_id": "runner.example"}

@@ -43,6 +43,7 @@ def frames(lines):
             fields = {}
 
 
+@pytest.mark.full
 def test_a_stream_begins_with_the_run_and_goes_on(site, served):
     """Whoever opens it knows all that is known, and then hears what happens."""
     run = site.start("approval")
@@ -62,6 +63,7 @@ def test_a_stream_begins_with_the_run_and_goes_on(site, served):
     assert numbers == list(range(int(position) + 1, numbers[-1] + 1))
 
 
+@pytest.mark.full
 def test_a_client_that_comes_back_goes_on(site, served):
     """`Last-Event-ID` gets exactly what came since, and no snapshot."""
     run = site.start("echo")
@@ -71,6 +73,7 @@ def test_a_client_that_comes_back_goes_on(site, served):
         assert [next(read)[1] for _ in positions[2:]] == positions[2:]
 
 
+@pytest.mark.full
 def test_a_gap_is_said_and_bridged(site, served):
     """Where the events in between have expired, the client learns that, and gets the run anew."""
     run = site.start("echo")
@@ -84,6 +87,7 @@ def test_a_gap_is_said_and_bridged(site, served):
             assert [next(read)[0] for _ in range(2)] == ["reset", "snapshot"]
 
 
+@pytest.mark.full
 def test_a_viewer_s_stream_has_no_payloads(site, served):
     """What a role may not read it does not hear either."""
     run = site.start("approval", "secret")
@@ -148,6 +152,7 @@ def test_a_stream_that_never_began_is_not_counted(site):
             asyncio.run(response({"type": "http"}, disconnect, gone))
 
 
+@pytest.mark.full
 def test_streams_read_in_few_threads():
     """However many clients come back at once, their reads leave nearly all threads to votes."""
     ends, reads = threading.Event(), []

@@ -53,6 +53,7 @@ def decide(site, question, decision="approve", **fields):
     return send(site, f"/q/{question.id}", digest=question.digest, decision=decision, **fields)
 
 
+@pytest.mark.full
 def test_a_decision_is_taken_back_on_its_page(desk):
     """Without a script: the page says until when, and the question is open again."""
     run, question = asked(desk)
@@ -79,6 +80,7 @@ def test_a_decision_is_taken_back_on_its_page(desk):
     assert run.status == "interrupted"
 
 
+@pytest.mark.full
 def test_the_api_says_until_when(desk):
     """Like the message of other doors, which has no button any more; a late vote is 410."""
     _, question = asked(desk)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 
 from runner.records.budgets import Spending, Sum, Tagged

@@ -296,6 +296,7 @@ class DelegationContract:
         assert worker.end(worker.token(run_id, "m[0]")) == ["m[3].1.1"][: 5 - begun]
         assert self._map(worker, run_id).active == min(begun, 4)
 
+    @pytest.mark.full
     @pytest.mark.scripts
     @pytest.mark.parametrize("window", [None, 600])
     def test_the_end_of_an_item_begins_two_more(

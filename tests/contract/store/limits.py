@@ -346,6 +346,7 @@ class LimitContract:
         assert [bell.run_id for bell in reply.doorbells] == [same]
         worker.claim(same, "a")
 
+    @pytest.mark.full
     @pytest.mark.parametrize("more", [0, 600])
     def test_the_items_of_a_map_are_counted_by_their_own_values(
         self, worker: ManualWorker, more: int

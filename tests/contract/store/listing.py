@@ -133,6 +133,7 @@ class ListingContract:
             ], query
             assert page.next is None
 
+    @pytest.mark.full
     @pytest.mark.routed
     def test_questions_are_listed_by_what_their_rule_and_their_call_are(
         self, worker: ManualWorker, store: Store
@@ -212,6 +213,7 @@ class ListingContract:
         assert listed == [questions[0].id, questions[1].id, questions[3].id]
         assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
 
+    @pytest.mark.full
     @pytest.mark.routed
     def test_closed_questions_are_listed_newest_first(
         self, worker: ManualWorker, store: Store

@@ -30,6 +30,7 @@ ROUTE: dict[str, Any] = {"expires_in": 60, "on_expire": {"route": "late"}, "reas
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
+    @pytest.mark.full
     def test_a_lost_doorbell_is_rung_again(self, worker: ManualWorker) -> None:
         """A ready visit that no worker claims is rung after a lease, then twice as long, up to 5 minutes."""
         worker.start("a")
@@ -311,6 +312,7 @@ class TimingContract:
         assert seen == [5, 27, 47]
         assert store.sweep().count == 0
 
+    @pytest.mark.full
     def test_reminders_end(self, worker: ManualWorker, store: Store) -> None:
         """One question reminds a hundred times, no more: a run keeps some thousands of events."""
         run_id = worker.start("a")
