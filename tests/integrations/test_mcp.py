@@ -415,8 +415,10 @@ def graph_inside(agent):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("within", [lambda agent: agent, tool_of_an_agent, graph_inside])
-@pytest.mark.parametrize("dish", ["nothing", "fish"])
+@pytest.mark.parametrize(
+    ("within", "dish"),
+    [(lambda agent: agent, "nothing"), (tool_of_an_agent, "fish"), (graph_inside, "fish")],
+)
 def test_a_task_of_a_cancelled_run_is_cancelled(cook, dish, within):
     """The server is told, also while people are asked; control: it is not while the run goes on."""
     _, run, file = cook(dish, within=within)

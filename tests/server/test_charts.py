@@ -115,8 +115,7 @@ def test_samples_of_a_graph_stay_small(site):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
 def test_pages_with_charts_are_accessible(site, browser, scheme, width):
     """Axe has nothing to say, also with the table open, and no page is wider than its window."""
     from axe_playwright_python.sync_playwright import Axe
