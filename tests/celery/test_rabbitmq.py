@@ -242,25 +242,6 @@ def test_votes_that_a_full_queue_does_not_take_back_are_kept(site, rabbit, chann
     other.kill()
 
 
-@pytest.mark.parametrize("by", ["header", "field"])
-def test_the_run_of_a_message_continues_its_sender_s_trace(site, rabbit, channel, by):
-    """The span of the sender is in a header, as OpenTelemetry writes it, or in the body."""
-    ready(site, rabbit)
-    replies, span = replies_to(channel), f"00-{'a' * 32}-{'b' * 16}-01"
-    # A body of its own: of a message without an id the bytes are the idempotency key.
-    body = {
-        "v": 1,
-        "graph": "chain",
-        "task": by,
-        **({"traceparent": span} if by == "field" else {}),
-    }
-    headers = {"traceparent": span} if by == "header" else {}
-    publish(channel, "runner.starts", body, reply_to=replies, application_headers=headers)
-    run_id = json.loads(take(channel, replies).body)["run_id"]
-
-    assert site.client.engine.store.peek(run_id).trace == span
-
-
 def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):
     """The broker may deliver a message again: the same one is told the same both times."""
     ready(site, rabbit)

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 
 import pytest
@@ -202,36 +201,6 @@ def test_runs_are_listed_by_status(cli, waiting):
 
     assert waiting[0] in [run["run_id"] for run in listed]
     assert {run["status"] for run in listed} == {"interrupted"}
-
-
-@pytest.mark.full
-def test_runs_are_found_by_graph_tag_and_time(cli):
-    """A run must match all filters; `next` is the cursor of the next page."""
-    mark = f"t{time.time_ns()}"
-    for number in range(3):
-        cli("run", "shop-echo", "--input", "1", "--tag", f"mark={mark}", "--tag", f"n={number}")
-    wanted = (
-        "runs",
-        "list",
-        "--graph",
-        "shop-echo",
-        "--tag",
-        f"mark={mark}",
-        "--since",
-        "1h",
-        "--json",
-    )
-
-    first = json.loads(cli(*wanted, "--limit", "2").stdout)
-    rest = json.loads(cli(*wanted, "--limit", "2", "--cursor", first["next"]).stdout)
-    plain = cli("runs", "list", "--tag", f"mark={mark}", "--limit", "1")
-
-    assert [run["tags"]["n"] for run in first["runs"] + rest["runs"]] == ["2", "1", "0"]
-    assert rest["next"] is None
-    assert plain.stderr.startswith("More follow: --cursor ")
-    assert cli("runs", "list", "--tag", f"mark={mark}", "--until", "2020-01-01").stdout == ""
-    assert cli("runs", "list", "--since", "yesterday").exit_code == 2
-    assert cli("runs", "list", "--cursor", "nonsense").exit_code == 2
 
 
 def test_the_document_of_a_run_has_its_nodes_and_questions(cli, waiting):

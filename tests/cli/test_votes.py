@@ -229,25 +229,6 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
 
 
 @pytest.mark.full
-def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
-    """`show` has what changes and how its votes stand; the edited call is approved as it stands there."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    people = voting(ManualWorker(store), FOUR_EYES)
-    question, edit = people.question, {"order": "7", "amount": "1"}
-    vote(runner, question, "approve", "eva")
-    vote(runner, question, "edit", "ben", "--response", json.dumps(edit))
-    view = read_question(store, store.interrupts([question.id])[0])
-    text = drawn(_show_whole, view)
-    code, cells, _ = vote(runner, question, "approve", "ana", "--response", json.dumps(edit))
-
-    assert "version by ben  1 of 2" in text
-    assert "amount: 10 -> 1" in text
-    assert "void since an edit" in text
-    assert (code, cells[0]) == (0, "accepted")
-    assert store.interrupts([question.id])[0].response == edit
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("missing", ["--responder", "--digest"])
 def test_what_a_vote_lacks_is_named_at_once(runner, store, missing):
     """Of an answer to a question with a rule."""

@@ -619,36 +619,6 @@ def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     assert run.finish().results["b"].output == ["new", "new"]
 
 
-@pytest.mark.full
-def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
-    """The new shape's loop comes to the map again: it has another list, and asks for each item anew."""
-
-    def build(nodes, *more):
-        builder = GraphBuilder()
-        builder.add_map(lambda ctx: [ctx.task, ctx.interrupt("approve")], "b", over="a")
-        for name, function in nodes.items():
-            builder.add_node(function, name)
-        for source, target, *condition in (("a", "b"), ("b", "c"), *more):
-            builder.add_edge(source, target, *condition)
-        return builder.set_entry_point("a").build()
-
-    nodes = {"a": lambda ctx: [3] if ctx.inputs else [1, 2], "c": ident}
-    run = Deployed(opened, build(nodes, ("c", "b", lambda state: state.results["c"].visit < 2)))
-    run.answer("first")
-    done, _ = run.finish().interrupts
-    apply_decisions(run.engine, [Decision(done.id, "of the old round")])
-    run.finish()
-    back = ("d", "a", lambda state: state.results["d"].visit < 2)
-    run.deploy(build({**nodes, "d": ident}, ("c", "d"), back))
-
-    run.migrate()
-
-    (anew,) = run.finish().interrupts
-    assert (anew.visit, anew.id != done.id) == (3, True)
-    run.answer("new")
-    assert run.finish().results["b"].output == [[3, "new"]]
-
-
 def test_a_map_with_another_window_goes_on_without_being_moved(opened):
     """How many items are at work at once is no part of what an item needs."""
     run = Deployed(opened, items(concurrency=1))
@@ -726,37 +696,6 @@ def test_a_graph_inside_that_is_needed_no_more_is_stopped(opened):
     assert run.finish().results["b"].output == ["yes", ["a"]]
 
 
-def test_a_loop_keeps_its_rounds(opened):
-    """A run in the second round of a loop is moved within it, and its visits keep their numbers."""
-
-    def again(state):
-        return state.results["b"].visit < 3
-
-    def build(name):
-        nodes = {"a": ident, name: ask, "c": got}
-        return graph(
-            f"a {name}",
-            f"{name} c",
-            (f"c {name}", again if name == "b" else lambda s: False),
-            nodes=nodes,
-        )
-
-    run = Deployed(opened, build("b"))
-    run.answer("first")
-    (second,) = run.finish().interrupts
-    run.asked = [second]
-    run.deploy(build("d"))
-    run.answer_old("second")
-    run.finish()
-
-    run.migrate({"b": "d"})
-
-    result = run.finish()
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["a", "d", "c", "d", "c"]
-    assert run.store.read(run.run_id).outputs["d", 2] == ["second", ["a", "c"]]
-
-
 def test_a_failed_run_can_be_retried_after_it_was_moved(opened):
     """What the history says after a move is in today's words, so a retry works with today's graph."""
 
@@ -818,22 +757,6 @@ def test_a_question_never_takes_the_id_of_another_one(opened):
         run.migrate(EXCHANGE)
 
     assert run.store.read(run.run_id) == before
-
-
-def test_nor_that_of_one_whose_node_is_gone(opened):
-    """A node was dropped while it waited: its name is free for a new node, and not for one that waits."""
-    before = graph("a b", "a c", nodes={"a": ident, "b": ask, "c": ask})
-    run = Deployed(opened, before)
-    run.deploy(graph("a c", nodes={"a": ident, "c": ask}))
-    run.migrate(drop=["b"])
-    run.deploy(graph("a b", nodes={"a": ident, "b": ask}))
-
-    with pytest.raises(ConflictError, match="another node of that name has asked"):
-        run.migrate({"c": "b"})
-
-    (anew,) = run.migrate(drop=["c"]) and run.finish().interrupts
-    assert (anew.node_id, anew.visit) == ("b", 2)
-    assert {receipt.status for receipt in run.answer_old()} == {"superseded"}
 
 
 def test_a_new_node_does_not_meet_the_questions_of_an_older_one_of_its_name(opened):

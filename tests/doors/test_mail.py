@@ -253,33 +253,6 @@ def test_a_form_asks_for_an_answer(site, mailbox):
 
 
 @pytest.mark.full
-def test_an_answer_by_mail_is_read_as_on_the_page(site, mailbox):
-    """What is required is refused empty, a text stays one, and any answer can be JSON."""
-    question, token = asked(site, mailbox, "form")
-    shown = site.http.get(PATH, params={"t": token}).text
-    assert 'name="f."' in shown
-    for wrong in (
-        {"city": "", "days": "3"},
-        {"": "{"},
-        {"": '{"city": "Rome"}'},
-        {"city": "Rome", "": '{"city": "Rome", "days": 3}'},
-    ):
-        refused = send(site, token, **wrong)
-        assert (refused.status_code, refused.text.count('role="alert"')) == (422, 1)
-    assert state_of(site, question)[0] == "open"
-    send(site, token, **{"": '{"city": "", "days": 3}'})
-    site.work()
-    output = site.client.run(question.run_id).result().results["ask"].output
-    assert output == {"said": {"city": "", "days": 3}}
-
-    question, token = asked(site, mailbox, "form")
-    send(site, token, city="1e3", days="3")
-    site.work()
-    output = site.client.run(question.run_id).result().results["ask"].output
-    assert output == {"said": {"city": "1e3", "days": 3}}
-
-
-@pytest.mark.full
 def test_a_link_decides_once(site, mailbox):
     """A link that has decided does nothing more, whatever became of the vote; another person's still does."""
     question, token = asked(site, mailbox, "quorum")

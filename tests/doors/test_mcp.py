@@ -632,25 +632,6 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
 
 
 @pytest.mark.full
-def test_a_call_that_waits_for_others_returns(site):
-    """Who has voted is asked once, and the result says for whom the run waits."""
-    asked = []
-
-    async def answer(context, params):
-        asked.append(params.message)
-        return accept(decision="approve")
-
-    async def go():
-        async with connected(site, answer=answer) as client:
-            waiting = await client.call_tool("graph_quorum", {"task": 1})
-            assert waiting.structured_content["status"] == "interrupted"
-            assert "https://runner.example/q/" in waiting.content[0].text
-        assert len(asked) == 1
-
-    asyncio.run(go())
-
-
-@pytest.mark.full
 def test_a_question_is_asked_of_those_who_may_decide_it(site):
     """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
 

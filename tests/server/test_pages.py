@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 import time
@@ -13,23 +12,18 @@ import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 from pydantic import BaseModel
-from rich.console import Console
 
-from runner import Agent, Budget, Fairness, GraphBuilder, Limit, tool
+from runner import Agent, GraphBuilder, Limit, tool
 from runner.approvals import Action, Principal, Rule
 from runner.cli.program import runner
-from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
-from runner.limits.fairness import LEAST_WINDOW
-from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, clock, coded, humanize, markdown, visible
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
-from runner.store.requests import ShareSlots
-from runner.testing import ManualClock, ScriptedModel
+from runner.testing import ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site, ask, echo, fail
@@ -621,41 +615,6 @@ def test_what_people_type_comes_back(site):
 
 
 @pytest.mark.full
-def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
-    """They come back with the confirmation, also one that is named like the comment of the vote."""
-    schema = {
-        "type": "object",
-        "properties": {"comment": {"type": "string"}, "sum": {"type": "number"}},
-    }
-
-    def asks(ctx):
-        rule = Rule(eligible=["anyone"])
-        return ctx.interrupt("how?", rule=rule, risk="high", response_schema=schema).response
-
-    site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
-    run = site.start("asks")
-    (question,) = run.interrupts()
-    path, fields = (
-        f"/q/{question.id}",
-        {"f.comment": TYPED, "f.sum": "many", "comment": "of the vote"},
-    )
-
-    refused = send(site, path, digest=question.digest, decision="respond", **fields)
-    assert refused.status_code == 422
-    assert controls(refused.text)["f.comment"] == TYPED.replace("\n", "\r\n")
-    step = send(
-        site, path, digest=question.digest, decision="respond", **{**fields, "f.sum": "12"}
-    ).text
-    assert "12" in step
-    send(site, path, **{**controls(step), "confirmed": "yes", "typed": "how?"})
-    site.work()
-
-    assert run.result().results["ask"].output == {"comment": TYPED, "sum": 12}
-    (vote,) = site.client.engine.store.votes(question.id)
-    assert vote["comment"] == "of the vote"
-
-
-@pytest.mark.full
 def test_what_is_edited_as_json_is_json(redis_url):
     """What can't be seen is an escape of JSON, and what is sent back unchanged means the same."""
     args = {"note": TYPED, "sum": "10\xa0000", "\u202e": "\x7f\U000e0041é"}
@@ -1150,21 +1109,6 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
 
 
 @pytest.mark.full
-def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
-    """Each has its queue and how many of its nodes wait; control: without any there is no table."""
-    assert "Fairness" not in site.http.get("/limits", headers=HTML).text
-    store = RedisStore(redis_url, push=False)
-    store.do(ShareSlots({"g": LEAST_WINDOW}))
-    worker = ManualWorker(store, ManualClock())
-    for _ in range(LEAST_WINDOW + 2):
-        worker.start(shape("a", fairness=Fairness("tag:tenant")), tags={"tenant": "acme"})
-
-    text = site.http.get("/limits", headers=HTML).text
-    assert '<th scope="row">acme</th>' in text
-    assert '<td class="right" data-label="nodes">2</td>' in text
-
-
-@pytest.mark.full
 def test_a_graph_is_started_from_its_page(redis_url):
     """The form has the fields of the task's type; what does not fit starts nothing."""
     site = Site(
@@ -1360,40 +1304,3 @@ def test_a_webhook_is_made_with_a_form(site):
 def order() -> str:
     """Order."""
     return "ordered"
-
-
-def writers(per):
-    """Two agents that begin together, with a budget of one model call."""
-    builder = GraphBuilder()
-    for name in ("first", "second"):
-        model = ScriptedModel([{"toolUse": {"name": "order", "input": {}}}, "done"])
-        budget = Budget(per=per, model_calls=1, over="ask")
-        builder.add_node(Agent(name=name, model=model, tools=[order], budgets=[budget]), name)
-        builder.set_entry_point(name)
-    return builder.build()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("per", "waits"),
-    [
-        ("run", [("", 0), ("", 1)]),
-        ("tag:team", [("", 0), (0, 0)]),
-        ("invocation", [("", ""), ("", "")]),
-    ],
-)
-def test_a_node_that_waits_for_a_question_of_another_node_says_which(redis_url, per, waits):
-    """Page, API and terminal name it, also of another run; who asks for itself waits for no other."""
-    site = Site(redis_url, {"writers": lambda: writers(per)})
-    runs = [site.start("writers", tags={"team": "red"}).id for _ in range(2)]
-    shown = [site.http.get(f"/v1/runs/{run}").json() for run in runs]
-    asked = [question["id"] for run in shown for question in run["interrupts"]]
-
-    found = [tuple(node["waits_for"] for node in run["nodes"]) for run in shown]
-    assert found == [tuple(asked[n] if n != "" else "" for n in run) for run in waits]
-    awaited = found[1][1]
-    page = site.http.get(f"/runs/{runs[1]}?tab=nodes&node=second", headers=HTML).text
-    assert page.count(f'href="/q/{awaited}">a') == {"run": 2, "tag:team": 3}.get(per, 0)
-    console = Console(file=io.StringIO(), width=400)
-    console.print(draw(read_run(site.app.state.services.store, runs[1]), 0, wrap=False))
-    assert (f"waits for the answer to {awaited}" in console.file.getvalue()) == bool(awaited)

@@ -24,9 +24,7 @@ from runner.approvals import (
     Principal,
     Rule,
     SigningKey,
-    operation_body,
     start_body,
-    vote_body,
 )
 from runner.approvals.judgement import requester_level
 from runner.approvals.passkeys import signature_request
@@ -212,26 +210,6 @@ OPERATIONS = (
     ("DELETE", "/votes", "withdraw_vote", {}),
     ("POST", ":delegate", "delegate", {"to": "human:https://login.example|ben"}),
 )
-
-
-@pytest.mark.full
-def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
-    """Each operation with the caller's own proof; without it is refused, and the reply says what to do."""
-    question = bank.ask("share")
-    vote = vote_body(question.id, "approve", ANA, digest=question.digest, response=True)
-    body = {"decision": "approve", "response": True, "proof": bank.proof(device, vote)}
-    headers = {"if-match": question.digest}
-    bank.http.headers.update(PROGRAM)
-    assert bank.http.post(
-        f"/v1/questions/{question.id}/votes", json=body, headers=headers
-    ).is_success
-    for method, path, name, fields in OPERATIONS:
-        url = f"/v1/questions/{question.id}{path}"
-        bare = bank.http.request(method, url, json=fields)
-        assert (bare.status_code, "`proof`" in bare.json()["detail"]) == (403, True), name
-        message = operation_body(question.id, name, ANA, **fields)
-        signed = {**fields, "proof": bank.proof(device, message)}
-        assert bank.http.request(method, url, json=signed).is_success, name
 
 
 @pytest.mark.full

@@ -389,28 +389,6 @@ class RunContract:
         assert claim.token.fence > token.fence
         assert "node.released a" in worker.kinds(run_id)
 
-    def test_an_operator_holds_a_node_before_it_is_ready(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Held while it waits for others it doesn't begin, the others do, and released it begins."""
-        run_id = worker.start("a>b a>c")
-        assert [_hold(store, run_id, "b") for _ in range(2)] == ["done", "repeated"]
-
-        worker.run(run_id, "a", "c")
-
-        assert worker.statuses(run_id) == "needs_migration: a completed, b waiting, c completed"
-        assert worker.sweep(after=400) == []
-        assert store.do(ReleaseNodes(run_id, ["b"])).word == "stale"
-        assert _release(store, run_id, "b") == ["b.1.1"]
-        assert _release(store, run_id, "b") == []
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
-        data = [event.data for event in store.events(run_id) if event.node == "b"][:2]
-        assert data == [
-            {"by": "human:|ana", "reason": "audit"},
-            {"by": "human:|bo", "reason": ""},
-        ]
-
     def test_a_held_node_that_was_ready_is_not_claimed(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -463,33 +441,6 @@ class RunContract:
         assert store.do(skip).word == "repeated"
         worker.run(run_id, "b")
         assert worker.read(run_id).record.status is Status.COMPLETED
-
-    def test_a_node_is_skipped_before_its_turn(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """It gets its turn as ever, and a worker then finds the output."""
-        run_id = worker.start("a>c b>c c>d")
-        _hold(store, run_id, "c")
-        skip = Intervene(run_id, "c", EventKind.NODE_OVERRIDDEN, "human:|ana", "", ["out"])
-        assert rung(store.do(skip)) == []
-        worker.run(run_id, "a", "b")
-        assert worker.claim(run_id, "c").report == ["human:|ana", "out"]
-
-    def test_a_node_held_while_it_asks_keeps_the_answer(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """It waits for the person first and is held with the answer; released, it has it."""
-        run_id, question = worker.asking("a")
-        assert _hold(store, run_id, "a") == "done"
-        assert _release(store, run_id, "a") == []
-        assert _hold(store, run_id, "a") == "done"
-        assert worker.read(run_id).record.status is Status.INTERRUPTED
-
-        assert worker.answer(question) == ["accepted"]
-
-        assert worker.read(run_id).record.status is Status.NEEDS_MIGRATION
-        assert _release(store, run_id, "a") == ["a.1.1"]
-        assert [answer.response for answer in worker.claim(run_id, "a").answers] == ["yes"]
 
     def test_a_hold_ends_with_its_visit(self, worker: ManualWorker, store: Store) -> None:
         """A dead path skips a held node; a held run can be cancelled, and keeps it for a retry."""
@@ -835,23 +786,6 @@ class RunContract:
         while store.sweep().count != 0:
             pass
         assert worker.read(left).record.status is Status.CANCELLED
-
-    @pytest.mark.full
-    def test_many_questions_are_withdrawn_in_steps(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A stop of nodes that have asked very many questions is done by several sweeps, too."""
-        run_id = worker.start("a b c")
-        for node in "abc":
-            worker.park(run_id, node, *(f"q{number}" for number in range(300)))
-
-        store.do(CancelRun(run_id, "enough"))
-
-        assert len(worker.open()) == 400
-        worker.clock.advance(1)
-        assert store.sweep().count == 1
-        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
-        assert not worker.open()
 
     @pytest.mark.full
     def test_a_stop_in_steps_reaches_items_of_maps(
