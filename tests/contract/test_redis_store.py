@@ -979,31 +979,6 @@ def test_a_sweep_ends_on_a_slow_network(redis_url):
     store.close()
 
 
-def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock):
-    """Two claims that both saw a free place: the later one waits, and gets the place of the first."""
-    limit = Limit("one", concurrency=1, rate=1, per=10)
-    run_id = worker.start(shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]}))
-    first = []
-
-    def slow() -> int:
-        """A clock that is asked again when the node was read, and takes its time."""
-        if not first:
-            first.append(None)
-        elif first == [None]:
-            first[0] = worker.claim(run_id, "a").token
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    reply = late.do(ClaimVisit(run_id, "b", 1, 1, "late"))
-    late.close()
-    assert (reply.word, reply.delay_ms) == ("limited", 10_000)
-    clock.advance(10)
-    assert worker.sweep() == ["b.1.1"]
-    worker.limited(run_id, "b")
-    assert worker.end(first[0]) == ["b.1.1"]
-    worker.claim(run_id, "b")
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("known", [99_999, 100_000])
 def test_a_rate_forgets_the_key_whose_time_comes_first(worker, client, clock, known):

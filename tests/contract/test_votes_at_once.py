@@ -21,6 +21,8 @@ from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.sets import EITHER
 from tests.contract.store.manual_worker import ManualWorker
 
+pytestmark = pytest.mark.full
+
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
 
 VOTERS = 50
@@ -68,7 +70,6 @@ def vote_at_once(clients, question) -> Counter[str]:
         return Counter(word for each in words for word in each)
 
 
-@pytest.mark.full
 def test_a_decision_is_taken_back_or_followed(clients, ask, store, clock):
     """Its voter and three sweeps come in the millisecond in which its time ends: one of them wins."""
     won = Counter[bool]()
@@ -103,7 +104,6 @@ def test_a_decision_is_taken_back_or_followed(clients, ask, store, clock):
     assert set(won) == {True, False}, won
 
 
-@pytest.mark.full
 def test_fifty_who_vote_at_once_decide_once(clients, ask, store):
     """Of a rule that needs three, three count and the third decides; the others come too late."""
     question = ask(Rule(need=3))
@@ -161,7 +161,6 @@ def veto_and_quorum_at_once(clients, ask, turn):
     return words, clients[0].interrupt(question.id).decision
 
 
-@pytest.mark.full
 def test_the_order_of_the_server_decides_between_veto_and_quorum(clients, ask):
     """One of the two decides, and the other is too late."""
     for turn in range(20):
@@ -169,7 +168,6 @@ def test_the_order_of_the_server_decides_between_veto_and_quorum(clients, ask):
         assert (words, decision in {"approve", "reject"}) == (["accepted", "duplicate"], True)
 
 
-@pytest.mark.full
 def test_without_the_order_both_decide(clients, ask, monkeypatch):
     """The control: where nobody looks whether what was read still holds, both are told that they decided."""
     whole = scripts.script
@@ -212,7 +210,6 @@ def test_a_vote_costs_the_same_whoever_voted_before(ask, client, store):
     assert costs[0] == costs[1]
 
 
-@pytest.mark.full
 def test_what_lasts_of_a_vote_is_in_the_size_of_its_run(ask, client, store):
     """Votes count among the bytes of a run: whoever votes much, and whatever is taken back."""
     question = ask(Rule(need=3, veto=None))

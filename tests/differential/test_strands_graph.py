@@ -509,7 +509,6 @@ def trees(draw) -> tuple[str, list[str]]:
     ]
 
 
-@pytest.mark.full
 @hypothesis.given(trees())
 @hypothesis.settings(
     max_examples=max(10, hypothesis.settings.default.max_examples // 10),

@@ -128,7 +128,6 @@ limits = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.full
 @hypothesis.given(
     st.lists(turns, max_size=6), limits, st.sampled_from(["go", [{"text": "go"}]])
 )

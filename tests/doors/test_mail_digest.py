@@ -19,6 +19,8 @@ from tests.doors.mailbox import link_of, texts_of, token_of
 from tests.doors.test_mail import ANA, BEN, approve, following, mailbox, people, serving, site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 __all__ = ["mailbox", "site"]
 
 HOUR = 3_600_000
@@ -100,7 +102,6 @@ def look(site, door=None):
     (door or site.door).digests.send_due(lambda: True)
 
 
-@pytest.mark.full
 def test_a_digest_lists_all_that_waits(desk, mailbox):
     """It begins with how much waits, then has the sums, each question with its link, and the inbox."""
     ask(desk, "pay", "in_six_hours", "pay", "dollars")
@@ -128,7 +129,6 @@ def test_a_digest_lists_all_that_waits(desk, mailbox):
     assert "replies are not read" in mail["reply-to"]
 
 
-@pytest.mark.full
 def test_a_link_of_a_digest_decides(desk, mailbox):
     """As one of a message of its own; the next digest lists the rest, and none is sent if nothing waits."""
     first, second = ask(desk, "pay", "pay")
@@ -146,7 +146,6 @@ def test_a_link_of_a_digest_decides(desk, mailbox):
     assert [*stored(desk)] == [BEN]  # ana's is made again with her next question
 
 
-@pytest.mark.full
 def test_a_digest_is_sent_at_the_time_of_the_person(desk):
     """At nine in the zone of all, unless the person has other times; or four hours before an end."""
     before = stored_now(desk)
@@ -161,7 +160,6 @@ def test_a_digest_is_sent_at_the_time_of_the_person(desk):
     assert stored(desk)[ANA] == min(early, nine_in_berlin(now))
 
 
-@pytest.mark.full
 def test_before_an_end_a_digest_is_sent_once(desk, mailbox, monkeypatch):
     """Not again for questions that expire within an hour of it."""
     first, second = ask(desk, "in_six_hours", "half_an_hour_later")
@@ -196,7 +194,6 @@ def test_a_digest_that_is_not_sent_holds_no_other_up(desk, mailbox, monkeypatch)
     )
 
 
-@pytest.mark.full
 def test_high_risk_and_little_time_are_messages_of_their_own(desk, mailbox):
     """At once; a reminder of a question that a digest lists is the next digest."""
     ask(desk, "risky", "in_three_hours")
@@ -210,7 +207,6 @@ def test_high_risk_and_little_time_are_messages_of_their_own(desk, mailbox):
     assert mailbox.mails[-1]["subject"].startswith("3 questions wait for you")
 
 
-@pytest.mark.full
 def test_a_person_without_times_gets_messages(desk, mailbox):
     """If only some people have digests, the others have a message for each question."""
     desk.settings.mail_digests = [f"{BEN}=0 9 * * 1-5 Europe/Berlin"]
@@ -221,7 +217,6 @@ def test_a_person_without_times_gets_messages(desk, mailbox):
     assert [*stored(desk)] == [BEN]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "fault", [("rcpt", "450 later"), (".", "451 later"), (".", ""), ("ehlo", "")]
 )
@@ -243,7 +238,6 @@ def test_a_digest_that_is_not_sent_is_sent_later(desk, mailbox, fault):
     assert stored(desk)[ANA] > due
 
 
-@pytest.mark.full
 def test_a_refused_digest_is_sent_at_its_next_time(desk, mailbox, caplog):
     """A mailbox that isn't there holds nobody up, and its questions are listed again the next time."""
     ask(desk, "pay")
@@ -258,7 +252,6 @@ def test_a_refused_digest_is_sent_at_its_next_time(desk, mailbox, caplog):
     assert mailbox.receivers == [BEN, ANA]
 
 
-@pytest.mark.full
 def test_an_error_of_the_directory_delays_a_digest(desk, mailbox, monkeypatch, caplog):
     """It is sent when the directory answers; a person whom it doesn't know any more gets none."""
     ask(desk, "pay")
@@ -275,7 +268,6 @@ def test_an_error_of_the_directory_delays_a_digest(desk, mailbox, monkeypatch, c
     assert [*stored(desk)] == [BEN]
 
 
-@pytest.mark.full
 def test_who_has_no_more_digests_is_sent_the_last_one(desk, mailbox):
     """So that no question that waits in it is lost; then a message each, as before."""
     ask(desk, "pay")
@@ -292,7 +284,6 @@ def test_who_has_no_more_digests_is_sent_the_last_one(desk, mailbox):
     assert [*stored(desk)] == [BEN]
 
 
-@pytest.mark.full
 def test_a_role_of_a_graph_is_heeded(desk, mailbox, monkeypatch):
     """A digest lists the questions of the graphs in which a person may decide."""
     monkeypatch.setattr(
@@ -308,7 +299,6 @@ def test_a_role_of_a_graph_is_heeded(desk, mailbox, monkeypatch):
     assert "EUR" not in texts_of(mail)[0]
 
 
-@pytest.mark.full
 def test_what_agents_write_in_a_digest_is_text(desk, mailbox):
     """A title is one quoted line, and begins no element."""
     title = '<a href="https://evil.example">Decide</a>\u2028Decide: https://evil.example/'
@@ -329,7 +319,6 @@ def test_what_agents_write_in_a_digest_is_text(desk, mailbox):
     assert texts_of(mail)[1].count("<a ") == 2  # the question's and the inbox's
 
 
-@pytest.mark.full
 def test_the_thread_of_the_door_sends_digests(desk, mailbox, monkeypatch):
     """Between the notices, by the process that has the lock."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
@@ -344,7 +333,6 @@ def test_the_thread_of_the_door_sends_digests(desk, mailbox, monkeypatch):
     assert len(mailbox.to(ANA)) == 2
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "times",
     ["9:00", "", "0 9 * * *", "0 9 * * * Mars/Base", "0 9 * * 1 2 UTC", "61 9 * * * UTC"],

@@ -183,7 +183,6 @@ def test_graphs_that_are_named_are_tools(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_results_have_the_schema_of_their_tool(site, monkeypatch):
     """The SDK's client checks outputs, and what says that a run goes on; who reads none gets no schema."""
     bells, ring = [], site.ring
@@ -217,7 +216,6 @@ def test_results_have_the_schema_of_their_tool(site, monkeypatch):
         asyncio.run(go(mode))
 
 
-@pytest.mark.full
 def test_a_repeated_call_with_its_key_is_one_run(site):
     """As after a lost response; another's key, other arguments and no key are calls of their own."""
 
@@ -259,7 +257,6 @@ def test_a_failed_run_is_an_error_that_the_model_reads(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "mode"),
     [
@@ -356,7 +353,6 @@ def test_an_answer_that_does_not_fit_is_asked_again(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_decision_leaves_out_no_field(site):
     """An argument beside the decision is refused, and asked again; control: the decision alone counts."""
 
@@ -376,7 +372,6 @@ def test_a_decision_leaves_out_no_field(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_state_counts_for_its_call_and_its_caller_only(site):
     """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
 
@@ -453,7 +448,6 @@ def test_a_state_counts_for_a_week(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
     """It is called again with its state, and is the same run; a client of before is told which that is."""
     monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
@@ -490,7 +484,6 @@ def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
     assert keys_of(Settings()) != keys_of(Settings())
 
 
-@pytest.mark.full
 def test_a_task_asks_and_takes_a_part_of_the_answers(site):
     """Of two questions one may be answered first; keys that are unknown, foreign or answered are ignored."""
 
@@ -631,7 +624,6 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_question_is_asked_of_those_who_may_decide_it(site):
     """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
 
@@ -655,7 +647,6 @@ def test_a_question_is_asked_of_those_who_may_decide_it(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_an_agent_never_decides_for_people(site):
     """An agent is not asked, and a tool call is an agent's vote; a rule may allow agents."""
     site.settings.mcp_write = True
@@ -696,7 +687,6 @@ def test_an_agent_never_decides_for_people(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_tools_that_write_are_there_when_asked_for(site):
     """Without RUNNER_MCP_WRITE a client can't stop a run or vote by a tool."""
 
@@ -714,7 +704,6 @@ def test_tools_that_write_are_there_when_asked_for(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_declining_rejects_and_closing_the_form_decides_nothing(site):
     """A question without a rule, which no one can reject, stays open when it is declined."""
 
@@ -781,7 +770,6 @@ def test_roles_count_for_tools(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_over_http_each_request_says_who_calls(site, served):
     """Who calls is what `auth` says; other sites, large bodies and who is not known are refused."""
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}

@@ -390,7 +390,6 @@ def test_a_task_that_can_not_be_read_is_an_error_result(cook, dish):
     assert json.loads(file.read_text())["status"] == "cancelled"
 
 
-@pytest.mark.full
 def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
     """After its time the server is told, and the model gets an error; until then the node waits on."""
     _, run, file = cook("nothing")
@@ -456,7 +455,6 @@ def test_a_server_that_hangs_fails_no_cancelled_run(run_graph, tmp_path, hangs):
     assert run.status == Status.CANCELLED
 
 
-@pytest.mark.full
 def test_a_task_that_the_server_lost_is_an_error_result(cook, clock):
     """What the server does not know any more is not looked at again."""
     _, run, file = cook("nothing")

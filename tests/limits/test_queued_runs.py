@@ -11,8 +11,6 @@ from runner.errors import DamagedRun
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.doctor import PASS, WARN, examine, read_facts
 from runner.operations.installation import Installation
-from runner.operations.metrics import prometheus
-from runner.records.json_form import stamp
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.interface import Start
@@ -203,35 +201,6 @@ def test_a_list_of_queued_keys_has_pages(redis_url, partitions):
     names = [key.key for page in pages for key in page]
     assert names[:9] == sorted(f"account={number}" for number in range(12) if number % 4)
     assert sorted(names[9:]) == ["account=0", "account=4", "account=8"]
-
-
-@pytest.mark.full
-def test_each_door_shows_the_keys_that_wait(redis_url, begin):
-    """The API, the page and metrics name them; control: none of them before a run waits."""
-    site = begin(Concurrency(1, by="tag:account"), name="sync")
-    pages = Site(redis_url, {})
-
-    def shown():
-        items = pages.http.get("/v1/limits/queued").json()["items"]
-        text = pages.http.get("/limits").text
-        numbers = prometheus(site.installation.metrics())
-        return (
-            items,
-            "account=7" in text,
-            'runner_queued_keys{graph="sync"} 1' in numbers,
-        )
-
-    site.start("00one")
-    assert shown() == ([], False, False)
-    site.start("00two")
-    (item,), *others = shown()
-    two = stamp(site.clock())
-    assert (item["key"], item["since"], item["open"][0]["status"]) == (
-        "account=7",
-        two,
-        "executing",
-    )
-    assert others == [True, True]
 
 
 def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, begin):

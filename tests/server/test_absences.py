@@ -13,6 +13,8 @@ from tests.server.conftest import Site
 from tests.server.test_inbox import rows
 from tests.server.test_pages import HTML, send
 
+pytestmark = pytest.mark.full
+
 RULE = Rule(eligible=["group:finance"], delegate="anyone", need=2)
 
 
@@ -44,7 +46,6 @@ def until():
     return round(time.time() * 1000) + 3_600_000
 
 
-@pytest.mark.full
 def test_who_is_away_is_seen_and_voted_for(desk):
     """At the API: the other one finds the question, votes, and no longer when the first is back."""
     (first,), (second,) = desk.start("till").interrupts(), desk.start("till").interrupts()
@@ -77,7 +78,6 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert late.status_code == 409
 
 
-@pytest.mark.full
 def test_a_loan_ends_with_a_day_on_the_page(desk):
     """The day is optional; a day that isn't one, or is past, is refused and nobody gets the vote."""
     first, second = (desk.start("ana").interrupts()[0] for _ in range(2))
@@ -100,7 +100,6 @@ def test_a_loan_ends_with_a_day_on_the_page(desk):
     assert "until" in desk.http.get(f"/q/{second.id}", headers=HTML).text
 
 
-@pytest.mark.full
 def test_the_last_day_is_one_of_the_readers(desk):
     """The forms send the zone of the browser; without one, and with UTC, the day ends at midnight UTC."""
     as_ana(desk)
@@ -121,7 +120,6 @@ def test_the_last_day_is_one_of_the_readers(desk):
     assert 'type="hidden" name="zone"' in page
 
 
-@pytest.mark.full
 def test_an_absence_begins_and_ends_on_its_page(desk):
     """With a day and one's groups; only one's own can be ended."""
     as_ana(desk)
@@ -138,21 +136,3 @@ def test_an_absence_begins_and_ends_on_its_page(desk):
     as_ana(desk)
     assert send(desk, "/absences/end").status_code == 303
     assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
-
-
-@pytest.mark.full
-def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
-    """One with a rule, and one without; who only decides may not."""
-    (ruled,), (plain,) = desk.start("ana").interrupts(), desk.start("plain").interrupts()
-    as_ben(desk)
-    path, body = f"/v1/questions/{ruled.id}:reassign", {"to": "eva", "reason": "ana has left"}
-    assert desk.http.post(path, json=body).status_code == 403
-    assert "Let somebody else decide" not in desk.http.get(f"/q/{ruled.id}", headers=HTML).text
-    desk.as_role("operator", "viewer", name="ops")
-    assert desk.http.post(path, json={**body, "reason": " "}).status_code == 422
-    assert desk.http.post(path, json=body).json()["status"] == "accepted"
-    assert "Let somebody else decide" in desk.http.get(f"/q/{plain.id}", headers=HTML).text
-    assert send(desk, f"/q/{plain.id}/reassign", to="eva", reason="left").status_code == 303
-    desk.work()
-    (again,) = desk.client.run(plain.run_id).interrupts()
-    assert again.assignees == ["eva"]

@@ -24,7 +24,6 @@ from runner.server.access import GRANTS, Person
 from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
-from runner.store.redis.store import RedisStore
 from tests.contract.store.manual_worker import shape
 from tests.ports import free_port
 from tests.server.conftest import Served
@@ -444,25 +443,6 @@ def test_monitors_may_ask_with_head(site):
     for path in ("/healthz", "/", "/inbox", "/runs", "/graphs/echo", "/static/page.js"):
         assert site.http.head(path, headers={"Accept": "text/html"}).status_code == 200, path
     assert site.http.head("/v1/runs").status_code == 405
-
-
-@pytest.mark.full
-def test_a_limit_is_changed_paused_and_reset(site, redis_url):
-    """The routes do what the commands of these names do; a pause says whether it has an end."""
-    limit = Limit("model/large calls", rate=20)
-    RedisStore(redis_url).publish([shape("a", name="limited", limits={"a": [limit]})])
-    path = "/v1/limits/model/large calls"
-
-    changed = site.http.post(f"{path}:set", json={"rate": 5, "reason": "slow"}).json()
-    assert changed["declarations"][0]["interval"] == 50
-    assert (changed["setting"]["interval"], changed["setting"]["reason"]) == (200, "slow")
-    assert site.http.post(f"{path}:pause", json={}).status_code == 422
-    assert site.http.post(f"{path}:pause", json={"seconds": None}).json()["paused"] is True
-    (listed,) = site.http.get("/v1/limits").json()["items"]
-    assert (listed["name"], listed["paused"]) == ("model/large calls", True)
-    assert site.http.post(f"{path}:resume", json={}).json()["paused"] is False
-    assert site.http.post(f"{path}:reset", json={}).json()["setting"] is None
-    assert site.http.post("/v1/limits/other:reset", json={}).status_code == 404
 
 
 @pytest.mark.full

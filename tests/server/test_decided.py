@@ -20,6 +20,8 @@ from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
 
+pytestmark = pytest.mark.full
+
 
 def pay(ctx):
     rule = Rule(eligible=["ana", "ben", "eva"], need=2)
@@ -46,7 +48,6 @@ def paid(redis_url):
     return site
 
 
-@pytest.mark.full
 def test_the_run_says_who_decided(paid):
     """Its page, its node, its events and its JSON, with a link; who was overruled is not among them."""
     page = paid.http.get(f"/runs/{paid.run.id}?node=pay", headers=HTML).text
@@ -64,7 +65,6 @@ def test_the_run_says_who_decided(paid):
     assert not any("too much" in paid.http.get(one, headers=HTML).text for one in addresses)
 
 
-@pytest.mark.full
 def test_the_archive_says_who_decided(paid, tmp_path):
     """What the store has no more is read from the run's export; its page has no link to the question then."""
     inner = paid.start("outer")
@@ -84,7 +84,6 @@ def test_the_archive_says_who_decided(paid, tmp_path):
     assert f"/q/{paid.question.id}" not in page
 
 
-@pytest.mark.full
 def test_the_question_says_who_decided(paid):
     """Its own page names all whose votes decided, not only the last; a plain answer's names who gave it."""
     paged = paid.http.get(f"/q/{paid.question.id}", headers=HTML).text.partition("Outcome")[2]
@@ -95,7 +94,6 @@ def test_the_question_says_who_decided(paid):
     assert "answered by cora" in answer
 
 
-@pytest.mark.full
 def test_a_decided_question_is_asked_again_in_a_fork(paid):
     """The link of an operator shows the plan of a new run that begins with the asking node."""
     path = f"/q/{paid.question.id}"
@@ -113,7 +111,6 @@ def test_a_decided_question_is_asked_again_in_a_fork(paid):
     assert "Ask again" not in paid.http.get(path, headers=HTML).text
 
 
-@pytest.mark.full
 def test_a_rejection_names_who_rejected(site):
     """And no one who approved before; its colour is that of a failure, at each place."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -143,7 +140,6 @@ def listed(site, query):
     return pages
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("door", ["api", "client"])
 def test_who_withdrew_a_question_is_said(paid, door):
     """On the run's page, in its events, the API and *Done* by me; control: nobody known."""
@@ -171,7 +167,6 @@ def test_who_withdrew_a_question_is_said(paid, door):
     ]
 
 
-@pytest.mark.full
 def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkeypatch):
     """Neither notices nor the audit are needed; *By me* has only what one voted on or answered."""
     monkeypatch.setattr(question_list, "ROWS", 2)
@@ -223,7 +218,6 @@ def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
     )  # control: it has the entries
 
 
-@pytest.mark.full
 def test_the_audit_is_read_without_a_key(paid):
     """It says that it is not signed, and who approved; a run that asked no one has nothing there."""
     page = paid.http.get(f"/runs/{paid.run.id}?tab=audit", headers=HTML).text

@@ -21,6 +21,8 @@ from tests.server.conftest import GRAPHS, Site, ask, put_grant
 from tests.server.test_access import filled
 from tests.server.test_streams import SSE, opened
 
+pytestmark = pytest.mark.full
+
 ROLES = ("viewer", "reader", "approver", "operator")
 
 BY_NAME = ("{run_id}", "{question_id}", "{grant_id}", "{graph}")
@@ -276,7 +278,6 @@ def test_a_route_that_forgets_the_graph_is_found(redis_url):
     }
 
 
-@pytest.mark.full
 def test_listings_are_of_a_graph(site):
     """With roles of one graph all lists are of it, a page opens at it; of several one must be named."""
     approval, other = site.start("approval"), site.start("inner")
@@ -305,7 +306,6 @@ def test_listings_are_of_a_graph(site):
     assert "inner" not in site.http.get("/graphs", headers=page).text
 
 
-@pytest.mark.full
 def test_roles_of_a_graph_add_to_the_others(site):
     """A viewer of all reads the payloads of the graph of which they are a reader, and of no other."""
     run, other = site.start("approval", "secret"), site.start("inner", "secret")
@@ -319,7 +319,6 @@ def test_roles_of_a_graph_add_to_the_others(site):
     assert "unpunctual" in site.http.get("/v1/questions?graph=approval").text
 
 
-@pytest.mark.full
 def test_a_run_inside_a_graph_is_of_the_outer_one(site):
     """Its question is decided with the role of the outermost graph; that of the inner one is another."""
     (question,) = site.start("outer").interrupts()

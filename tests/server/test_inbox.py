@@ -19,6 +19,8 @@ from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
 
+pytestmark = pytest.mark.full
+
 
 def pay(ctx):
     rule = Rule(eligible=["group:finance"], need=2, delegate="anyone", exclude=["requester"])
@@ -80,7 +82,6 @@ def rows(site, query=""):
     return re.findall(r'<tr data-row id="q-([^"]+)"', reply.text)
 
 
-@pytest.mark.full
 def test_tabs_and_filters_show_what_they_say(desk):
     """For me, by name or group, and all; each filter leaves what it names; what expires first is on top."""
     named, other, cheap, dear = four_questions(desk)
@@ -111,7 +112,6 @@ def test_tabs_and_filters_show_what_they_say(desk):
     assert desk.http.get("/inbox?due=later", headers=HTML).status_code == 422
 
 
-@pytest.mark.full
 def test_the_api_lists_what_the_inbox_shows(desk):
     """Each filter of the page is one of `/v1/questions`, decided ones too; who may not read can't search."""
     named, other, cheap, dear = four_questions(desk)
@@ -142,7 +142,6 @@ def test_the_api_lists_what_the_inbox_shows(desk):
     assert desk.http.get("/v1/questions", params={"text": "900900"}).status_code == 403
 
 
-@pytest.mark.full
 def test_the_effect_is_said_first_at_every_door(desk):
     """A title is filled from what is approved; with an edit from that, and not for who may not read."""
     call = {"amount": 48000, "currency": "EUR", "iban": "DE89\u202e"}
@@ -186,7 +185,6 @@ def test_a_title_that_names_no_argument_is_not_asked(desk):
     )
 
 
-@pytest.mark.full
 def test_who_may_not_read_can_not_search(desk):
     """A viewer learns nothing of a payload by asking whether it has a word."""
     question = asked(desk, "payments", {"amount": 900900})
@@ -201,7 +199,6 @@ def test_who_may_not_read_can_not_search(desk):
     assert "Acme" not in desk.http.get("/inbox", headers=HTML).text
 
 
-@pytest.mark.full
 def test_views_are_kept_in_the_browser(desk):
     """A view has a tab and filters, nothing else; a cookie that is malformed has none."""
     saved = send(
@@ -224,7 +221,6 @@ def test_views_are_kept_in_the_browser(desk):
         assert reply.status_code == 200, cookie
 
 
-@pytest.mark.full
 def test_a_browser_keeps_only_so_many_views(desk):
     """They stay below what a cookie may have, which a browser would drop in silence."""
     for number in range(30):
@@ -274,7 +270,6 @@ def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("read", "words"), [(50, "decide 50 together"), (300, "decide all 60")]
 )
@@ -286,7 +281,6 @@ def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, w
     assert words in library.http.get("/inbox", headers=HTML).text
 
 
-@pytest.mark.full
 def test_the_items_of_a_map_are_listed_one_by_one(library):
     """Behind their row, with a link to all that match; questions of another node are not among them."""
     run = library.start("library")
@@ -305,7 +299,6 @@ def test_the_items_of_a_map_are_listed_one_by_one(library):
     assert f"&amp;q={one.id}" in mixed.text  # the way back has the selection
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("options", [{"rule": Rule()}, {}])
 def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
     """Inbox and run page name the item, with a rule and without; control: another run's node stands alone."""
@@ -332,7 +325,6 @@ def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
     assert inbox.count(">ask</a>") == 1
 
 
-@pytest.mark.full
 def test_programs_decide_the_items_of_a_map_together(library):
     """By client and API, each with its receipt; with another among them nothing is done."""
     run = library.start("library")
@@ -366,7 +358,6 @@ class Finance:
 FINANCE = Finance()
 
 
-@pytest.mark.full
 def test_high_risk_is_typed_for_all(desk):
     """Nothing is counted before that; a digest that is another one counts for its question only."""
     questions = [
@@ -384,7 +375,6 @@ def test_high_risk_is_typed_for_all(desk):
     assert re.findall(r'data-result="(\w+)"', right.text) == ["counted", "rejected"]
 
 
-@pytest.mark.full
 def test_questions_that_differ_are_decided_one_by_one(desk):
     """Of other nodes or risks, or none at all: the page says so."""
     low, high = (
@@ -400,7 +390,6 @@ def test_questions_that_differ_are_decided_one_by_one(desk):
 # -- one question ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.full
 def test_a_question_shows_all_that_happened_to_it(desk):
     """Comments, votes with what they are for, who has claimed it; and the node in its graph."""
     question = asked(desk, "payments", {"amount": 80})
@@ -431,7 +420,6 @@ def test_a_question_shows_all_that_happened_to_it(desk):
     assert 'data-node="pay" data-here' in page
 
 
-@pytest.mark.full
 def test_a_vote_is_taken_back_or_given_to_somebody(desk):
     """As the rule allows; who has delegated can't vote, and is told so."""
     question = asked(desk, "payments", {"amount": 80})
@@ -449,7 +437,6 @@ def test_a_vote_is_taken_back_or_given_to_somebody(desk):
     assert rows(desk, "tab=mine") == [question.id]
 
 
-@pytest.mark.full
 def test_an_earlier_denial_of_the_same_call_is_shown(desk):
     """Who is asked again sees that somebody has said no, and why."""
     first = asked(desk, "payments", {"amount": 80})
@@ -463,7 +450,6 @@ def test_an_earlier_denial_of_the_same_call_is_shown(desk):
     assert "Denied before" not in desk.http.get(f"/q/{first.id}", headers=HTML).text
 
 
-@pytest.mark.full
 def test_an_edit_shows_that_another_call_is_approved(desk):
     """The digest of what is approved, before and after; it is the one that the vote is for."""
     question = asked(desk, "payments", {"amount": 80})
@@ -493,7 +479,6 @@ def commands_of(site, query):
         return raw.info("stats")["total_commands_processed"] - before
 
 
-@pytest.mark.full
 def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
     """A row of one's own costs two reads, its document and its standing; the count on the tab adds none."""
     made, check = [], Rule.__post_init__
@@ -511,7 +496,6 @@ def test_a_question_is_read_once_and_its_rule_is_made_once(desk, monkeypatch):
     assert [len(rows(desk, query)) for query in queries] == [12, 12]
 
 
-@pytest.mark.full
 def test_a_plain_question_costs_two_reads_of_its_run(desk):
     """Besides its document and its standing: the place, and who asked for the run."""
     for _ in range(2):
@@ -570,7 +554,6 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         assert larger < size * 1.1, query
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "damage", [b"damage", b"\xff\xfe", b"\x011 2 0 " + COMPRESSED + b"\xff"]
 )

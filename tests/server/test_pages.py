@@ -4,7 +4,6 @@ import html
 import json
 import re
 import time
-from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -1044,36 +1043,6 @@ def test_home_counts_what_expires_soon(redis_url):
     assert (">3</span> open" in text, ">1</span> for you" in text) == (True, True)
     site.as_role("approver", name="ben")
     assert ">0</span> for you" in site.http.get("/", headers=HTML).text
-
-
-@pytest.mark.full
-def test_a_schedule_is_made_with_a_form(site):
-    """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
-    made = send(
-        site,
-        "/schedules",
-        name="nightly",
-        graph="echo",
-        cron="0 3 * * *",
-        timezone="Europe/Rome",
-    )
-    assert made.status_code == 303
-    assert "every day at 03:00" in site.http.get("/schedules", headers=HTML).text
-
-    span = {"first": "2026-01-01T00:00", "last": "2026-01-02T23:59"}
-    sent = send(site, "/schedules/nightly/backfill", **span)
-    assert sent.headers["location"] == "/runs?tag=schedule%3Dnightly"
-    assert len(site.client.runs(tags={"schedule": "nightly"})) == 2
-    schedules = site.app.state.services.schedules.schedules
-    schedules.change("nightly", lambda schedule: replace(schedule, error="no worker"))
-    page = site.http.get("/schedules", headers=HTML).text
-    assert "Started no run: no worker" in page
-    assert "<code>runner api DELETE /v1/schedules/nightly</code>" in page
-    assert site.http.get("/v1/schedules").json()["items"][0]["error"] == "no worker"
-    send(site, "/schedules/nightly/pause")
-    assert "paused" in site.http.get("/schedules", headers=HTML).text
-    send(site, "/schedules/nightly/remove")
-    assert "No schedules" in site.http.get("/schedules", headers=HTML).text
 
 
 @pytest.mark.full

@@ -37,6 +37,8 @@ from tests.ports import free_port
 from tests.server.conftest import Served, Site
 from tests.server.test_pages import plain
 
+pytestmark = pytest.mark.full
+
 ORIGIN = "https://runner.example"
 ANA = Principal("ana", "https://login.example")
 FINANCE = frozenset({"finance"})
@@ -151,7 +153,6 @@ def device(bank):
     return device
 
 
-@pytest.mark.full
 def test_a_passkey_of_the_page_decides(bank):
     """From the page that makes it to the effect; without one the page has no button and says what to do."""
     question = bank.ask()
@@ -173,7 +174,6 @@ def test_a_passkey_of_the_page_decides(bank):
     assert "ana-laptop" in bank.http.get("/passkeys").text
 
 
-@pytest.mark.full
 def test_a_browser_without_script_is_told_what_to_do(bank, device):
     """Nothing there asks an authenticator: the step that signs says what does."""
     path = f"/q/{bank.ask().id}"
@@ -184,7 +184,6 @@ def test_a_browser_without_script_is_told_what_to_do(bank, device):
     assert requests_in(text)  # control: a script would ask for this
 
 
-@pytest.mark.full
 def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
     """Claims and comments have a step of their own; without it nothing is done."""
     question = bank.ask()
@@ -212,7 +211,6 @@ OPERATIONS = (
 )
 
 
-@pytest.mark.full
 def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     """With a passkey or a key in a file, where rules exclude the requester; it starts one run, as signed."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
@@ -234,7 +232,6 @@ def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     assert bank.http.post("/v1/runs", json=forged).status_code == 422
 
 
-@pytest.mark.full
 def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     """The step shows the task; signed for it, no other starts. Who has no passkey is not offered one."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
@@ -259,7 +256,6 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     assert 'name="sign"' not in bank.http.get(path).text
 
 
-@pytest.mark.full
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
     """The step that signs shows the changes; signed for these arguments, no other ones run."""
     question = bank.ask()
@@ -276,7 +272,6 @@ def test_an_edit_is_signed_as_it_is_shown(bank, device):
     assert output[:2] == ["edit", {"amount": 50}]
 
 
-@pytest.mark.full
 def test_questions_that_are_signed_are_decided_one_by_one(bank, device):
     """Together they are shown, with a link to each and no button; the page of each has them."""
     ids = [bank.ask().id for _ in range(2)]
@@ -346,7 +341,6 @@ FORGERIES = (
 )
 
 
-@pytest.mark.full
 def test_a_signature_of_something_else_decides_nothing(bank, device):
     """Each forgery is refused and the question stays open; then what the device has signed is taken."""
     question = bank.ask()
@@ -358,7 +352,6 @@ def test_a_signature_of_something_else_decides_nothing(bank, device):
     assert bank.send(question, device.sign(request), form) == "accepted"
 
 
-@pytest.mark.full
 def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     """Somebody else can't send it as theirs, and it counts once."""
     question = bank.ask()
@@ -373,7 +366,6 @@ def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     assert len(bank.client.engine.store.votes(question.id)) == 1
 
 
-@pytest.mark.full
 def test_a_revoked_passkey_signs_nothing_more(bank, device):
     """The page offers it no longer, and what it had been asked for counts no more; the next one does."""
     question = bank.ask()
@@ -401,7 +393,6 @@ ELSEWHERE = (
 )
 
 
-@pytest.mark.full
 def test_a_passkey_that_was_made_elsewhere_is_refused(bank):
     """The page shows no public half of it; of the right one it does."""
     for forged, reason in ELSEWHERE:
@@ -431,7 +422,6 @@ def test_a_passkey_is_for_the_address_of_the_setting(bank):
         ) * 2
 
 
-@pytest.mark.full
 def test_a_passkey_is_added_for_who_has_made_it(bank):
     """The file names its maker: for somebody else, or under a name that is taken, it is not added."""
     text = bank.register(Device(ORIGIN)).text
@@ -457,7 +447,6 @@ def test_a_shell_reads_a_name_with_a_quote_in_the_command(bank):
     assert key["principal"] == bank.person.principal.key
 
 
-@pytest.mark.full
 def test_one_authenticator_is_one_person(bank, device):
     """Its key is added once: for nobody else, and not again after it was revoked; another key is added."""
     entry = {**device.public(), "kid": "ben-laptop", "rp_id": "runner.example"}
@@ -497,7 +486,6 @@ def verified(lines, keys="keys.json"):
     return done.exit_code, done.stdout.split("\t")[2]
 
 
-@pytest.mark.full
 def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     """The exported file, the public keys and nothing else."""
     alone = {
@@ -515,7 +503,6 @@ def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     assert "2 signed votes hold" in done.stdout
 
 
-@pytest.mark.full
 def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     """Changed, exchanged or without its key it is broken; left out it is missing; as it was, it holds."""
     *entries, line = exported
@@ -545,7 +532,6 @@ def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     assert verified(exported)[0] == 1
 
 
-@pytest.mark.full
 def test_a_passkey_that_counts_backwards_is_seen(bank, device, exported):
     """The door refuses it; with the count in Redis deleted, the exported file says which it was."""
     question, device.count = bank.ask(), 1

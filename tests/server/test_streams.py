@@ -15,6 +15,8 @@ from anyio import to_thread
 from runner.server import streams
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 SSE = {"Accept": "text/event-stream"}
 
 
@@ -43,7 +45,6 @@ def frames(lines):
             fields = {}
 
 
-@pytest.mark.full
 def test_a_stream_begins_with_the_run_and_goes_on(site, served):
     """Whoever opens it knows all that is known, and then hears what happens."""
     run = site.start("approval")
@@ -63,7 +64,6 @@ def test_a_stream_begins_with_the_run_and_goes_on(site, served):
     assert numbers == list(range(int(position) + 1, numbers[-1] + 1))
 
 
-@pytest.mark.full
 def test_a_client_that_comes_back_goes_on(site, served):
     """`Last-Event-ID` gets exactly what came since, and no snapshot."""
     run = site.start("echo")
@@ -73,7 +73,6 @@ def test_a_client_that_comes_back_goes_on(site, served):
         assert [next(read)[1] for _ in positions[2:]] == positions[2:]
 
 
-@pytest.mark.full
 def test_a_gap_is_said_and_bridged(site, served):
     """Where the events in between have expired, the client learns that, and gets the run anew."""
     run = site.start("echo")
@@ -87,7 +86,6 @@ def test_a_gap_is_said_and_bridged(site, served):
             assert [next(read)[0] for _ in range(2)] == ["reset", "snapshot"]
 
 
-@pytest.mark.full
 def test_a_viewer_s_stream_has_no_payloads(site, served):
     """What a role may not read it does not hear either."""
     run = site.start("approval", "secret")
@@ -98,7 +96,6 @@ def test_a_viewer_s_stream_has_no_payloads(site, served):
     assert "secret" not in json.dumps(document)
 
 
-@pytest.mark.full
 def test_a_person_has_a_few_streams_at_a_time(site, served):
     """Also where they open more at once; a closed one counts no longer."""
     run = site.start("approval")
@@ -152,7 +149,6 @@ def test_a_stream_that_never_began_is_not_counted(site):
             asyncio.run(response({"type": "http"}, disconnect, gone))
 
 
-@pytest.mark.full
 def test_streams_read_in_few_threads():
     """However many clients come back at once, their reads leave nearly all threads to votes."""
     ends, reads = threading.Event(), []
@@ -256,7 +252,6 @@ def test_what_happens_to_all_runs_is_heard(site, served):
         assert [next(read)[0], next(read)[0]] == ["reset", "snapshot"]
 
 
-@pytest.mark.full
 def test_the_events_of_several_runs_are_heard(site, served):
     """Those of their nodes too; a client that comes back misses none, and with other runs gets a reset."""
     runs = [site.start("approval") for _ in range(2)]
@@ -292,7 +287,6 @@ def test_the_events_of_several_runs_are_heard(site, served):
         assert {next(read)[0], next(read)[0]} == {"run.ended"}
 
 
-@pytest.mark.full
 def test_a_stream_of_many_runs_counts_as_several(site, served):
     """Fifty runs take five of a person's six streams, so two such are refused; so is one of more runs."""
     ids = [site.start("echo").id for _ in range(streams.MOST_RUNS + 1)]

@@ -10,6 +10,8 @@ from runner.settings import Settings
 from runner.store.redis.measurements import spending
 from tests.server.test_pages import send
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def asked(site):
@@ -33,7 +35,6 @@ def vote(site, question, decision="approve", etag=None, **body):
     )
 
 
-@pytest.mark.full
 def test_two_of_finance_decide(site, asked):
     """The first vote is counted, the second decides; the run goes on with what was approved."""
     finance(site, "ana")
@@ -56,7 +57,6 @@ def test_two_of_finance_decide(site, asked):
     ]
 
 
-@pytest.mark.full
 def test_only_what_has_the_digest_is_shown_as_voted_for(site, asked):
     """Who changes a stored vote shows the next approver nothing, and no vote can be for it."""
     finance(site, "ben")
@@ -79,7 +79,6 @@ def change_votes(site, question, old, new):
                     redis.hset(key, field, value.replace(old, new))
 
 
-@pytest.mark.full
 def test_votes_are_counted_by_decision(site, asked):
     """One that is refused is not; Prometheus reads all of it, also a label with a line end and quotes."""
     site.client.engine.store.measure(
@@ -100,7 +99,6 @@ def test_votes_are_counted_by_decision(site, asked):
     assert (spent.labels["graph"], spent.value) == ('the "whole"\nshop, größer \\', 1_234_567)
 
 
-@pytest.mark.full
 def test_a_vote_names_what_was_shown(site, asked):
     """Without the digest, or with another one, nothing is counted."""
     finance(site, "ana")
@@ -112,7 +110,6 @@ def test_a_vote_names_what_was_shown(site, asked):
     assert site.http.get(f"/v1/questions/{asked.id}").json()["votes"] == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("body", "pointer"),
     [
@@ -135,7 +132,6 @@ def test_what_is_wrong_with_an_answer_is_pointed_at(site, body, pointer):
     assert site.client.interrupt(question.id).is_open
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("graph", ["refund", "approval"])
 def test_a_key_stands_for_one_vote(site, graph):
     """The same vote again gets its receipt again, another one under its key is refused."""
@@ -159,7 +155,6 @@ def test_a_key_stands_for_one_vote(site, graph):
     assert (first.status_code, again.json(), another.status_code) == (200, first.json(), 422)
 
 
-@pytest.mark.full
 def test_a_vote_that_is_late_is_gone(site, asked):
     """Whoever comes behind the decision gets 410, and learns who decided."""
     for name in ("ana", "ben"):
@@ -203,7 +198,6 @@ def test_a_directory_that_is_away_is_named(site, asked, caplog):
     assert "The store could not be reached" in problem_of(StoreError("redis.internal")).detail
 
 
-@pytest.mark.full
 def test_a_question_is_claimed_commented_and_delegated(site, asked):
     """As the rule allows; a vote can be taken back while the question is open."""
     finance(site, "ana")
@@ -231,7 +225,6 @@ def test_a_question_is_claimed_commented_and_delegated(site, asked):
     assert post("claim", ttl=60).status_code == 403
 
 
-@pytest.mark.full
 def test_alike_questions_are_decided_together(site):
     """Each has its own receipt; a digest that is missing or other questions among them stop it at once."""
     site.as_role("operator", name="cora")
@@ -260,7 +253,6 @@ def test_alike_questions_are_decided_together(site):
     assert [item["status"] for item in told] == ["counted"] * 3
 
 
-@pytest.mark.full
 def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
     """With a key a login counts at level 2; without it, or by an API key, it does not."""
     from runner.approvals import Auth, Rule
@@ -295,7 +287,6 @@ def test_the_server_signs_what_it_has_checked(redis_url, tmp_path, monkeypatch):
     assert run.result().results["ask"].output == "approve"
 
 
-@pytest.mark.full
 def test_who_makes_a_run_from_another_does_not_decide_it(site, asked):
     """The server names who is logged in; a service says for whom it starts a run."""
     site.as_role("operator", name="dan")
