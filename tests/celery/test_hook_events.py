@@ -14,7 +14,6 @@ from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.celery.hook_graphs"}
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hook-events.md"
-CALLS = ["model", "tool", "model"]
 
 
 def test_the_page_lists_each_event_that_may_ask():

@@ -258,20 +258,6 @@ def test_stores_are_given_or_opened(monkeypatch):
     assert not Client(store=MemoryStore()).runs()
 
 
-def test_a_run_is_started_again():
-    """Task, state and tags are those of the run, but for what is given."""
-    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
-    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
-    bench.finish_all()
-
-    same, other = run.again(), run.again(task="other", invocation_state={"n": 2})
-    bench.finish_all()
-
-    assert same.result().results["a"].output == ["task", {"n": 1}]
-    assert other.result().results["a"].output == ["other", {"n": 2}]
-    assert client.runs()[0].tags == {"team": "red"}
-
-
 @pytest.mark.parametrize(
     "ask",
     [

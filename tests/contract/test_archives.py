@@ -351,18 +351,6 @@ def test_a_damaged_index_is_left_out_with_a_warning(folder, made, tmp_path, capl
     assert file.name in caplog.text
 
 
-def test_files_of_others_are_left_alone(folder, made, tmp_path):
-    """What else lies in the folder disturbs nothing."""
-    run = made()
-    write(folder, run)
-    (index,) = (tmp_path / "archive" / "index").glob("*")
-    (index / "notes.jsonl").write_text("hello", encoding="utf-8")
-    (index.parent / "README").write_text("hello", encoding="utf-8")
-    (index.parent / "2999-01-01").mkdir()
-
-    assert listed(folder) == [run["run_id"]]
-
-
 def test_a_folder_that_can_not_be_made_is_an_error(made, tmp_path):
     """Where the folder can't be written the error names it and the reason."""
     (tmp_path / "file").touch()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from cProfile import Profile
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -47,7 +46,6 @@ from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.contract.test_partitions import partitioned
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 NODES = 100
 LONGER = 0.02
 """Part by which bytes may differ: the length of times and of durations."""

@@ -8,7 +8,7 @@ import pytest
 
 from runner import Status
 from runner.store.redis.store import RedisStore
-from tests.graphs import Bench, ident, single, wired
+from tests.graphs import Bench, ident, wired
 
 
 @pytest.fixture
@@ -23,10 +23,6 @@ def on_redis(redis_url):
 
 def _open(url, clock):
     return RedisStore(url, clock=clock, push=False)
-
-
-def inputs(ctx):
-    return dict(ctx.inputs)
 
 
 def visit(ctx):
@@ -49,45 +45,3 @@ def test_a_loop_whose_counts_return_to_nothing(on_redis):
     bench.deliver("d")
 
     assert bench.finish().status is Status.COMPLETED
-
-
-SHAPES = {
-    "chain": ({"a": ident, "b": ident, "c": inputs}, ["a b", "b c"]),
-    "dead path": (
-        {"a": ident, "b": ident, "c": inputs},
-        [("a b", lambda state: False), "b c", "a c"],
-    ),
-    "loop": ({"a": visit, "b": visit}, ["a b", ("b a", lambda state: state.visit < 3)]),
-    "nested loops": (
-        {"a": visit, "b": visit, "c": ident},
-        [
-            "a b",
-            ("b b", lambda state: state.visit % 2),
-            ("b a", lambda state: state.visit in {2, 4}),
-            ("b c", lambda state: state.visit == 6),
-        ],
-    ),
-    "questions": (
-        {
-            "a": lambda ctx: [ctx.interrupt("one"), ctx.interrupt("two")],
-            "b": inputs,
-            "c": ident,
-        },
-        ["a b", "c b"],
-    ),
-    "large results": (
-        {
-            "a": lambda ctx: "x" * 100_000,
-            "b": single(inputs),
-            "c": lambda ctx: [ctx.input_text, ctx.inputs],
-        },
-        ["a b", "b c", "a c"],
-    ),
-    "inner graph": (
-        {
-            "a": wired({"x": lambda ctx: ctx.interrupt("ok?"), "y": inputs}, "x y").build(),
-            "b": inputs,
-        },
-        ["a b"],
-    ),
-}

@@ -168,19 +168,6 @@ def test_a_slot_whose_return_was_lost_is_free_after_a_lease(store, worker):
     worker.claim(run_id, "b")
 
 
-def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
-    """A check at the end of each lease finds it at work; its lease is renewed as ever."""
-    run_id = worker.start(GRAPH, beside="01")
-    token = worker.token(run_id, "a")
-    for _ in range(10):
-        clock.advance(15)
-        store.renew([token])
-        store.sweep()
-        worker.limited(run_id, "b")
-
-    assert worker.end(token) == ["b.1.1"]
-
-
 @pytest.mark.parametrize("read_later", [False, True])
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_claim_that_comes_after_its_slot_was_returned_is_refused(

@@ -558,36 +558,6 @@ def test_a_node_that_was_skipped_takes_nothing_from_one_with_its_new_name(opened
 
 
 @pytest.mark.full
-def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
-    """Their map has ended in the round before; who was asked learns that no answer is needed."""
-
-    def build(*back):
-        builder = GraphBuilder()
-        builder.add_node(lambda ctx: [1, 2], "a")
-        builder.add_map(lambda ctx: ctx.interrupt(f"item {ctx.task}"), "b", over="a")
-        builder.add_node(ident, "c")
-        for source, target, *condition in (("a", "b"), ("b", "c"), *back):
-            builder.add_edge(source, target, *condition)
-        return builder.set_entry_point("a").build()
-
-    run = Deployed(opened, build(("c", "b", lambda state: state.results["c"].visit < 2)))
-    run.answer("first round")
-    asked = run.finish().interrupts
-    done = next(question for question in asked if question.name == "item 1")
-    apply_decisions(run.engine, [Decision(done.id, "second round")])
-    run.finish()
-    run.deploy(build())
-
-    run.migrate()
-
-    result, snapshot = run.finish(), run.store.read(run.run_id)
-    assert (result.status, result.execution_order) == (Status.COMPLETED, ["a", "b", "c"])
-    assert result.results["b"].output == ["first round", "first round"]
-    assert not snapshot.maps
-    assert not any(question.is_open for question in snapshot.interrupts)
-
-
-@pytest.mark.full
 def test_an_answer_to_a_visit_that_is_undone_approves_nothing_else(opened):
     """The new shape's loop comes to the node again, as a visit of another number: all is asked anew."""
 

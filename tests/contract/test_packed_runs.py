@@ -14,7 +14,7 @@ from runner.records.run import Status
 from runner.store.redis import packed_runs
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import EmitEvent, RemoveRun
+from runner.store.requests import EmitEvent
 from tests.graphs import Bench, single, wired
 
 HOUR = 3_600.0
@@ -193,19 +193,6 @@ def test_runs_inside_others_and_those_around_them_are_not_packed(desk, client):
     pack(bench)
 
     assert all(client.llen(key) > 1 for key in client.scan_iter("*:r:*:e"))
-
-
-def test_a_packed_run_goes_as_others(desk, client):
-    """It is removed whole, and one that nobody removes expires."""
-    bench = desk()
-    ended(bench)
-    pack(bench)
-    assert is_packed(bench, client)
-
-    assert bench.store.do(RemoveRun(bench.run_id)).word == "removed"
-
-    assert list(client.scan_iter("*:r:*")) == []
-    assert bench.store.runs().items == ()
 
 
 def test_a_damaged_run_is_refused(desk, client):

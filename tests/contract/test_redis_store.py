@@ -1024,28 +1024,6 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     )
 
 
-def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):
-    """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
-    run_id = worker.start(shape("a b"))
-    worker.park(run_id, "a")
-    between = [lambda: store.do(EmitEvent(run_id, "x", "b", 1, {}))] * 40
-
-    def slow() -> int:
-        """A clock that is asked before each try, and takes its time."""
-        if between:
-            between.pop()()
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    assert late.do(CancelRun(run_id, "enough")).word == "cancelled"
-    late.close()
-
-    assert worker.read(run_id).record.stopping == Status.CANCELLED
-    clock.advance(1)  # till then the caller may take the next step itself
-    store.sweep()
-    assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
-
-
 def test_a_run_of_another_form_is_not_guessed_at(worker, store, client):
     """A run that a newer version wrote is refused with a clear error, and left as it is."""
     run_id = worker.start(shape("a"))

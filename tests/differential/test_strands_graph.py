@@ -193,16 +193,6 @@ def test_a_condition_that_raises_fails_the_graph():
 # -- what nodes are told ---------------------------------------------------------------------------------
 
 
-def test_the_task_alone():
-    """G16: without inputs a node gets the task, as text or as the blocks it is made of."""
-    blocks = [{"text": "one"}, {"text": "two"}]
-    for task in ("task", blocks):
-        (outcome,) = same(lambda: plot("a"), task)
-        assert outcome.requests["a"][0]["content"] == (
-            blocks if task == blocks else [{"text": "task"}]
-        )
-
-
 def test_the_form_of_inputs():
     """G17: original task, then a section per source; a task in blocks keeps its blocks."""
     (record,) = same(lambda: plot("ac bc", entries="ab"))
@@ -286,19 +276,6 @@ def test_what_follows_an_agent_that_asks_waits():
     assert "After x" not in first.fired
     assert (last.status, last.ran) == ("completed", "xz")
     assert sections(last.requests["z"][0]) == ["x", "y"]
-
-
-def test_two_agents_that_ask_are_answered_together():
-    """G45: what follows both begins when both are answered."""
-    nodes = {"x": [use("ask_one", "t1"), "x done"], "y": [use("ask_two", "t2"), "y done"]}
-    first, last = same(
-        lambda: plot("xz yz", entries="xy", nodes=nodes, tools=[asks("one"), asks("two")]),
-        "task",
-        {"one": 1, "two": False},
-    )
-
-    assert first.interrupts == [("one", "one"), ("two", "two")]
-    assert (first.ran, last.ran) == ("xy", "xyz")
 
 
 def test_some_of_the_answers():
@@ -416,33 +393,6 @@ def test_a_question_in_a_cycle():
 
 
 # -- callbacks, failures ---------------------------------------------------------------------------------
-
-
-def test_callbacks_of_nodes_run_in_order_and_reverse():
-    """1.10: Before in the order of adding, After in reverse."""
-    calls_by_side: dict[int, list[str]] = {}
-
-    def make():
-        calls = calls_by_side.setdefault(len(calls_by_side), [])
-        return plot(
-            "ab",
-            hooks=[
-                (
-                    event,
-                    lambda event, word=f"{event[:5]} {number}": calls.append(
-                        f"{word} {event.node_id}"
-                    ),
-                )
-                for event in ("BeforeNodeCallEvent", "AfterNodeCallEvent")
-                for number in (1, 2)
-            ],
-        )
-
-    same(make)
-
-    theirs, ours = calls_by_side.values()
-    assert ours == theirs
-    assert ours[:4] == ["Befor 1 a", "Befor 2 a", "After 2 a", "After 1 a"]
 
 
 def test_a_cancelled_node_fails_the_graph():

@@ -20,8 +20,6 @@ from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
 from tests.waiting import wait_until
 
-REFUNDS = 5
-
 
 def refund(ctx):
     rule = Rule(

@@ -75,11 +75,6 @@ def desk(redis_url):
     return site
 
 
-LABELS = """() => Math.min(...[...document.querySelectorAll(".graph text")].map(
-    (text) => text.getScreenCTM().a * parseFloat(getComputedStyle(text).fontSize)))"""
-"""The smallest label of a graph, in CSS pixels on the screen."""
-
-
 def look(page, folder, name):
     """Take pictures of a page in both themes at two widths, and return what axe says against them."""
     from axe_playwright_python.sync_playwright import Axe

@@ -202,14 +202,6 @@ def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
 
 PROGRAM = {"accept": "application/json", "authorization": "Bearer of a program, not a browser"}
 
-OPERATIONS = (
-    ("POST", ":claim", "claim", {"ttl": 60}),
-    ("POST", ":release", "release", {}),
-    ("POST", ":comment", "comment", {"comment": "on it"}),
-    ("DELETE", "/votes", "withdraw_vote", {}),
-    ("POST", ":delegate", "delegate", {"to": "human:https://login.example|ben"}),
-)
-
 
 def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     """With a passkey or a key in a file, where rules exclude the requester; it starts one run, as signed."""
