@@ -12,10 +12,13 @@ from types import SimpleNamespace
 import pytest
 
 from runner.approvals import Action, Rule
+from runner.approvals.rules import Principal
+from runner.server.access import Person
 from runner.server.pages.amounts import amount_of
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
+from tests.server.test_finance_day import look
 from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
 from tests.waiting import wait_until
@@ -547,3 +550,38 @@ def test_dates_are_days_of_the_reader(desk, browser):
         page.wait_for_url("**zone=Pacific%2FKiritimati*")
         assert page.locator("tbody tr").count() == 1
         context.close()
+
+
+REFUNDS = 5
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
+    """Approve and Next; n goes on and p back; the inbox is as it was left, without what was decided."""
+    questions = [asked(desk, {"amount": number}) for number in range(REFUNDS)]
+    asked(desk, {"assignees": ["ana"]}, graph="names")
+    desk.app.state.auth = lambda request: Person(
+        Principal("ana"), frozenset({"approver", "reader"}), frozenset({"finance"})
+    )
+    with Served(desk.app, free_port()) as served:
+        page = browser.new_page(base_url=served.url)
+        page.goto("/inbox?tab=mine&graph=refunds")
+        page.click("tbody th a")
+        seen = look(page, tmp_path, "question")
+        for left in reversed(range(1, REFUNDS - 1)):
+            page.click("button:text-is('Approve')")
+            page.wait_for_selector("[data-result=accepted]")
+            seen += look(page, tmp_path, "receipt") if left == 1 else []
+            page.click("[data-result] .button:has-text('Next')")
+            page.wait_for_selector(f"#way:has-text('{left} left')")
+        page.keyboard.press("n")
+        page.wait_for_url(f"**/{questions[-1].id}?*")
+        page.keyboard.press("p")
+        page.wait_for_url(f"**/{questions[-2].id}?*")
+        page.keyboard.press("g")
+        page.keyboard.press("i")
+        page.wait_for_url("**/inbox?tab=mine&graph=refunds*")
+        assert page.locator("tbody tr").count() == 2
+        page.close()
+    assert not seen

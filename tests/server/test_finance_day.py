@@ -344,16 +344,6 @@ def test_a_day_of_two_hundred_questions(full_desk, browser, tmp_path):
         ben.wait_for_selector("[data-result=accepted]")
         rate["a version"] = hand.clicks
         assert max(rate.values()) <= 2, rate
-        ben.goto("/inbox?tab=mine&graph=payouts")
-        ben.click("tbody th a")
-        first = ben.url
-        ben.keyboard.press("n")
-        ben.wait_for_url(lambda url: url != first)
-        ben.keyboard.press("p")
-        ben.wait_for_url(first)
-        ben.keyboard.press("g")
-        ben.keyboard.press("i")
-        ben.wait_for_url("**/inbox?tab=mine&graph=payouts*")
         rest = "2,099.50 EUR"
         assert decide_together(ben, tmp_path, "payouts", "Approve", rest, number=19) == 3
 
