@@ -50,6 +50,11 @@ OF_A_MODULE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(full|slow|chaos)\b
 MAY_BE_SLOW = re.compile("slow|any_store|adapter_contract")
 """The words of modules with slow tests: the mark, or one of the two places outside modules that set it."""
 
+SECOND_HALF = re.compile(
+    r"tests/(agent|contract|definition|execution|properties|records|scheduler|simulation)/"
+)
+"""The files of the second of two workers that share the modules: `--dist each`, as `make test` runs them."""
+
 STORE = pytest.StashKey[str]()
 """The path of the server of the tests' stores."""
 
@@ -89,9 +94,20 @@ def pytest_sessionstart(session):
         reporter.write_line(f"store: {session.config.stash[STORE]}")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Tell a worker of xdist its half: of modules that both import, half the time would be imports."""
+    workers = node.config.option.tx
+    if node.config.option.dist == "each" and len(workers) == 2:
+        node.workerinput["is_second"] = node.gateway.id == "gw1"
+
+
 def pytest_ignore_collect(collection_path, config):
-    """Import no module all of whose tests are left out: some take a second."""
+    """Import no module all of whose tests are left out, or are another worker's: some take a second."""
     if collection_path.suffix == ".py":
+        is_second = getattr(config, "workerinput", {}).get("is_second")
+        if is_second not in (None, bool(SECOND_HALF.search(collection_path.as_posix()))):
+            return True
         text, chosen = collection_path.read_text(), config.option.markexpr
         if chosen.startswith("slow") and not MAY_BE_SLOW.search(text):
             return True

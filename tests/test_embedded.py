@@ -72,6 +72,7 @@ def test_a_store_answers_and_leaves_nothing_behind():
     assert store.pid == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["alone", "fork"])
 def test_a_killed_owner_leaves_no_server_behind(how):
     """SIGKILL of the owner ends its server and removes the folder, even if a forked child lives on."""
@@ -88,6 +89,7 @@ def test_a_killed_owner_leaves_no_server_behind(how):
         wait_until(lambda: not Path(path).parent.exists(), "the folder was removed")
 
 
+@pytest.mark.full
 def test_a_forked_child_leaves_the_store_alone():
     """A forked child that runs into `stop` ends neither the server nor its folder."""
     with embedded_store() as store:
@@ -121,6 +123,7 @@ def test_a_frozen_server_is_ended_too():
     assert not lives(pid)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("appendonly", "kept"), [(True, b"here"), (False, None)])
 def test_a_crash_loses_only_what_was_not_to_be_kept(appendonly, kept):
     """After a crash and a restart an append-only store has its data, at the same address."""

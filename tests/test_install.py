@@ -43,6 +43,7 @@ def install(tmp_path):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("versions", "with_uv", "options"),
     [
@@ -69,6 +70,7 @@ def test_an_environment_has_the_versions_that_are_asked_for(
     assert (tmp_path / ".venv-it" / ".installed").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("environment", [{}, {"UV": ""}])
 @pytest.mark.parametrize("cut", ["--require-hashes", "--no-build-isolation"])
 def test_what_was_cut_short_is_installed_again(install, tmp_path, environment, cut):

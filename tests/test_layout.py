@@ -70,6 +70,7 @@ EVERYTHING = [
 ]
 
 
+@pytest.mark.full
 def test_file_names_say_what_is_inside():
     """No module is named for being useful; its name is a noun one can point at or a verb."""
     assert [
@@ -89,6 +90,7 @@ def test_the_root_holds_known_files_only():
     assert sorted({path.split("/")[0] for path in tracked if path} - IN_THE_ROOT) == []
 
 
+@pytest.mark.full
 def test_a_source_release_holds_known_files_only():
     """The archive has the library, its tests and its pages, and nothing that happens to lie beside them."""
     released = [
@@ -100,6 +102,7 @@ def test_a_source_release_holds_known_files_only():
     assert {"runner", "tests", "docs"} <= tops
 
 
+@pytest.mark.full
 def test_the_repository_names_no_machine():
     """No file holds a path that exists on one machine only."""
     found = [

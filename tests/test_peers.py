@@ -71,6 +71,7 @@ def test_a_peer_may_write_other_lines_and_leaves_no_process(program, tmp_path):
     wait_until(lambda: not any(map(is_running, pids())), "all processes of the peer ended")
 
 
+@pytest.mark.full
 def test_a_peer_that_fails_says_why_and_leaves_no_process(program, tmp_path):
     """A program that ends before it answers is reported with its last line, and its server ends."""
     command, pids = program(fails=True)

@@ -22,6 +22,7 @@ TIMES = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("value", ["inf", "1e12", "nan", "-1", "soon"])
 @pytest.mark.parametrize("name", TIMES, ids=str.lower)
 def test_times_are_set_within_a_century(monkeypatch, name, value):
@@ -34,6 +35,7 @@ def test_times_are_set_within_a_century(monkeypatch, name, value):
         Settings()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [

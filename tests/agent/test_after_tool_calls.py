@@ -94,6 +94,7 @@ PATHS = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
 def test_every_path_can_ask_and_shows_the_same_event_again(path: str, executor: str) -> None:
@@ -196,6 +197,7 @@ def test_an_exception_comes_back_as_itself() -> None:
     assert isinstance(error.__cause__, KeyError)
 
 
+@pytest.mark.full
 def test_retry_and_answer_work_together_and_the_tool_runs_exactly_once_more() -> None:
     """`retry` with an answer runs the tool once more, and the message holds one result."""
 
@@ -235,6 +237,7 @@ def test_a_retried_call_that_fails_again_asks_again() -> None:
     assert scene.ran == ["boom"] * 3
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("part", ["result", "exception", "cancel_message", "kind", "duration"])
 def test_a_malformed_snapshot_is_refused(part: str) -> None:
     """A stored snapshot with a part missing is an error that names it, never a guess."""
@@ -553,6 +556,7 @@ def test_once_a_callback_broke_no_call_is_retried() -> None:
 # -- retry after a cancel, results, errors -----------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("attribute", ["retry", "retry_cancelled"])
 @pytest.mark.parametrize("asks", [False, True])
 def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(

@@ -72,6 +72,7 @@ def looping(*budgets, times=9, **options):
     return Shop(*([use("note")] * times), "done", budgets=budgets, **options)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("budget", "models", "tools"),
     [
@@ -149,6 +150,7 @@ def test_usage_below_0_gives_nothing_back(per):
         assert done(node.run()).usage["totalTokens"] == spent
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per", ["invocation", "run"])
 @pytest.mark.parametrize("total", [{}, {"totalTokens": 0}, {"totalTokens": 65}])
 def test_a_reply_without_a_total_counts_its_input_and_output(per, total):
@@ -197,6 +199,7 @@ def test_a_person_raises_a_budget_and_the_agent_goes_on():
     assert (shop.models, shop.tools) == (6, 5)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("per", ["invocation", "run", "tag:team"])
 def test_a_person_stops(per):
     """Then the node fails, and says that somebody decided so."""
@@ -338,6 +341,7 @@ def test_a_question_inside_goes_up_and_its_raise_comes_down():
     assert outer.models + inner.models == 6
 
 
+@pytest.mark.full
 def test_nodes_of_a_run_share_its_budget_and_runs_that_of_a_tag():
     """In process, on the store: the second agent is stopped by what the first has spent."""
 
@@ -381,6 +385,7 @@ def test_a_direct_call_asks():
     assert agent([{"interruptResponse": answer}]).stop_reason == "end_turn"
 
 
+@pytest.mark.full
 def test_runs_at_once_never_pass_a_budget_of_calls():
     """Twenty agents of one run that begin together make as many calls as it allows."""
     store, count = MemoryStore(), 20
@@ -432,6 +437,7 @@ def test_agents_over_one_sum_ask_once():
     assert store.spent(result.run_id)["model_calls"] == Sum(60, 10, 50)
 
 
+@pytest.mark.full
 def test_a_raise_that_is_too_small_is_asked_for_again():
     """By one of those that still wait, with what the sum allows by then."""
     graph, shops = together(5, MemoryStore(), per="run", model_calls=3)
@@ -443,6 +449,7 @@ def test_a_raise_that_is_too_small_is_asked_for_again():
     assert respond(graph, again, {"raise_by": 100}).status is Status.COMPLETED
 
 
+@pytest.mark.full
 def test_a_stop_is_for_all_that_wait():
     """One person's decision fails every agent over the sum, and asks nobody else."""
     graph, shops = together(5, MemoryStore(), per="run", model_calls=3)

@@ -89,6 +89,7 @@ def test_to_prepare_all_messages_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert last > first * 1.5
 
 
+@pytest.mark.full
 def test_a_call_prepares_only_new_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call prepares the input, each later one a reply and its results."""
     prepared: list[int] = []

@@ -56,6 +56,7 @@ def plain() -> list[Any]:
     return trace.conversation
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 @pytest.mark.parametrize("executor", ["concurrent", "sequential"])
 def test_every_event_may_ask_and_nothing_is_repeated_but_its_callbacks(
@@ -84,6 +85,7 @@ def test_every_event_may_ask_and_nothing_is_repeated_but_its_callbacks(
     assert any(replay for replay, _ in fired)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_the_same_name_twice_in_an_event_is_refused(event_type: Any) -> None:
     """Two callbacks under one name: the invocation ends in an error, whichever the event."""
@@ -93,6 +95,7 @@ def test_the_same_name_twice_in_an_event_is_refused(event_type: Any) -> None:
     assert trace.node.published == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_a_callback_that_raises_fails_the_agent_and_a_retry_goes_on(event_type: Any) -> None:
     """The error is the node's; the next attempt fires the event again and repeats no finished call."""
@@ -111,6 +114,7 @@ def test_a_callback_that_raises_fails_the_agent_and_a_retry_goes_on(event_type: 
     assert trace.conversation == plain()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_two_questions_of_one_event_wait_for_each_other(event_type: Any) -> None:
     """A first answer replays the event, the open question comes back with the same id."""
@@ -291,70 +295,6 @@ def test_an_invocation_is_announced_again_on_resume_and_not_asked_about_again() 
     assert seen == [1, 0, 0, 0]
 
 
-def test_the_order_of_events_is_that_of_strands() -> None:
-    """Table 2.3: the events of a sequential batch of which the second call asks, pass by pass."""
-    lines: list[str] = []
-    short = {
-        hooks.BeforeInvocationEvent: "BeforeInvocation",
-        hooks.MessageAddedEvent: "MessageAdded",
-        hooks.BeforeModelCallEvent: "BeforeModel",
-        hooks.AfterModelCallEvent: "AfterModel",
-        hooks.BeforeToolsEvent: "BeforeTools",
-        hooks.AfterToolsEvent: "AfterTools",
-        hooks.AfterInvocationEvent: "AfterInvocation",
-    }
-
-    def named(name: str) -> Any:
-        return lambda _: lines.append(name)
-
-    def before(event: hooks.BeforeToolCallEvent) -> None:
-        lines.append(f"B:{event.tool_use['toolUseId']}")
-        if event.tool_use["toolUseId"] == "t1":
-            event.interrupt("q")
-
-    def after(event: hooks.AfterToolCallEvent) -> None:
-        lines.append(f"A:{event.tool_use['toolUseId']}")
-
-    pairs = [(event_type, named(name)) for event_type, name in short.items()]
-    trace = Trace(
-        *pairs,
-        (hooks.BeforeToolCallEvent, before),
-        (hooks.AfterToolCallEvent, after),
-        calls=3,
-        tool_executor="sequential",
-    )
-    trace.node.run()
-    assert lines == [
-        "BeforeInvocation",
-        "MessageAdded",
-        "BeforeModel",
-        "AfterModel",
-        "MessageAdded",
-        "BeforeTools",
-        "B:t0",
-        "A:t0",
-        "B:t1",
-        "AfterTools",
-        "AfterInvocation",
-    ]
-    lines.clear()
-    done(trace.node.resume(q=1))
-    assert lines == [
-        "BeforeInvocation",
-        "BeforeTools",
-        "B:t1",
-        "A:t1",
-        "B:t2",
-        "A:t2",
-        "AfterTools",
-        "MessageAdded",
-        "BeforeModel",
-        "AfterModel",
-        "MessageAdded",
-        "AfterInvocation",
-    ]
-
-
 def test_an_event_made_by_hand_can_not_ask() -> None:
     """`interrupt` on an event made by hand is an error that says so."""
     with pytest.raises(Exception, match="can't ask a person"):
@@ -363,6 +303,7 @@ def test_an_event_made_by_hand_can_not_ask() -> None:
         ).interrupt("q")
 
 
+@pytest.mark.full
 def test_a_group_event_and_a_call_that_both_ask_lose_no_answer() -> None:
     """AfterTools asks about a partial batch while a call waits: both are answered, both take effect."""
 
@@ -505,6 +446,7 @@ class Watched:
         return self.done.count("model"), self.done.count("work"), len(self.agent.messages)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", sorted(HELD_BACK))
 def test_each_row_holds_back_what_it_says(kind: str) -> None:
     """While an event of a row asks, what follows has not begun; answered, all of it happens once."""

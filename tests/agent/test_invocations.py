@@ -50,6 +50,7 @@ def test_an_agent_remembers_over_direct_calls() -> None:
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -174,6 +175,7 @@ def test_an_error_in_a_hook_is_raised_and_the_open_calls_get_results_later() -> 
     assert (blocks[0]["toolResult"]["toolUseId"], blocks[1]) == ("t", {"text": "again"})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("session", [{}, {"session_id": "s"}], ids=["", "session"])
 def test_calls_open_in_given_messages_get_results(session: dict[str, str]) -> None:
     """Called directly, as a node, in a session and as a tool; control: other messages get none."""
@@ -368,6 +370,7 @@ def work() -> str:
     return "ok"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("limits", "reason", "turns"),
     [

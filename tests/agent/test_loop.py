@@ -353,6 +353,7 @@ def test_once_a_callback_broke_no_further_tool_starts() -> None:
     assert sorted(ledger.ran) == ["1", "2"]
 
 
+@pytest.mark.full
 def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry() -> None:
     """`idempotency_key` names the attempt of the call: stable over pauses and crashes."""
 

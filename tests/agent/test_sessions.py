@@ -221,6 +221,7 @@ def test_a_graph_in_process_remembers_its_sessions():
     assert graph_of(chatty(), store=store)("two").results["a"].output == "one two"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("shared", "output"), [(False, "two"), (True, "one two")])
 def test_a_session_is_of_its_outermost_graph(shared, output):
     """Who may run one graph reads nothing of what another had with a customer, unless agents say so."""

@@ -201,6 +201,7 @@ def _docstring_alone(n: int = Field(5, ge=1)) -> int:
     return n
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "function",
     [_assigned, _annotated, _annotated_default, _both, _with_docstring, _docstring_alone],
@@ -283,6 +284,7 @@ def test_name_description_schema_and_context_can_be_given() -> None:
     assert run_tool(_shout, word="hi")["content"] == [{"text": "HI shout a 1"}]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("hint", "is_sent"),
     [

@@ -72,6 +72,7 @@ def test_a_changed_entry_is_found_at_its_line(lines):
         assert (verdict.result, verdict.line) == (Result.BROKEN, place + 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lines", [WHOLE, RUN], ids=["all", "run"])
 def test_cut_and_swapped_entries_are_found(lines):
     """An entry that is gone, doubled or in another place breaks the file; a run's, too."""

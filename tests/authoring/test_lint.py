@@ -203,6 +203,7 @@ class Rule:
 MISSING = [("warning", "missing-result", "look_up")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("condition", "expected"),
     [
@@ -254,6 +255,7 @@ def test_an_input_without_its_edge_is_found(function, expected):
     assert found(graph) == expected
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [

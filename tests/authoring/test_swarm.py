@@ -43,6 +43,7 @@ def test_a_swarm_is_refused(agents, entry, reason):
         Swarm(agents, entry_point=entry)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "order", "reason"),
     [

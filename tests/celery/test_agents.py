@@ -7,12 +7,10 @@ that worker is killed; a process that never saw them ends them. Each promise has
 from __future__ import annotations
 
 import json
-import time
 
 import pytest
 
 from runner import Status
-from runner.agent.run_events import PIECE
 from runner.store.redis.keys import Keys
 from tests.waiting import wait_until
 
@@ -219,75 +217,3 @@ def test_an_error_of_a_local_class_keeps_its_name_and_nearest_base(killed):
     assert first[1:] == ["QuotaError", "False", "True", "False"]
     assert second[1:] == ["QuotaError", "False", "True", "True"]
     assert result.results["a"].output.startswith("Error: QuotaError - ")
-
-
-def test_a_question_of_an_inner_agent_is_answered_in_another_process(killed):
-    """An agent that serves as a tool asks through its caller, and goes on inside its caller's document."""
-    assert [interrupt.name for interrupt in killed.before["boss"].interrupts] == ["where"]
-
-    result = killed.answer("boss", "the lowest")
-
-    assert result.results["a"].output == "the lowest"
-    assert [line[1] for line in killed.notes("model", "boss")] == ["boss", "find it"]
-    calls = killed.notes("calls", "boss")
-    assert len(calls) == 2
-    assert calls[0][0] != calls[1][0]
-    assert calls[0][1] == calls[1][1]
-
-
-def test_a_session_goes_on_in_another_process(killed):
-    """What one process's run said is what another process's run begins with; other sessions stay apart."""
-    same = killed.begin("second", "remembering", {"customer": "ann"}).wait(60)
-    other = killed.begin("third", "remembering", {"customer": "bob"}).wait(60)
-    none = killed.begin("fourth", "remembering", {}).wait(60)
-
-    assert same.results["a"].output == "first first second"
-    assert other.results["a"].output == "third"
-    assert none.results["a"].output == "fourth"
-    texts = [
-        message["content"][0]["text"]
-        for message in killed.site.client.session("bob", graph="remembering").messages
-    ]
-    assert texts == ["third", "third"]
-    assert killed.site.client.forget_session("bob", graph="remembering")
-    assert killed.site.client.session("bob", graph="remembering").messages == []
-
-
-def test_events_come_in_order_with_node_and_visit(killed):
-    """Text, question, answer, progress, the tool's end and the result are told as they happened."""
-    run = killed.begin("watched", "watched")
-    wait_until(lambda: killed.site.redis.exists("at-gate:watched"), "the reply has begun")
-    began = time.monotonic()
-    wait_until(
-        lambda: time.monotonic() - began > PIECE,
-        "the reply takes longer than one piece of text",
-    )
-    killed.site.redis.set("gate:watched", 1)
-    assert run.wait(60).status is Status.INTERRUPTED
-    assert killed.answer("watched", "yes").results["reader"].output == "quick"
-
-    events = list(run.events(follow=True))
-    assert [int(event.position) for event in events] == list(range(1, len(events) + 1))
-    assert {(event.node, event.visit) for event in events if event.node} == {("reader", 1)}
-    tool = {"tool": "load", "id": "t1"}
-    story = [
-        (event.kind, None if event.kind == "node.started" else event.data) for event in events
-    ]
-    text = "".join(data["text"] for kind, data in story if kind == "agent" and "text" in data)
-    assert text == "let me see"
-    assert [entry for entry in story if "text" not in (entry[1] or {})] == [
-        ("run.started", None),
-        ("node.started", None),
-        ("agent", {**tool, "status": "interrupt"}),
-        ("interrupt.asked", {"name": "may I"}),
-        ("node.waiting", None),
-        ("run.status", None),
-        ("interrupt.answered", {"response": "yes"}),
-        ("node.resumed", None),
-        ("run.status", None),
-        ("node.started", None),
-        ("progress", {"fraction": 0.5, "note": "half", "tool": "load"}),
-        ("agent", {**tool, "status": "success"}),
-        ("node.completed", "quick"),
-        ("run.ended", None),
-    ]

@@ -224,27 +224,6 @@ def test_celery_programs_answer_and_start_by_name(threads, stranger):
     assert threads.client.run(started["run_id"]).wait(60).status is Status.COMPLETED
 
 
-def test_celery_programs_vote_by_name(threads, stranger):
-    """So do votes, and what people do besides; who has voted before is told so."""
-    run = threads.client.start("ruled", "go")
-    (question,) = run.wait(60).interrupts
-    message = {"v": 2, "interrupt_id": question.id, "reply_to": "runner:replies:vote"}
-    vote = {**message, "decision": "respond", "response": 7, "digest": question.digest}
-
-    told = []
-    for sent in (
-        {**message, "operation": "claim", "ttl": 60, "by": "ana"},
-        {**vote, "by": "ana"},
-        {**vote, "by": "ana", "response": 8},
-        {**vote, "by": "ben"},
-    ):
-        stranger.send_task("runner.respond", kwargs=sent, queue="runner")
-        told.append(threads.receipt("runner:replies:vote")["status"])
-
-    assert told == ["accepted", "counted", "duplicate", "accepted"]
-    assert run.wait(60).results["a"].output == 7
-
-
 def test_a_chain_of_celery_tasks_ends_in_a_start(threads, stranger):
     """What the task before has returned, Celery passes as the first argument: it is the run's task."""
     start = {"graph": "chain", "reply_to": "runner:replies:chained"}
@@ -332,6 +311,7 @@ def test_what_celery_refuses_is_a_dead_letter(threads, stranger):
     assert run.result().results["node.with.dots"].output == "yes"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "response",
     [

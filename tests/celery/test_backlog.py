@@ -86,10 +86,9 @@ def test_a_check_fails_while_a_node_waits_too_long(crowd, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_queue_that_remote_control_cancelled_is_served_by_no_worker(empty_site, pool):
+def test_a_queue_that_remote_control_cancelled_is_served_by_no_worker(empty_site):
     """Doctor, list, backlog and run tell the truth after the next heartbeat, and after `add_consumer`."""
-    empty_site.add(pool, slots=2).wait_ready()
+    empty_site.add(slots=2).wait_ready()
     settings = Settings(redis_url=empty_site.url)
     installation = Installation(settings)
 

@@ -9,9 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from runner import Status
-from tests.waiting import wait_until
-
 ROOT = Path(__file__).parents[2]
 
 
@@ -29,19 +26,6 @@ def test_it_serves_the_graphs_of_the_examples(deployed):
     assert {"notify", "orders", "refund", "refunds", "release"} <= set(
         deployed.client.engine.store.graphs()
     )
-
-
-@pytest.mark.slow
-def test_a_plain_celery_task_does_the_work_of_a_node(deployed):
-    """The task knows nothing of graphs; its result is the node's, and goes on to the next one."""
-    run = deployed.client.start("notify", {"to": "ana@example.org", "order": 7})
-    result = run.wait(60)
-
-    assert result.status is Status.COMPLETED, result
-    assert result.results["send"].output == {"to": "ana@example.org", "sent": "to the log"}
-    assert result.results["note"].output == "The mail to ana@example.org was sent to the log."
-    ended = f"Task tasks.send_mail[{run.id}.send.1.1.task] succeeded"
-    wait_until(lambda: ended in deployed.workers[0].output(), "it ran as a task")
 
 
 @pytest.mark.slow

@@ -264,6 +264,7 @@ def test_what_holds_for_all_tasks_of_an_app_changes_no_doorbell(redis_url, confi
     assert doorbells(redis_url, base, **configuration) == plain_doorbells(redis_url)
 
 
+@pytest.mark.full
 def test_what_a_receiver_knows_of_one_message_is_not_in_all(redis_url):
     """A header of `before_task_publish` is what it was when a worker started: pushed doorbells lack it."""
     before_task_publish.connect(stamp)

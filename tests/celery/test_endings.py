@@ -93,21 +93,3 @@ def test_a_worker_killed_while_it_tells_is_replaced(shop, moment, calls):
     wait_until(lambda: not unreported(shop, run.id), "the call is noted")
     assert shop.redis.get(f"died:{run.id}") == b"1"
     assert [worker.alive for worker in shop.workers].count(False) == 1
-
-
-@pytest.mark.slow
-def test_a_retried_run_tells_its_next_end(shop):
-    """Each end of a run is told with a task id of its own."""
-    shop.ready(1)
-    run = shop.client.start("repairable_inside", "go", on_end=TASK)
-    assert calls_of(shop, run.id)[0][1]["status"] == "failed"
-    wait_until(lambda: not unreported(shop, run.id), "the call is noted")
-    shop.redis.set(f"mended:{run.id}", 1)
-    for inner in shop.client.runs(limit=10).items:
-        shop.redis.set(f"mended:{inner.run_id}", 1)
-    run.retry()
-
-    assert [[task_id, call["status"]] for task_id, call in calls_of(shop, run.id, 2)] == [
-        [f"{run.id}.end", "failed"],
-        [f"{run.id}.end.2", "completed"],
-    ]

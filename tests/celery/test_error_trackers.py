@@ -60,12 +60,11 @@ def test_a_node_that_failed_is_an_error_and_nothing_else_is(empty_site, tmp_path
     )
 
 
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_node_whose_task_was_discarded_is_an_error(empty_site, tmp_path, pool):
+def test_a_node_whose_task_was_discarded_is_an_error(empty_site, tmp_path):
     """Celery reports no error of an expired task; control: a failed task's is reported, and not again."""
     events = tmp_path / "events"
     worker = empty_site.add(
-        pool,
+        "prefork",
         slots=1,
         app="tests.celery.tracked:app",
         forked=False,

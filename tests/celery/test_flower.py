@@ -13,12 +13,10 @@ import pytest
 import runner
 from runner import Status
 from runner.celery.application import make_app
-from runner.celery.doorbells import CeleryDispatcher
 from runner.celery.tasks import NodeEvent, end_task
 from runner.dev.supervised_process import SupervisedProcess
 from runner.execution.engine import DoorbellOutcome
 from runner.settings import Settings
-from runner.store.interface import Doorbell
 from tests.ports import free_port
 from tests.waiting import wait_until
 
@@ -235,27 +233,6 @@ def test_a_node_that_was_asked_goes_on_as_the_same_task(flower, threads):
     assert run.wait(60).status is Status.COMPLETED
     assert ended_task(flower, task)["state"] == "SUCCESS"
     assert [key for key in flower.tasks() if key.startswith(run.id)] == [task]
-
-
-def test_a_node_that_continues_inline_is_a_task_of_its_own(ended):
-    """Its times are its own, though no message was sent for it."""
-    runs, tasks = ended
-    shown = [tasks[f"{runs['chain'].id}.{node}.1.1"] for node in "abc"]
-    started = [task["started"] for task in shown]
-    assert started == sorted(set(started))
-    assert all(task["runtime"] is not None for task in shown)
-
-
-def test_a_node_that_is_rung_for_again_is_one_task(ended, flower, threads):
-    """Flower has it once, as it ended; another run's end shows that the second doorbell was seen."""
-    runs, _ = ended
-    run = runs["chain"].id
-    app = make_app(Settings(redis_url=threads.url))
-    CeleryDispatcher(app).ring([Doorbell(run, "a", 1, 1, "chain", 3, "chain")])
-    following_run = threads.client.start("chain", "go")
-    ended_task(flower, f"{following_run.id}.c.1.1")
-    shown = {key: task["state"] for key, task in flower.tasks().items() if key.startswith(run)}
-    assert shown == {f"{run}.{node}.1.1": "SUCCESS" for node in "abc"}
 
 
 def test_a_task_that_is_revoked_while_it_waits_says_so_by_its_time(flower, threads):

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from runner.records.run import FINAL, Status
-from tests.celery.conftest import POOLS
 from tests.celery.hook_graphs import EVENTS, build
 from tests.graphs import answers
 from tests.waiting import wait_until
 
 GRAPHS = {"RUNNER_GRAPHS": "tests.celery.hook_graphs"}
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "hook-events.md"
-CALLS = ["model", "tool", "model"]
 
 
 def test_the_page_lists_each_event_that_may_ask():
@@ -36,10 +34,10 @@ def in_process(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", POOLS)
+@pytest.mark.parametrize("pool", ["prefork", "async"])
 def test_an_event_asks_on_workers_and_over_a_crash(empty_site, pool):
     """The worker that asked is killed, another one goes on; control: without it no run does."""
-    first = empty_site.add(pool, slots=1 if pool == "solo" else 4, **GRAPHS)
+    first = empty_site.add(pool, slots=4, **GRAPHS)
     first.wait_ready()
     runs = {name: empty_site.client.start(name, "go") for name in EVENTS}
     asked = {name: set() for name in EVENTS}
@@ -56,7 +54,7 @@ def test_an_event_asks_on_workers_and_over_a_crash(empty_site, pool):
     wait_until(lambda: not first.alive, "the worker is dead")
     assert [name for name, run in runs.items() if answered(name, run)] == []
 
-    empty_site.add(pool, slots=1 if pool == "solo" else 4, **GRAPHS).wait_ready()
+    empty_site.add(pool, slots=4, **GRAPHS).wait_ready()
     wait_until(
         lambda: all([answered(name, run) for name, run in runs.items()]),  # noqa: C419 - answer all
         "all have ended",

@@ -116,20 +116,6 @@ def test_an_answer_is_applied_and_its_node_waits_for_a_worker(empty_site, keep):
     assert run.wait(60).status is Status.COMPLETED
 
 
-def test_a_run_is_started_where_no_worker_ever_was(empty_site, keep):
-    """A keeper alone knows the graphs and how to ring; the run begins when a worker does."""
-    keep().wait_ready()
-    start = {"v": 1, "graph": "chain", "task": "go", "reply_to": "runner:replies:start"}
-
-    empty_site.send(json.dumps(start), "runner:starts")
-
-    receipt = empty_site.receipt("runner:replies:start")
-    assert receipt["status"] == "accepted"
-    assert doorbells(empty_site, "chain") == 1
-    empty_site.ready(1)
-    assert empty_site.client.run(receipt["run_id"]).wait(60).status is Status.COMPLETED
-
-
 def test_timers_that_are_due_are_acted_on(empty_site, keep):
     """A question expires, and the node of a worker that was killed is ready again: both wait for a worker."""
     empty_site.ready(1, RUNNER_SWEEP_INTERVAL="3600")

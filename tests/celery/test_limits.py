@@ -34,19 +34,6 @@ def test_no_more_than_the_limit_run_at_once(limited_site):
 
 
 @pytest.mark.slow
-def test_a_rate_spreads_what_is_ready_at_once(limited_site):
-    """Of six nodes that are ready at once each gets a start time a fifth of a second after the one before."""
-    run = limited_site.client.start("paced", "go")
-    result = run.wait(60)
-
-    assert result.status is Status.COMPLETED
-    began = sorted(event.at for event in run.events() if event.kind == "node.started")
-    assert len(began) == 6
-    assert all(ms - began[0] >= number * 200 for number, ms in enumerate(began))
-    assert {node_result.attempts for node_result in result.results.values()} == {1}
-
-
-@pytest.mark.slow
 def test_another_worker_goes_on_with_a_node_that_was_told_to_wait(limited_site):
     """Its worker is killed while it waits: it goes on at its time, with no attempt counted, no slot lost."""
     run = limited_site.client.start("told", "go")

@@ -20,10 +20,12 @@ def named(worker) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
-def test_a_lost_worker_is_named_by_events_and_log(empty_site, pool):
+def test_a_lost_worker_is_named_by_events_and_log(empty_site):
     """The survivor warns of worker, node and run; the events name both; control: nothing before."""
-    lost, survivor = empty_site.add(pool, 1), empty_site.add(pool, 1, queues="other")
+    lost, survivor = (
+        empty_site.add("prefork", 1),
+        empty_site.add("prefork", 1, queues="other"),
+    )
     lost.wait_ready()
     survivor.wait_ready()
     run = empty_site.client.start("gated", "go")
@@ -32,10 +34,10 @@ def test_a_lost_worker_is_named_by_events_and_log(empty_site, pool):
     assert "node.lost" not in survivor.output()
 
     lost.kill()
-    with suppress(ProcessLookupError):  # the same one, without a pool of processes
+    with suppress(ProcessLookupError):
         os.kill(int(empty_site.starts(run)[0][0]), signal.SIGKILL)
     wait_until(lambda: "node.lost" in survivor.output(), "it warns", seconds=RECOVERY + MARGIN)
-    empty_site.add(pool, 1).wait_ready()
+    empty_site.add("prefork", 1).wait_ready()
     empty_site.open_gate(run)
 
     assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED

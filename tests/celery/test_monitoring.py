@@ -156,8 +156,9 @@ def monitor(sites):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["option", "control"])
-@pytest.mark.parametrize("pool", ["threads", "prefork", "async"])
+@pytest.mark.parametrize(
+    ("pool", "by"), [("threads", "control"), ("prefork", "option"), ("async", "control")]
+)
 def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     """A node that waits is shown so, though no setting of the app's asks for events."""
     worker = empty_site.add(
@@ -185,9 +186,12 @@ def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("modules", "lines"), [("", set()), ("tests.celery.node_lines,", {"received", "succeeded"})]
+    ("pool", "modules", "lines"),
+    [
+        ("prefork", "", set()),
+        ("threads", "tests.celery.node_lines,", {"received", "succeeded"}),
+    ],
 )
-@pytest.mark.parametrize("pool", ["threads", "prefork"])
 def test_celery_logs_lines_of_tasks_and_of_nodes_only_at_debug(
     empty_site, pool, modules, lines
 ):

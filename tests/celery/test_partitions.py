@@ -197,30 +197,6 @@ def test_answers_reach_both_partitions_by_every_door(spread):
     assert partitions_of(runs) == {"00", "01"}
 
 
-def test_an_answer_before_its_question_is_kept_in_both(spread):
-    """It is applied when its run asks, whichever partition that is in."""
-    runs = both(spread, "late_question")
-    for number, run in enumerate(runs):
-        question = late_question(run)
-        spread.send(
-            json.dumps(
-                {"v": 1, "interrupt_id": question, "response": "yes", "reply_to": REPLIES}
-            )
-        )
-        server, kept = (
-            spread.servers[number % len(spread.store_servers)],
-            Keys(partition=f"p{number:02d}").early,
-        )
-        wait_until(
-            lambda server=server, kept=kept: server.client.exists(kept), "the answer is kept"
-        )
-    for run in runs:
-        spread.open_gate(run)
-
-    assert {spread.receipt(REPLIES)["status"] for _ in runs} == {"accepted"}
-    wait_until(lambda: {run.status for run in runs} == {Status.COMPLETED}, "both are applied")
-
-
 def runs_of_a_killed_worker(site, app):
     """Kill the worker of a node in each partition, start another one, and let the nodes end."""
     site.boot(1)

@@ -45,12 +45,12 @@ class Monitor:
         self.app.close()
 
 
-@pytest.fixture(params=["threads", "prefork"])
-def worker(request, empty_site):
+@pytest.fixture
+def worker(empty_site):
     """A worker that logs all that Celery has to say, and sends events."""
     options = ["--loglevel", "debug", "--task-events"]
     return empty_site.add(
-        request.param, slots=2, options=options, RUNNER_GRAPHS="tests.celery.graphs"
+        "prefork", slots=2, options=options, RUNNER_GRAPHS="tests.celery.graphs"
     )
 
 

@@ -115,17 +115,6 @@ def test_a_celery_client_without_settings_starts_runs(site, rabbit, channel):
     wait_until(lambda: len(completed(site)) == before + 2, "both runs have ended")
 
 
-def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
-    """A question from inside a graph in a graph is answered, and the outer run ends."""
-    ready(site, rabbit)
-    run = site.client.start("nested", "go")
-    (question,) = run.wait(60).interrupts
-
-    site.client.respond(question.id, "yes")
-
-    assert run.wait(60).status is Status.COMPLETED
-
-
 def test_a_start_from_a_program_without_a_broker_wakes_a_worker(site, rabbit):
     """A client that can't reach the broker does not wait for the next sweep: it asks for one."""
     ready(site, rabbit)
@@ -251,25 +240,6 @@ def test_votes_that_a_full_queue_does_not_take_back_are_kept(site, rabbit, chann
     assert "counted" in statuses
     assert "please report" not in other.output()
     other.kill()
-
-
-@pytest.mark.parametrize("by", ["header", "field"])
-def test_the_run_of_a_message_continues_its_sender_s_trace(site, rabbit, channel, by):
-    """The span of the sender is in a header, as OpenTelemetry writes it, or in the body."""
-    ready(site, rabbit)
-    replies, span = replies_to(channel), f"00-{'a' * 32}-{'b' * 16}-01"
-    # A body of its own: of a message without an id the bytes are the idempotency key.
-    body = {
-        "v": 1,
-        "graph": "chain",
-        "task": by,
-        **({"traceparent": span} if by == "field" else {}),
-    }
-    headers = {"traceparent": span} if by == "header" else {}
-    publish(channel, "runner.starts", body, reply_to=replies, application_headers=headers)
-    run_id = json.loads(take(channel, replies).body)["run_id"]
-
-    assert site.client.engine.store.peek(run_id).trace == span
 
 
 def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):

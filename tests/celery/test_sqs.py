@@ -131,6 +131,7 @@ def test_a_worker_polls_many_queues_at_a_time():
         hub.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("priorities", "says"),
     [

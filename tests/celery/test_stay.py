@@ -36,9 +36,9 @@ def staying_sites(databases):
         site.end()
 
 
-@pytest.fixture(params=POOLS)
+@pytest.fixture(params=["threads", "prefork", "async"])
 def place(request, staying_sites):
-    """A site with one worker; the test runs once on each pool."""
+    """A site with one worker; the test runs once on each pool that runs nodes beside its main thread."""
     return staying_sites[request.param]
 
 
@@ -138,6 +138,7 @@ def rows():
     return ["stayed" if number % MAX_NODES else "fetched" for number in range(LENGTH)]
 
 
+@pytest.mark.parametrize("place", POOLS, indirect=True)
 def test_a_row_has_eight_nodes(place):
     """Eight nodes run on the thread of one slot; the next comes from the queue, and begins another row."""
     other = None if on(place, "solo") else busy(place)

@@ -45,36 +45,6 @@ def interrupted(databases):
     site.end()
 
 
-def respond(run, result, *responses):
-    """Answer every question of a result, in its order, and give the result of the whole run."""
-    pairs = zip(result.interrupts, responses, strict=True)
-    receipts = run.respond(
-        [
-            {"interruptResponse": {"interruptId": question.id, "response": response}}
-            for question, response in pairs
-        ]
-    )
-    assert {receipt.status for receipt in receipts} == {"accepted"}
-    return run.wait(60)
-
-
-def test_session_persistence(interrupted):
-    """What an agent said and asked before its process died is there in the next one, once."""
-    runs, before = interrupted
-
-    result = respond(runs["kept"], before["kept"], "Seattle")
-
-    snapshot = runs["kept"]._engine.store.read(runs["kept"].id, messages=True)
-    messages = snapshot.messages["weather_agent"]
-    assert [message["role"] for message in messages] == [
-        "user",
-        "assistant",
-        "user",
-        "assistant",
-    ]
-    assert result.usage["totalTokens"] == 30
-
-
 def test_an_answer_waits_for_a_worker(interrupted):
     """An answer that was sent while no worker lived is taken by the next one: it was in its stream."""
     runs, before = interrupted

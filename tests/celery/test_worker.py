@@ -147,22 +147,6 @@ def first_attempts(site, run) -> list[int]:
 
 
 @pytest.mark.slow
-def test_questions_leave_little_in_a_child(empty_site):
-    """The tracebacks of a prefork child share what they say of the code; without that they pile up."""
-    empty_site.add("prefork", slots=1, RUNNER_GRAPHS="tests.celery.littering").wait_ready()
-    client = empty_site.client
-
-    def left_by_questions(how: str) -> int:
-        client.start("counts", how).wait(60)
-        for _ in range(20):
-            assert client.start("asks", None).wait(60).status is Status.INTERRUPTED
-        return client.start("counts", "").wait(60).results["only"].output
-
-    assert left_by_questions("as it is") < 5_000
-    assert left_by_questions("without the cache") > 30_000
-
-
-@pytest.mark.slow
 def test_a_worker_has_a_hundred_threads_by_default(bare):
     """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
     assert "concurrency: 100 (thread)" in bare.workers[0].output()

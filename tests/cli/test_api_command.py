@@ -33,6 +33,7 @@ def test_a_body_that_is_refused_names_the_field(request_, cli):
     assert request_("GET", "/v1/webhooks")[1]["items"] == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("path", "code"), [("/v1/nothing", 4), ("/schedule", 4), ("/v1/\n", 2), ("/v1/runs", 0)]
 )
@@ -76,6 +77,7 @@ def test_without_the_extra_the_error_names_it(cli, monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_the_caller_and_headers_can_be_given(cli, waiting):
     """`--by` is the caller, and `--header` is sent: the API takes a vote with If-Match only."""
     _, question = waiting

@@ -72,6 +72,7 @@ def without_proofs(lines, *places):
     ]
 
 
+@pytest.mark.full
 def test_what_was_exported_holds(audit):
     """All entries or those of a run, against the anchored checkpoints; the export is an entry, too."""
     whole = audit.export()
@@ -87,6 +88,7 @@ def test_what_was_exported_holds(audit):
     )
 
 
+@pytest.mark.full
 def test_the_last_entries_of_a_run_can_be_cut_with_their_proofs(audit):
     """What a run's file alone can't show, it says: the end of the run is missing. A whole export shows it."""
     cut = without_proofs(audit.export("--run", audit.ids[1]), 3, 4)
@@ -98,6 +100,7 @@ def test_the_last_entries_of_a_run_can_be_cut_with_their_proofs(audit):
     )
 
 
+@pytest.mark.full
 def test_the_exit_code_says_how_a_file_is(audit):
     """Cut: broken. Older than a checkpoint that was kept elsewhere: incomplete. Not there: wrong usage."""
     *entries, checkpoint, keys, proofs = lines = audit.export()
@@ -113,6 +116,7 @@ def test_the_exit_code_says_how_a_file_is(audit):
     assert audit.audit("verify", "nowhere.jsonl", "--key", "audit.pub").exit_code == 2
 
 
+@pytest.mark.full
 def test_a_store_that_is_sealed_again_with_another_key_is_broken(audit, monkeypatch, redis_url):
     """By the key, and by what was anchored where somebody has that, too."""
     audit.export()
@@ -136,6 +140,7 @@ def test_a_store_that_is_sealed_again_with_another_key_is_broken(audit, monkeypa
     assert (code, words) == (1, "a checkpoint that was kept elsewhere has signed other entries")
 
 
+@pytest.mark.full
 def test_a_removed_run_can_still_be_verified(audit):
     """Its data is gone from the store, and never was in the audit; its entries are in the tree, whole."""
     before = audit.export("--run", audit.ids[0])
@@ -200,6 +205,7 @@ def measured(audit) -> list[int]:
     return [int(float(lines[f"runner_{name}"])) for name in names]
 
 
+@pytest.mark.full
 def test_metrics_say_how_the_audit_stands(audit):
     """What waits for a seal, and nothing once an export has sealed and signed it; a freeze is an entry."""
     unsealed, *rest = measured(audit)

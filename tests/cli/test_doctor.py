@@ -250,6 +250,7 @@ def test_an_archive_that_works_passes():
     assert (check.result, check.detail) == (PASS, "folder; 3 ended runs wait for it")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "result", "facts"), CASES, ids=[f"{name}-{result}" for name, result, _ in CASES]
 )
@@ -320,6 +321,7 @@ def test_doctor_fails_without_a_worker(call, redis_url):
     assert ["FAIL", "workers", "none", "Start one with `runner worker`."] in cells
 
 
+@pytest.mark.full
 def test_doctor_names_a_person_who_votes_under_two_issuers(call, redis_url):
     """A plain name and a login of that name count twice; votes of several people are no problem."""
     people = voting(ManualWorker(RedisStore(redis_url, push=False)), replace(TWO, need=3))
@@ -372,6 +374,7 @@ def refused(url: str) -> bool:
     return "WRONGPASS" in problem or "invalid username" in problem or "403" in problem
 
 
+@pytest.mark.full
 def test_a_broker_that_refuses_the_login_is_a_problem(tmp_path):
     """A Redis that is reached is logged in to, also behind Sentinels."""
     primary = Server(tmp_path, requirepass="pass").begin()

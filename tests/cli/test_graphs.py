@@ -151,6 +151,7 @@ def refund():
 """
 
 
+@pytest.mark.full
 def test_a_deploy_is_checked_against_the_runs_that_wait(graphs, waiting, tmp_path):
     """`--against-waiting` names what this code would set aside, and exits with 5."""
     run_id, _ = waiting

@@ -50,6 +50,7 @@ def test_a_prefix_of_two_runs_changes_nothing(bench, told):
     assert {run.status for run in bench.store.runs()} == {"interrupted", "executing"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "text", ["zz", "00zz", "x", "00" + "0" * 40, "0006h02mgellr5rcm1555941sc5o"]
 )
@@ -77,6 +78,7 @@ def test_an_answer_that_names_a_key_of_a_run_is_unknown(bench):
     assert (verdict.disposition, verdict.receipt.status) == (Disposition.DEAD, "unknown")
 
 
+@pytest.mark.full
 def test_a_question_is_named_by_the_beginning_of_its_run(bench, told):
     """A run with one open question needs no more to answer it."""
     receipt = told("interrupts", "respond", bench.run_id[:12], "--response", "true")
@@ -86,6 +88,7 @@ def test_a_question_is_named_by_the_beginning_of_its_run(bench, told):
     assert told("interrupts", "show", question_of(bench)[:-4]).exit_code == 0
 
 
+@pytest.mark.full
 def test_a_question_of_a_child_run_is_named_by_the_outer_run(told, fake_store):
     """The id that `runs list` shows first is enough."""
     inner = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
@@ -121,6 +124,7 @@ def test_the_open_question_is_meant_where_others_are_answered(bench, told):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("word", ["interrupted", "Interrupted", "INTERRUPTED"])
 def test_a_status_is_accepted_in_any_case(bench, told, word):
     """A status can be copied from wherever it is shown."""

@@ -149,6 +149,7 @@ def test_a_folder_that_can_t_be_written_is_no_fault_of_the_program(tmp_path):
     assert "can't be written: Not a directory." in done.stderr
 
 
+@pytest.mark.full
 def test_what_is_written_keeps_to_our_own_style(project):
     """Newcomers learn from it: it is formatted, and has no fault that our linter knows."""
     command = [

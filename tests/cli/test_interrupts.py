@@ -51,6 +51,7 @@ def test_questions_of_one_run_are_listed_alone(cli, waiting):
     assert [item["id"] for item in listed["interrupts"]] == [question]
 
 
+@pytest.mark.full
 def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     """Filters cut the list; a run that isn't there is an error, and not an empty list."""
     run_id, question = waiting
@@ -72,6 +73,7 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     assert cli("interrupts", "list", "--older-than", "long").exit_code == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "output"), [("shop-desk", "paid 120.0 for 7"), ("shop-count", 12)]
 )
@@ -90,6 +92,7 @@ def test_the_command_that_a_waiting_run_prints_decides_it(cli, shop_url, name, o
     assert output in (node.output, getattr(node.output, "text", str(node.output)))
 
 
+@pytest.mark.full
 def test_a_second_answer_is_a_conflict(cli, waiting):
     """The first answer wins; the second one is told who gave it, and the code is 5."""
     _, question = waiting
@@ -102,14 +105,7 @@ def test_a_second_answer_is_a_conflict(cli, waiting):
     assert "ana" in again.stdout
 
 
-def test_the_same_answer_with_its_key_is_accepted_again(cli, waiting):
-    """With an idempotency key a repeated command is no mistake."""
-    _, question = waiting
-    answer = agreed(question, "--idempotency-key", "k")
-
-    assert [cli(*answer).exit_code for _ in range(2)] == [0, 0]
-
-
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "code", "word"),
     [
@@ -135,14 +131,6 @@ def test_an_answer_to_no_question_ends_with_4(cli):
     done = cli("interrupts", "respond", "nothing.at.1.all", "--response", "1")
 
     assert (done.exit_code, done.stdout.split("\t")[0]) == (4, "unknown")
-
-
-def test_null_is_no_answer(cli, waiting):
-    """A null is refused before anything is sent."""
-    done = cli("interrupts", "respond", waiting[1], "--response", "null")
-
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert "null is not an answer" in done.stderr
 
 
 def test_what_was_shown_can_be_held_to_by_its_digest(cli, waiting):

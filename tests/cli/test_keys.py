@@ -57,6 +57,7 @@ def test_a_new_key_signs_what_the_set_checks(keys, tmp_path):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind", [["--level", "1", "--hmac"], ["--level", "1"], ["--level", "2"]]
 )
@@ -90,6 +91,7 @@ def test_a_stolen_key_is_refused_whenever_it_says_that_it_signed(keys, tmp_path)
     assert keys("revoke", "other").exit_code == 4
 
 
+@pytest.mark.full
 def test_changes_of_the_keys_are_audited(keys, fake_store):
     """The audit names each key that was added, rotated or revoked; without a store that is said."""
     store = {"RUNNER_REDIS_URL": fake_store.url}
@@ -153,6 +155,7 @@ def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [

@@ -62,6 +62,7 @@ def test_a_pause_says_whether_it_has_an_end(limits):
     assert "active" in limits("list").stdout
 
 
+@pytest.mark.full
 def test_a_key_that_is_not_paused_is_not_resumed(limits):
     """A wrong name of a key, or one to reset, changes nothing; the error says what does; control: that."""
     limits("pause", "model:tag:account:7", "--until-resumed")
@@ -75,6 +76,7 @@ def test_a_key_that_is_not_paused_is_not_resumed(limits):
     assert "paused" not in limits("list").stdout
 
 
+@pytest.mark.full
 def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     """The API and metrics say whose nodes wait, how many, since when; control: none in the window."""
 
@@ -99,26 +101,7 @@ def test_keys_that_wait_for_their_turn_are_listed(call, redis_url):
     store.close()
 
 
-def test_a_run_says_for_which_limit_its_node_waits(call, redis_url):
-    """Without a terminal, too, the line of the node has the pause and its reason until it is resumed."""
-    graph = shape("a", limits={"a": [Limit("model", concurrency=3)]})
-    with closing(RedisStore(redis_url)) as store:
-        worker = ManualWorker(store)
-        run_id = worker.start(graph)
-        call(
-            "limits", "pause", "model", "--until-resumed", "--reason", "incident", url=redis_url
-        )
-        worker.limited(run_id, "a")
-
-    def node():
-        shown = call("runs", "show", run_id, url=redis_url).stdout.splitlines()
-        return next(line.rstrip() for line in shown if line.startswith("node\t"))
-
-    assert node().endswith("\tthe limit 'model' is paused until it is resumed: incident")
-    call("limits", "resume", "model", url=redis_url)
-    assert "paused" not in node()
-
-
+@pytest.mark.full
 def test_metrics_count_the_nodes_that_wait_for_a_rate(call, redis_url):
     """They have the backlog of all keys, and when the last starts; control: a node that may start at once."""
     slow = Limit("slow", rate=1, per=240, by="tag:tenant")
@@ -138,21 +121,3 @@ def test_metrics_count_the_nodes_that_wait_for_a_rate(call, redis_url):
     ]
     assert 200 < float(line.rpartition(" ")[2]) <= 240
     assert "acme" not in numbers
-
-
-def test_metrics_of_a_limit_have_no_key(call, redis_url):
-    """Nodes that wait are counted by limit: labels by tenant would grow without end; control: `show`."""
-    limit = Limit("model", concurrency=1, by="tag:tenant")
-    graph = shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]})
-    store = RedisStore(redis_url)
-    worker = ManualWorker(store)
-    for tenant in ("acme", "zeta"):
-        run_id = worker.start(graph, tags={"tenant": tenant})
-        worker.claim(run_id, "a")
-        worker.limited(run_id, "b")
-    metrics = call("metrics", url=redis_url).stdout
-    shown = call("limits", "show", "model", url=redis_url).stdout
-    store.close()
-
-    assert 'runner_limit_waiting_nodes{limit="model"} 2' in metrics
-    assert ["acme" in text for text in (metrics, shown)] == [False, True]

@@ -52,6 +52,7 @@ def test_a_histogram_counts_up_to_each_bound(call, store, fake_store):
     assert text.count("# TYPE runner_node_seconds histogram") == 1
 
 
+@pytest.mark.full
 def test_an_answer_counts_with_the_time_that_its_question_was_open(call, store, fake_store):
     """The time to answer is measured wherever the answer comes in."""
     graph = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()
@@ -65,6 +66,7 @@ def test_an_answer_counts_with_the_time_that_its_question_was_open(call, store, 
     assert numbers['runner_answer_seconds_bucket{le="10"}'] == 1
 
 
+@pytest.mark.full
 def test_decided_questions_are_not_counted_as_open(call, store, fake_store):
     """After a decision there are as many as wait, and the age is of these; control: before it, of both."""
     graph = wired({"ask": lambda ctx: ctx.interrupt("ok?")}).build()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 
-import jsonschema_rs
 import pytest
 
 from runner import Client
@@ -14,7 +13,6 @@ from runner.execution.engine import Engine
 from runner.operations.jobs import begin, carry_on
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.store import RedisStore
-from tests.cli.schemas import schema
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
 
@@ -36,6 +34,7 @@ def test_a_failed_run_is_retried(cli):
     assert cli("runs", "retry", "00none").exit_code == 4
 
 
+@pytest.mark.full
 def test_a_run_that_waits_is_cancelled(cli, waiting):
     """`runs cancel` ends the run and withdraws its question; a run that has ended is a conflict."""
     run_id, question = waiting
@@ -84,27 +83,6 @@ def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     assert cli("runs", "hold", run_id, "nothing").exit_code == 4
     assert cli("runs", "hold", "00none", node).exit_code == 4
     assert cli("runs", "skip", run_id, node, "--output", "{").exit_code == 2
-
-
-def test_doctor_says_who_holds_a_node(cli, waiting):
-    """A run that waits only for a held node is not failed: it is held, with the operator's name."""
-    run_id, question = waiting
-    assert cli("runs", "hold", run_id, "approve", "--by", "ana").exit_code == 0
-    assert (
-        cli(
-            "interrupts",
-            "respond",
-            question,
-            "--response",
-            '{"decision": "approve"}',
-            "--responder",
-            "ana",
-        ).exit_code
-        == 0
-    )
-
-    assert f"{run_id} (approve is held by ana since " in cli("doctor").stdout
-    assert cli("runs", "show", run_id).stdout.split("\t")[3] == "held"
 
 
 @pytest.mark.full
@@ -173,6 +151,7 @@ def moved(fake_store, call):
     bench.store.close()
 
 
+@pytest.mark.full
 def test_a_run_is_moved_and_each_node_reported(moved):
     """The line has the node, its new name and the outcome; then the run continues."""
     bench, runs, call = moved
@@ -188,20 +167,7 @@ def test_a_run_is_moved_and_each_node_reported(moved):
     assert bench.finish().results["approval"].output == "yes"
 
 
-def test_a_dry_run_reports_the_same_and_changes_nothing(moved):
-    """`--dry-run` reports the outcome that the migration then has; with `--json` it fits its schema."""
-    bench, runs, call = moved
-    before = bench.store.read(runs[0])
-
-    dry = json.loads(call(runs[0], "--map", "b=approval", "--dry-run", "--json").stdout)
-
-    assert bench.store.read(runs[0]) == before
-    done = json.loads(call(runs[0], "--map", "b=approval", "--json").stdout)
-    assert jsonschema_rs.is_valid(schema("runs migrate"), done)
-    assert [run.pop("moved") for run in (*dry["runs"], *done["runs"])] == [False, True]
-    assert dry == done
-
-
+@pytest.mark.full
 def test_all_waiting_runs_of_a_graph_are_moved(moved):
     """Runs that can't be moved are reported with the reason; runs that need no migration are left out."""
     _, runs, call = moved
@@ -218,6 +184,7 @@ def test_all_waiting_runs_of_a_graph_are_moved(moved):
     assert (again.exit_code, again.stdout) == (0, "")
 
 
+@pytest.mark.full
 def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
     """The error names the flags; a wrong mapping or name, or neither a run nor a graph, is refused, too."""
     _, runs, call = moved

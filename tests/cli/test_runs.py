@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict, replace
 
 import pytest
@@ -39,6 +38,7 @@ YES = '{"decision": "approve"}'
 # -- runner run ----
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("name", "command"), [("list", "list"), ("show", "show")])
 def test_run_for_runs_is_told(cli, name, command):
     """`runner run list` names the command that was meant; control: an unknown graph of another name."""
@@ -118,6 +118,7 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
     assert json.loads(from_stdin.stdout)["task"] == {"order": 7}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -177,6 +178,7 @@ def test_a_setting_that_makes_no_sense_is_a_usage_error(cli, monkeypatch):
 # -- list and show ----
 
 
+@pytest.mark.full
 def test_runs_are_listed_newest_first(cli):
     """A line is a run: id, graph, status, time of start, tags."""
     older, newer = (
@@ -199,36 +201,6 @@ def test_runs_are_listed_by_status(cli, waiting):
 
     assert waiting[0] in [run["run_id"] for run in listed]
     assert {run["status"] for run in listed} == {"interrupted"}
-
-
-@pytest.mark.full
-def test_runs_are_found_by_graph_tag_and_time(cli):
-    """A run must match all filters; `next` is the cursor of the next page."""
-    mark = f"t{time.time_ns()}"
-    for number in range(3):
-        cli("run", "shop-echo", "--input", "1", "--tag", f"mark={mark}", "--tag", f"n={number}")
-    wanted = (
-        "runs",
-        "list",
-        "--graph",
-        "shop-echo",
-        "--tag",
-        f"mark={mark}",
-        "--since",
-        "1h",
-        "--json",
-    )
-
-    first = json.loads(cli(*wanted, "--limit", "2").stdout)
-    rest = json.loads(cli(*wanted, "--limit", "2", "--cursor", first["next"]).stdout)
-    plain = cli("runs", "list", "--tag", f"mark={mark}", "--limit", "1")
-
-    assert [run["tags"]["n"] for run in first["runs"] + rest["runs"]] == ["2", "1", "0"]
-    assert rest["next"] is None
-    assert plain.stderr.startswith("More follow: --cursor ")
-    assert cli("runs", "list", "--tag", f"mark={mark}", "--until", "2020-01-01").stdout == ""
-    assert cli("runs", "list", "--since", "yesterday").exit_code == 2
-    assert cli("runs", "list", "--cursor", "nonsense").exit_code == 2
 
 
 def test_the_document_of_a_run_has_its_nodes_and_questions(cli, waiting):
@@ -317,6 +289,7 @@ def run_of(items):
     return read_run(store, result.run_id)
 
 
+@pytest.mark.full
 def test_a_queued_run_is_not_drawn_as_an_error(fake_store):
     """What it waits for is no error; control: why another was cancelled is in red."""
     registry, rules = Registry(), Admission(concurrency=Concurrency(1, by="tag:team"))
@@ -365,6 +338,7 @@ def of_status(**numbers):
     ]
 
 
+@pytest.mark.full
 def test_what_runs_long_has_a_bar_with_its_rate_and_the_rest():
     """A map, a node that reports it, a graph of many nodes; control: a map that waits for people."""
     run, now = run_of(["a"]), 1_700_000_000_000
@@ -483,6 +457,7 @@ def test_watching_has_an_end(cli, shop_url):
     assert cli("runs", "watch", run_id).exit_code == 1
 
 
+@pytest.mark.full
 def test_a_run_is_exported_whole(cli, waiting):
     """The document has visits, questions with their answers, events, and the child runs."""
     run_id = cli("run", "shop-outer", "--input", "1", "--wait").stdout.split("\t")[1]

@@ -108,6 +108,7 @@ def test_what_changes_runs_writes_what_its_schema_says(cli, waiting, shop_url):
     assert jsonschema_rs.is_valid(schema("run"), waited)
 
 
+@pytest.mark.full
 def test_each_line_of_events_is_what_the_schema_says(cli, waiting):
     """`runs watch` writes one document a line."""
     events = cli("runs", "watch", waiting[0], "--json").stdout.splitlines()

@@ -52,6 +52,7 @@ def drawn(show, *arguments) -> str:
     return written.getvalue()
 
 
+@pytest.mark.full
 def test_a_pending_decision_is_said_wherever_the_question_is_shown(store, runner):
     """In its list, on its own and in its run, while it can still be taken back."""
     people = voting(ManualWorker(store), Rule(eligible=["ana"], undo=600))
@@ -129,6 +130,7 @@ def test_a_question_shows_its_rule_its_call_and_its_votes(store, people):
     assert ", of group finance\n" in text
 
 
+@pytest.mark.full
 def test_only_a_question_that_names_nobody_is_of_anyone(store, people):
     """In every list and view; control: one without a rule or assignees is."""
     _, plain = people.worker.asking("a")
@@ -155,6 +157,7 @@ def test_a_long_call_is_shown_whole(store):
     assert "".join(text.split()).count("x" * 5_000 + "andtheend") == 1
 
 
+@pytest.mark.full
 def test_the_digests_can_be_computed_again(runner, people):
     """`show --json` alone has each object that is hashed; the question's own digest is that of the first."""
     shown = json.loads(runner("interrupts", "show", people.question.id, "--json").stdout)
@@ -199,31 +202,6 @@ def test_only_the_same_question_is_decided_for_several_runs(store):
         check_alike(store, [], known)
 
 
-@pytest.mark.full
-def test_closed_questions_say_who_decided(runner, store, monkeypatch):
-    """In the API's list, by who voted on them, and in the tree of `runs show`; open ones are not there."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    question = voting(ManualWorker(store), FOUR_EYES).question
-    vote(runner, question, "approve", "ana")
-
-    def decided(*filters):
-        path = "&".join(("/v1/questions?status=decided", *filters))
-        return json.loads(runner("api", "GET", path).stdout)["items"]
-
-    assert decided() == []
-    vote(runner, question, "approve", "ben")
-    for filters in ((), ("by=ana",)):
-        (item,) = decided(*filters)
-        assert (item["id"], item["status"]) == (question.id, "answered")
-    assert decided("by=zoe") == []
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(draw(read_run(store, question.run_id), 0))
-    assert "approved by ana, ben, 2 of 2" in shown.getvalue()
-    *_, line = runner("runs", "show", question.run_id).stdout.splitlines()
-    sentence = "approved by ana, ben, 2 of 2"
-    assert line.split("\t") == ["decided", question.id, "a", question.name, sentence]
-
-
 def vote(runner, question, decision, who, *options):
     """Run the command, with the digest of the question unless there is one; return code and cells."""
     if "--digest" not in options:
@@ -232,6 +210,7 @@ def vote(runner, question, decision, who, *options):
     return done.exit_code, done.stdout.strip().split("\t"), done.stderr
 
 
+@pytest.mark.full
 def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
     """Counted and accepted end with 0, and each way of refusal has the code that an answer has."""
     monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
@@ -250,76 +229,6 @@ def test_votes_are_taken_on_the_command_line(runner, store, monkeypatch):
 
 
 @pytest.mark.full
-def test_an_edit_is_shown_and_approved(runner, store, monkeypatch):
-    """`show` has what changes and how its votes stand; the edited call is approved as it stands there."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    people = voting(ManualWorker(store), FOUR_EYES)
-    question, edit = people.question, {"order": "7", "amount": "1"}
-    vote(runner, question, "approve", "eva")
-    vote(runner, question, "edit", "ben", "--response", json.dumps(edit))
-    view = read_question(store, store.interrupts([question.id])[0])
-    text = drawn(_show_whole, view)
-    code, cells, _ = vote(runner, question, "approve", "ana", "--response", json.dumps(edit))
-
-    assert "version by ben  1 of 2" in text
-    assert "amount: 10 -> 1" in text
-    assert "void since an edit" in text
-    assert (code, cells[0]) == (0, "accepted")
-    assert store.interrupts([question.id])[0].response == edit
-
-
-def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch):
-    """Others than the call's are refused; control: its own, those of a version, and an edit."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    question = voting(ManualWorker(store), replace(FOUR_EYES, need=3)).question
-    edit = json.dumps({"order": "7", "amount": "1"})
-
-    code, _, errors = vote(runner, question, "approve", "ana", "--response", edit)
-    assert (code, "vote edit" in errors) == (2, True)
-    assert store.votes(question.id) == []
-
-    same = json.dumps(question.action["args"])
-    assert vote(runner, question, "approve", "ana", "--response", same)[1][0] == "counted"
-    assert vote(runner, question, "edit", "ben", "--response", edit)[1][0] == "counted"
-    assert vote(runner, question, "approve", "eva", "--response", edit)[1][3] == "2 of 3"
-
-
-def test_a_call_is_decided_and_not_answered(runner, store):
-    """`respond` sends nothing and names the vote that approves; control: `vote respond` says what it does."""
-    question = voting(ManualWorker(store), Rule(eligible=["ana"])).question
-    command = (
-        f"runner interrupts vote {question.id} approve --by WHO --digest {question.digest}"
-    )
-
-    for options in (
-        ("--response", "true"),
-        ("--response", "true", "--digest", "x"),
-    ):
-        refused = runner("interrupts", "respond", question.id, "--responder", "ana", *options)
-        assert (refused.exit_code, command in refused.stderr) == (2, True)
-        assert "The decision respond answers instead" in refused.stderr
-    assert store.votes(question.id) == []
-
-    _, cells, _ = vote(runner, question, "respond", "ana", "--response", "true")
-    assert cells[3] == "1 of 1; for an answer instead: the call is not made"
-    shown = drawn(_show_whole, read_question(store, store.interrupts([question.id])[0]))
-    assert "1 of 1: the call is not made" in shown
-
-
-def test_a_version_that_answers_is_not_approved(runner, store):
-    """An answer instead of the call is shown as that, and voted for with `respond`."""
-    question = voting(ManualWorker(store), Rule(eligible=["anyone"], need=2)).question
-    args = json.dumps({**question.action["args"], "amount": "1"})
-    assert vote(runner, question, "respond", "ana", "--response", args)[0] == 0
-    view = read_question(store, store.interrupts([question.id])[0])
-    answer = ("--response", args)
-
-    assert "an answer instead: the call is not made" in drawn(_show_whole, view)
-    code, _, errors = vote(runner, question, "approve", "ben", *answer)
-    assert (code, "has other arguments" in errors) == (2, True)
-    assert vote(runner, question, "respond", "ben", *answer)[1][0] == "accepted"
-
-
 @pytest.mark.parametrize("missing", ["--responder", "--digest"])
 def test_what_a_vote_lacks_is_named_at_once(runner, store, missing):
     """Of an answer to a question with a rule."""
@@ -348,6 +257,7 @@ def test_yes_and_no_leave_out_no_response(runner, store):
         assert store.interrupts([question.id])[0].response is answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -401,38 +311,3 @@ def done(runner, *arguments):
     """Run a command about a question; return its exit code and the status on its line."""
     called = runner("interrupts", *arguments)
     return called.exit_code, called.stdout.split("\t")[0]
-
-
-@pytest.mark.full
-def test_people_work_together_on_a_question(runner, store, monkeypatch):
-    """The question shows who has claimed it, and who may vote instead of whom."""
-    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
-    rule = Rule(eligible=["group:finance"], need=2, delegate="anyone")
-    people = voting(ManualWorker(store), rule)
-    name, client = people.question.id, Client(store=store)
-
-    client.claim(name, by="ana", ttl=300)
-    assert "claimed by ana until" in drawn(_show_whole, read_question(store, people.now))
-    client.release(name, by="ana")
-    assert "claimed by" not in drawn(_show_whole, read_question(store, people.now))
-    client.delegate(name, to="zoe", by="ana")
-    assert "zoe may vote instead of ana" in drawn(_show_whole, read_question(store, people.now))
-    shown = ("--digest", people.question.digest)
-    assert done(runner, "vote", name, "approve", "--by", "ben", *shown) == (0, "counted")
-    assert done(runner, "vote", name, "approve", "--by", "zoe", *shown)[0] == 0
-
-
-def test_a_vote_names_what_was_shown(runner, store):
-    """Without a digest `vote` and `respond` send nothing to a rule; control: an answer needs none."""
-    worker = ManualWorker(store)
-    ruled = voting(worker, Rule(need=2), action=None).question
-    plain = voting(worker, None, action=None).question
-
-    assert runner("interrupts", "vote", ruled.id, "approve", "--by", "ana").exit_code == 2
-    answer = ("--response", "true", "--responder", "ana")
-    refused = runner("interrupts", "respond", ruled.id, *answer)
-    assert (refused.exit_code, "--digest" in refused.stderr) == (2, True)
-    assert store.votes(ruled.id) == []
-    shown = ("--digest", ruled.digest)
-    assert done(runner, "respond", ruled.id, *answer, *shown) == (0, "counted")
-    assert done(runner, "respond", plain.id, *answer) == (0, "accepted")

@@ -122,6 +122,7 @@ def blocking_reads():
     ]
 
 
+@pytest.mark.full
 async def test_many_waits_keep_nothing_else_from_working():
     """More waits than there are threads for them: other calls go on, and every wait ends."""
     client, bench = office(single(ident))

@@ -96,6 +96,7 @@ def test_errors_come_out_as_they_are() -> None:
     assert async_loop.run(where())
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_forked_child_gets_a_loop_of_its_own() -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
 import threading
 
 import pytest
@@ -118,30 +117,6 @@ def test_waiting_never_returns_a_run_that_executes(in_redis):
         run.wait(timeout=0.1)
 
 
-def test_listings_are_read_page_by_page(in_redis):
-    """Runs are found by graph, tags and time of start, questions by run, name and age; a cursor goes on."""
-    client, bench = office(single(ask), in_redis)
-    began = dt.datetime.fromtimestamp(bench.clock.now / 1000, dt.UTC)
-    runs = [client.start("bench", number, tags={"n": str(number)}).id for number in range(3)]
-    bench.finish_all()
-    page = client.runs("interrupted", graph="bench", since=began, limit=2)
-    rest = client.runs("interrupted", graph="bench", since=began, limit=2, cursor=page.next)
-
-    assert [run.run_id for run in [*page, *rest]] == sorted(runs, reverse=True)
-    assert (len(page), rest.next, page[0].tags) == (2, None, {"n": "2"})
-    assert not client.runs(until=began)
-    assert [run.run_id for run in client.runs(tags={"n": "1"})] == [runs[1]]
-    assert [asked.run_id for asked in client.interrupts(run=runs[0], name="ok?")] == [runs[0]]
-    assert len(client.interrupts(graph="bench", older_than=-1e10)) == 3
-    assert not client.interrupts(assignee="ann")
-    with pytest.raises(UsageError, match="between 1 and 10000"):
-        client.runs(limit=0)
-    with pytest.raises(
-        UsageError, match=r"'waitingg' isn't a status of a run; there are .*interrupted"
-    ):
-        client.runs("waitingg")
-
-
 @pytest.mark.parametrize(
     "tags",
     [{"": "x"}, {"a=b": "x"}, {"a": 1}, {"a": "x" * 501}, {str(n): "" for n in range(51)}],
@@ -238,6 +213,7 @@ def test_a_run_is_cancelled_once():
     assert (run.result().status, run.result().reason) == (Status.CANCELLED, "not needed")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("left", [0, 1_000])
 def test_a_cancel_ends_a_run_of_many_nodes_without_a_sweep(monkeypatch, left):
     """Nobody waits for the next sweep; control: without steps of the caller some nodes are left to it."""
@@ -280,69 +256,6 @@ def test_stores_are_given_or_opened(monkeypatch):
     monkeypatch.setenv("RUNNER_REDIS_URL", "nonsense")
 
     assert not Client(store=MemoryStore()).runs()
-
-
-def test_a_run_is_forked(in_redis):
-    """The node and what follows it run again, with the input given; the rest is not run again."""
-    ran = []
-
-    def note(ctx):
-        ran.append(ctx.node_id)
-        return [ctx.node_id, ctx.task, sorted(ctx.inputs)]
-
-    client, bench = office(
-        wired({"a": note, "b": note, "c": note, "d": note}, "a b", "b c", "a d").build(),
-        in_redis,
-    )
-    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
-    bench.finish_all()
-    ran.clear()
-
-    forked = run.fork("b", input={"edited": True})
-    bench.finish_all()
-
-    result = forked.result()
-    assert (forked.id != run.id, result.status, ran) == (True, "completed", ["b", "c"])
-    assert result.results["b"].output == ["b", {"edited": True}, ["a"]]
-    assert result.results["c"].output == ["c", "task", ["b"]]
-    assert result.execution_order == ["a", "d", "b", "c"]
-    assert run.result().results["b"].output == ["b", "task", ["a"]]
-    assert client.runs()[0].tags == {"team": "red", "forked_from": run.id}
-
-
-def test_a_run_is_started_again():
-    """Task, state and tags are those of the run, but for what is given."""
-    client, bench = office(single(lambda ctx: [ctx.task, ctx.invocation_state]))
-    run = client.start("bench", "task", invocation_state={"n": 1}, tags={"team": "red"})
-    bench.finish_all()
-
-    same, other = run.again(), run.again(task="other", invocation_state={"n": 2})
-    bench.finish_all()
-
-    assert same.result().results["a"].output == ["task", {"n": 1}]
-    assert other.result().results["a"].output == ["other", {"n": 2}]
-    assert client.runs()[0].tags == {"team": "red"}
-
-
-def test_a_choice_that_looked_at_a_result_is_made_anew(in_redis):
-    """Forked from a node, a run asks the conditions again that read that node's result."""
-
-    def seen(state):
-        return state.results["a"].output == "task"
-
-    client, bench = office(
-        wired({"a": lambda ctx: ctx.task, "b": ident, "c": ident}, ("b c", seen)).build(),
-        in_redis,
-    )
-    run = client.start("bench", "task")
-    bench.finish_all()
-    assert run.result().results["c"].status is Status.COMPLETED
-
-    forked = run.fork("a", input="other")
-    bench.deliver("a")
-    bench.finish_all()
-
-    assert forked.result().results["c"].status is Status.SKIPPED
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,7 @@ def test_a_task_that_cannot_be_stored_is_refused():
     assert graph("task").status is Status.COMPLETED
 
 
+@pytest.mark.full
 def test_more_nodes_than_threads():
     """A fan-out wider than the threads of a process ends all the same."""
     names = [f"n{number}" for number in range(local.THREADS * 3)]
@@ -96,6 +97,7 @@ def test_an_interrupted_graph_takes_answers_only(task):
     assert graph(answer_all(first)).status is Status.COMPLETED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("bad", "says"),
     [
@@ -403,6 +405,7 @@ def test_a_store_of_ones_own():
     assert graph._engine.leases._lease == 30
 
 
+@pytest.mark.full
 def test_a_new_object_takes_the_answers_of_an_open_run(fake_store):
     """`resume` and `run_id` continue a run of the same store, as in a process that starts later."""
 

@@ -180,23 +180,3 @@ def test_it_reads_its_own_receipts_only(server):
             client.xread({stream: "0"})
     with pytest.raises(NoPermissionError):
         client.xadd(RECEIPTS, {"body": "{}"})
-
-
-def test_what_it_still_can_do(server):
-    """The page says so: it answers in anyone's name, deletes what was not applied, and stops the stream."""
-    run_id = server.worker.start("a")
-    (question,) = server.worker.park(run_id, "a", assignees=["ana"])
-    client = server.client("answers")
-    client.xadd(KEYS.responses, {"body": "lost"})
-    client.xadd(
-        KEYS.responses,
-        {"body": answer_to(question, responder="ana")},
-        maxlen=1,
-        approximate=False,
-    )
-    assert server.admin.xlen(KEYS.responses) == 1
-    assert apply(server).receipt.status == "accepted"
-
-    client.xadd(KEYS.responses, {"body": "{}"}, id=f"{2**64 - 1}-{2**64 - 1}")
-    with pytest.raises(redis.ResponseError, match=r"exhausted|equal or smaller"):
-        server.admin.xadd(KEYS.responses, {"body": "{}"})

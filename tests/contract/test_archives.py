@@ -202,6 +202,7 @@ def test_a_large_run_is_archived(archive, made):
     assert archive.read(run["run_id"]) == run
 
 
+@pytest.mark.full
 def test_many_writers_share_an_archive(place, made):
     """Workers that write at the same time lose nothing, also when it is the first write of all."""
     runs = [[made() for _ in range(5)] for _ in range(8)]
@@ -240,6 +241,7 @@ def test_other_programs_can_read_the_folder(folder, made, tmp_path):
         assert [json.loads(line) for line in lines] == runs
 
 
+@pytest.mark.full
 def test_one_run_is_found_without_reading_everything(folder, made, monkeypatch):
     """To read a run, files of the index from about its start are opened, and one file of runs."""
     for day in range(20):
@@ -349,18 +351,6 @@ def test_a_damaged_index_is_left_out_with_a_warning(folder, made, tmp_path, capl
     assert file.name in caplog.text
 
 
-def test_files_of_others_are_left_alone(folder, made, tmp_path):
-    """What else lies in the folder disturbs nothing."""
-    run = made()
-    write(folder, run)
-    (index,) = (tmp_path / "archive" / "index").glob("*")
-    (index / "notes.jsonl").write_text("hello", encoding="utf-8")
-    (index.parent / "README").write_text("hello", encoding="utf-8")
-    (index.parent / "2999-01-01").mkdir()
-
-    assert listed(folder) == [run["run_id"]]
-
-
 def test_a_folder_that_can_not_be_made_is_an_error(made, tmp_path):
     """Where the folder can't be written the error names it and the reason."""
     (tmp_path / "file").touch()
@@ -397,6 +387,7 @@ def test_a_folder_without_permission_is_an_error(folder, made, tmp_path, request
 # -- Postgres ----
 
 
+@pytest.mark.full
 def test_a_database_that_is_away_is_an_error_without_the_password(made):
     """The error names the database and the host, and no password."""
     archive = open_archive("postgresql://ann:secret@127.0.0.1:1/runs")

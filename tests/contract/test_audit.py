@@ -109,14 +109,6 @@ def test_a_run_without_a_rule_is_audited_only_with_all(make, audit, expected):
     assert types(store) == expected
 
 
-def test_nothing_is_audited_where_it_is_off(make):
-    """With "off" not even a question with a rule has an entry."""
-    store = make("off")
-    answered(store, rule=RULE)
-
-    assert entries(store) == []
-
-
 def test_a_hold_its_end_and_a_skip_name_the_operator(make):
     """Each has the actor, and the reason by its hash; the question of a skipped node is withdrawn."""
     store = make()

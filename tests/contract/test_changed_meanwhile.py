@@ -76,6 +76,7 @@ def test_a_cancel_stops_the_items_that_began_meanwhile(store, other, clock):
     assert worker.statuses(run_id) == "cancelled: m cancelled, m[0] cancelled, m[1] cancelled"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("taken", ["m[0]", "m[29]"])
 def test_a_worker_that_takes_an_item_meanwhile_disturbs_no_step_of_a_stop(
     store, other, clock, monkeypatch, taken
@@ -102,6 +103,7 @@ def test_a_worker_that_takes_an_item_meanwhile_disturbs_no_step_of_a_stop(
     ] == ["m[20]"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", [0, 1])
 def test_a_sweep_leaves_the_steps_of_a_stop_to_its_caller(
     store, other, clock, monkeypatch, seconds
@@ -122,6 +124,7 @@ def test_a_sweep_leaves_the_steps_of_a_stop_to_its_caller(
     assert left == (0 if seconds else 21)
 
 
+@pytest.mark.full
 def test_a_step_of_a_stop_reads_a_bounded_number_of_nodes(store, clock, monkeypatch):
     """Where most items have ended, a step that finds too few others continues at the next."""
     monkeypatch.setattr(run_view, "MOST_READ", 10)
@@ -140,6 +143,7 @@ def test_a_step_of_a_stop_reads_a_bounded_number_of_nodes(store, clock, monkeypa
     assert worker.read(run_id).record.status is Status.CANCELLED
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stops", [True, False])
 @pytest.mark.usefixtures("small_pieces")
 def test_a_map_of_a_run_that_stops_stores_no_further_piece(store, other, client, clock, stops):
@@ -154,6 +158,7 @@ def test_a_map_of_a_run_that_stops_stores_no_further_piece(store, other, client,
     assert client.hlen(f"runner:{{p00}}:r:{run_id}:f") == (1 if stops else 4)
 
 
+@pytest.mark.full
 def test_an_item_is_measured_once_in_a_long_list(store, clock, monkeypatch):
     """The sizes of all items are added up once, not for each piece of 500."""
     measured = []
@@ -208,6 +213,7 @@ def test_a_start_whose_repeat_was_first_finds_the_child(store, other, clock):
     assert store.children(parent) == [start.run_id]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_a_fork_takes_nothing_that_a_retry_removes_meanwhile(store, other, clock, meanwhile):
     """A retry comes between the fork's look and its commit: there is no fork. Without it there is one."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import Counter
 from cProfile import Profile
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -47,7 +46,6 @@ from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.contract.test_partitions import partitioned
 from tests.waiting import wait_until
 
-ROOT = Path(__file__).parents[2]
 NODES = 100
 LONGER = 0.02
 """Part by which bytes may differ: the length of times and of durations."""
@@ -72,6 +70,7 @@ def differences(table, accepted):
     ]
 
 
+@pytest.mark.full
 def test_each_step_costs_what_was_accepted():
     """No step sends more commands or bytes, makes more round trips, calls or keys, than was accepted."""
     assert differences(counts.count(), counts.accepted()) == [], (
@@ -107,6 +106,7 @@ def test_a_needless_command_shows(monkeypatch):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize(("push", "template"), [(True, True), (True, False), (False, False)])
 def test_a_start_is_one_request(push, template, key):
@@ -132,6 +132,7 @@ def test_a_start_is_one_request(push, template, key):
         store.close()
 
 
+@pytest.mark.full
 def test_a_limit_that_another_partition_counts_costs_two_round_trips():
     """A slot is held there before the claim, and returned after the settle; control: in its own none is."""
     with embedded_store() as server:
@@ -152,6 +153,7 @@ def test_a_limit_that_another_partition_counts_costs_two_round_trips():
         store.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("on_end", "output", "trips"),
     [("", "out", 1), ("shop.done", "out", 1), ("", "o" * LARGE, 2)],
@@ -172,6 +174,7 @@ def test_the_end_of_a_run_is_one_request(on_end, output, trips):
         store.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_settle_claims_a_join_in_one_request(processes):
     """What its other sources left is remembered where they ran; control: another process ran one of them."""

@@ -81,6 +81,7 @@ def test_fast_waits_for_nothing(opened, client):
     assert waits(client) == 0
 
 
+@pytest.mark.full
 def test_what_is_acknowledged_waits_for_the_disk(opened, client, waits_for_disk):
     """At the level `fsync` each reply that promises something waits for the disk once, and no other does."""
     worker = ManualWorker(opened("fsync"))

@@ -223,6 +223,7 @@ def test_a_vote_that_is_left_waits_for_another_reader(redis_url):
     assert site.receipts() == ["accepted"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [{}, {"idempotency_key": "mine"}])
 def test_one_applied_twice_is_one_answer(site, key):
     """Two readers that both have it give it one effect, and its sender the same receipt."""
@@ -239,18 +240,6 @@ def test_one_applied_twice_is_one_answer(site, key):
     assert site.receipts() == ["accepted", "accepted"]
     events = [event.kind for event in site.bench.store.events(site.bench.run_id)]
     assert events.count("interrupt.answered") == 1
-
-
-def test_the_same_message_sent_twice_with_a_key_is_one_answer(site):
-    """An idempotency key makes two early messages one answer."""
-    for _ in range(2):
-        site.send(site.question, "early", reply_to=REPLIES, idempotency_key="mine")
-    site.read_all()
-
-    site.ask()
-    site.read_all()
-
-    assert site.receipts() == ["accepted", "accepted"]
 
 
 def test_an_answer_whose_question_came_meanwhile_is_applied_at_once(site, monkeypatch):

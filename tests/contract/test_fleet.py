@@ -85,6 +85,7 @@ def test_few_workers_of_a_fleet_read(any_store):
     assert len([moment for moment in lapses if moment]) == SLOTS
 
 
+@pytest.mark.full
 def test_a_worker_alone_always_has_a_slot(any_store):
     """The slot that it had need not be free for the next: there is no moment in which it doesn't read."""
     alone = reader(any_store.url)
@@ -152,6 +153,7 @@ def test_a_fleet_sweeps_as_often_as_one_worker_would(redis_url, monkeypatch):
             client.delete("runner:lock:sweep")
 
 
+@pytest.mark.full
 def test_without_turns_each_sweeps_for_itself(redis_url, monkeypatch):
     """Control: the work then grows with the fleet."""
     monkeypatch.setattr(SingletonLocks, "acquire", lambda *_: True)
@@ -180,6 +182,7 @@ def take_turn(sweeper: Sweeper) -> None:
     connection_of(sweeper.engine).release()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("at_once", "sweeps", "left"), [(AT_ONCE, 4, 0), (1, 1, 10)])
 def test_a_turn_goes_on_while_something_is_due(redis_url, monkeypatch, at_once, sweeps, left):
     """A stop of more questions than a sweep closes ends in one turn; control: one sweep a turn."""
@@ -205,6 +208,7 @@ def test_a_turn_ends_though_something_is_always_due(redis_url):
     assert store.sweeps == AT_ONCE
 
 
+@pytest.mark.full
 def test_the_list_of_workers_is_read_in_pages(redis_url):
     """However large the fleet is, no command reads the whole list, and each worker is on it once."""
     client, roster = redis.Redis.from_url(redis_url), WorkerRegistry(redis_url)

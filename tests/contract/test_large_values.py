@@ -197,6 +197,7 @@ def test_each_reader_of_data_has_a_copy(redis_url):
         assert (outputs["a", 1], outputs["n0", 1]) == (DATA, ["changed", *DATA[1:]])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("form", "function", "most", "is_held"),
     [(one, pass_on, 1, True), (one, ignore, 1, False), (routed, pass_on, 3, True)],
@@ -274,6 +275,7 @@ def stored(value, given=()):
         return str(error)
 
 
+@pytest.mark.full
 @given(JSON_VALUES.filter(lambda value: isinstance(value, (str, list, dict))), st.data())
 def test_a_returned_input_is_stored_as_it_is_now(value, data):
     """Whatever a node did to it before, its stored form is what it would be of a value of its own."""
@@ -300,6 +302,7 @@ def test_a_change_that_json_hides_is_seen(form):
     assert (stored(result, [large]) == stored(result)) == (form is LargeValue)
 
 
+@pytest.mark.full
 def test_all_that_reads_a_passed_value_gets_it(redis_url):
     """Hooks that ask, what records a decision, a condition, a map and a graph inside get it."""
     texts, seen = ["x" * 30_000, "y" * 30_000, "z" * 30_000], []

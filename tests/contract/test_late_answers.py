@@ -155,6 +155,7 @@ def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(cases):
     assert cases.bells == []
 
 
+@pytest.mark.full
 def test_answers_to_what_is_open_are_taken_as_one_set(cases):
     """Two open questions take their answers together, also while the node of one still runs."""
     assert cases.answer("open", "asked while its node runs") == [ReceiptStatus.ACCEPTED] * 2

@@ -220,6 +220,7 @@ def test_a_step_that_reads_its_run_would_be_seen(
     assert last[2] > first[2] * 1.5
 
 
+@pytest.mark.full
 def test_an_answer_sends_a_conversation_once(store: RedisStore, client: redis.Redis) -> None:
     """A worker reads it where the agent goes on; no pause stores it anew, and no result reads it."""
     text = secrets.token_hex(CONVERSATION // 2)

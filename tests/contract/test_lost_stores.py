@@ -56,6 +56,7 @@ def test_effects_keep_their_keys_when_a_run_is_started_again(emptied):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("key", [{}, {"idempotency_key": "order-1042"}])
 @pytest.mark.parametrize("nested", [False, True])
 def test_a_decision_is_used_by_the_node_after_the_one_that_asked(emptied, key, nested):
@@ -84,6 +85,7 @@ def test_other_starts_have_keys_of_their_own(emptied):
     assert len(set(known)) == len(known)
 
 
+@pytest.mark.full
 def test_keys_of_effects_differ_between_namespaces(redis_url):
     """Two environments that start with the same key share none with the services that both call."""
     stores = [
@@ -96,6 +98,7 @@ def test_keys_of_effects_differ_between_namespaces(redis_url):
     assert not {*first} & {*second}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("key", "same"), [({"idempotency_key": "a"}, True), ({}, False)])
 def test_the_place_of_a_message_names_no_effects(emptied, key, same):
     """Messages of two stores may have one place; only a key that a program gave is the same work."""

@@ -14,7 +14,7 @@ from runner.records.run import Status
 from runner.store.redis import packed_runs
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import EmitEvent, RemoveRun
+from runner.store.requests import EmitEvent
 from tests.graphs import Bench, single, wired
 
 HOUR = 3_600.0
@@ -96,6 +96,7 @@ def test_a_packed_run_reads_as_before(desk, client):
         assert 0 < client.pttl(name) <= lives
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", ["answer", "event", "fork"])
 def test_what_changes_a_packed_run_unpacks_it(desk, client, change):
     """A late answer gets its receipt, an event its number, and a fork all that it goes on with."""
@@ -170,6 +171,7 @@ def test_a_run_that_changed_since_it_was_read_is_not_packed(desk, client, monkey
     assert is_packed(bench, client)
 
 
+@pytest.mark.full
 def test_each_ended_run_is_packed_once(desk, client):
     """Runs that end in one millisecond are all packed, more than one request looks at; none is read again."""
     bench = desk(single(lambda ctx: 1))
@@ -191,19 +193,6 @@ def test_runs_inside_others_and_those_around_them_are_not_packed(desk, client):
     pack(bench)
 
     assert all(client.llen(key) > 1 for key in client.scan_iter("*:r:*:e"))
-
-
-def test_a_packed_run_goes_as_others(desk, client):
-    """It is removed whole, and one that nobody removes expires."""
-    bench = desk()
-    ended(bench)
-    pack(bench)
-    assert is_packed(bench, client)
-
-    assert bench.store.do(RemoveRun(bench.run_id)).word == "removed"
-
-    assert list(client.scan_iter("*:r:*")) == []
-    assert bench.store.runs().items == ()
 
 
 def test_a_damaged_run_is_refused(desk, client):

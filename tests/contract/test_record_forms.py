@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ SPLIT = (
 JOIN = "return table.concat(ARGV, ' ')"
 
 
+@pytest.mark.full
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_each_language_reads_what_the_other_writes(redis_url, data):

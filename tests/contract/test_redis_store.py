@@ -91,6 +91,7 @@ def test_a_finished_run_expires_whole(worker, client):
     assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
 
 
+@pytest.mark.full
 def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client):
     """More runs than a sweep handles timers leave the lists in one sweep, however many end in a second."""
     for _ in range(25):
@@ -280,6 +281,7 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     assert (list(store.runs()), keys(client, "*:runs*")) == ([], [])
 
 
+@pytest.mark.full
 def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, client, clock):
     """Where few of many fit, a page ends early and its cursor goes on behind what was looked at."""
     first = worker.start(shape("a"), tags={"team": "red"})
@@ -543,6 +545,7 @@ def test_the_shape_of_a_current_graph_stays(worker, store, client):
     assert [client.pttl(KEYS.shape(one.fingerprint)) for one in (graph, inner)] == [-1, -1]
 
 
+@pytest.mark.full
 def test_every_key_is_in_the_dictionary(worker, store, client, clock):
     """No script makes a key that the data dictionary does not name, with the type it says."""
     store.install_doorbell(TEMPLATE)
@@ -963,24 +966,6 @@ def test_threads_may_come_and_go(store):
     assert said == [0] * 130
 
 
-def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock):
-    """What was open when it was read may be answered when it is written: then the truth is told."""
-    (question,) = worker.park(worker.start(shape("a")), "a")
-    between = [lambda: worker.answer(question, responder="ann")]
-
-    def slow() -> int:
-        """A clock that is asked after the question was read, and takes its time."""
-        while between:
-            between.pop()()
-        return clock()
-
-    store = RedisStore(redis_url, clock=slow, retention=60)
-    (late,) = store.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
-    store.close()
-
-    assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
-
-
 def test_a_sweep_ends_on_a_slow_network(redis_url):
     """Ended runs are forgotten, too, where each round trip takes longer than the clock's unit."""
     times = iter(range(1_700_000_000_000, 1_700_000_000_300))
@@ -992,31 +977,6 @@ def test_a_sweep_ends_on_a_slow_network(redis_url):
 
     assert list(store.runs()) == []
     store.close()
-
-
-def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock):
-    """Two claims that both saw a free place: the later one waits, and gets the place of the first."""
-    limit = Limit("one", concurrency=1, rate=1, per=10)
-    run_id = worker.start(shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]}))
-    first = []
-
-    def slow() -> int:
-        """A clock that is asked again when the node was read, and takes its time."""
-        if not first:
-            first.append(None)
-        elif first == [None]:
-            first[0] = worker.claim(run_id, "a").token
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    reply = late.do(ClaimVisit(run_id, "b", 1, 1, "late"))
-    late.close()
-    assert (reply.word, reply.delay_ms) == ("limited", 10_000)
-    clock.advance(10)
-    assert worker.sweep() == ["b.1.1"]
-    worker.limited(run_id, "b")
-    assert worker.end(first[0]) == ["b.1.1"]
-    worker.claim(run_id, "b")
 
 
 @pytest.mark.full
@@ -1037,6 +997,7 @@ def test_a_rate_forgets_the_key_whose_time_comes_first(worker, client, clock, kn
     assert client.zscore(key, "slow:input:id:new")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rate", [None, 1])
 def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     """As many nodes begin as there are places, and each start that a rate delays has its own time."""
@@ -1063,28 +1024,6 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     )
 
 
-def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):
-    """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
-    run_id = worker.start(shape("a b"))
-    worker.park(run_id, "a")
-    between = [lambda: store.do(EmitEvent(run_id, "x", "b", 1, {}))] * 40
-
-    def slow() -> int:
-        """A clock that is asked before each try, and takes its time."""
-        if between:
-            between.pop()()
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
-    assert late.do(CancelRun(run_id, "enough")).word == "cancelled"
-    late.close()
-
-    assert worker.read(run_id).record.stopping == Status.CANCELLED
-    clock.advance(1)  # till then the caller may take the next step itself
-    store.sweep()
-    assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
-
-
 def test_a_run_of_another_form_is_not_guessed_at(worker, store, client):
     """A run that a newer version wrote is refused with a clear error, and left as it is."""
     run_id = worker.start(shape("a"))
@@ -1102,15 +1041,6 @@ def test_without_a_clock_the_time_is_the_servers(redis_url, client):
     run_id = worker.start(shape("a"))
 
     assert 0 <= worker.read(run_id).created_at - seconds * 1000 < 60_000
-
-
-def test_partitions_do_not_meet(redis_url):
-    """Two stores with different partitions in one database see nothing of each other."""
-    one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
-    worker = ManualWorker(one)
-    run_id = worker.start(shape("a"))
-
-    assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
 
 
 @pytest.mark.parametrize(
@@ -1186,21 +1116,6 @@ def test_a_question_that_was_published_before_is_parked_with(worker, store, cloc
     assert store.do(ParkVisit(again.token, [second], saved(3, "o"))).word == "waiting"
     asked_at = {question.id: question.asked_at for question in worker.read(run_id).interrupts}
     assert asked_at[second.id] == clock()
-
-
-def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
-    """Nothing has changed since the claim: it is written without a look."""
-    run_id, token = worker.begin("a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    store.do(ParkVisit(token, [worker.question(token)], None))
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-
-    worker.answer(worker.question(token))
-    token = worker.token(run_id, "a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    worker.settle(token)
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-    assert worker.statuses(run_id) == "completed: a completed"
 
 
 def test_a_worker_that_dies_within_its_claim_closes_no_window(store, client, worker):

@@ -56,6 +56,7 @@ def worker(redis_url):
     store.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", CHECKPOINTS)
 def test_a_checkpoint_is_the_same_by_script_and_transaction(worker, client, name):
     """`save.lua` and `transaction/checkpoints.py` leave the same document, messages and size."""
@@ -106,6 +107,7 @@ def test_a_doorbell_is_the_same_from_a_settle_and_from_the_part(worker, client):
     assert b'"id":"run.b.1.1"' in b"".join(from_part)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("output", [None, ["é", 1]])
 @pytest.mark.parametrize(
     ("edges", "taken"), [("a>b b>c", 2), ("a>b b>c b>d", 1), ("a>b b>d c>d d>e", 1)]
@@ -204,6 +206,7 @@ def used_decision(redis_url, clock, monkeypatch, *, guesses):
     ]
 
 
+@pytest.mark.full
 def test_a_decision_is_used_the_same_by_a_guess_and_after_a_look(redis_url, monkeypatch):
     """What the claim has read saves two looks, and leaves the same times, entries, events and size."""
     clock = ManualClock()

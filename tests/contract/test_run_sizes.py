@@ -181,6 +181,7 @@ class RunSizes:
         assert worker.fail(token) == "settled"
         assert worker.statuses(run_id) == "failed: a failed"
 
+    @pytest.mark.full
     @pytest.mark.parametrize("verb", ["save", "ask", "park", "expand", "large"])
     def test_whatever_a_node_writes_needs_room(
         self, worker: ManualWorker, store: RedisStore, verb: str
@@ -264,6 +265,7 @@ class RunSizes:
         worker.run(run_id, AFTER_GRAPH)
         assert worker.read(run_id).record.status is Status.COMPLETED
 
+    @pytest.mark.full
     def test_long_events_push_older_ones_out(
         self, worker: ManualWorker, store: RedisStore
     ) -> None:

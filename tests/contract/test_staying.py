@@ -133,6 +133,7 @@ def test_without_the_wish_nothing_is_claimed(worker):
     assert (reply.claim, rung(reply)) == (None, ["b.1.1"])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_noted", [True, False])
 def test_a_join_after_a_retry_gets_no_undone_output(redis_url, client, is_noted):
     """What a process remembers of a source holds until a retry; control: the run does not say so."""
@@ -380,6 +381,7 @@ def unwanted(kind, worker, client, run_id):
             )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "kind", ["other run", "foreign", "malformed", "lost lease", "answered", "stale"]
 )
@@ -475,6 +477,7 @@ def commands_of_lattice(worker, client, *, may_continue):
     return (fetched + client.info("commandstats")["cmdstat_evalsha"]["calls"]) / SIDE**2
 
 
+@pytest.mark.full
 def test_a_node_of_a_lattice_takes_little_more_than_a_command(ringing, client):
     """A settle that makes two ready claims one; control: without claims each is fetched, too."""
     assert commands_of_lattice(ringing, client, may_continue=True) <= 1.4

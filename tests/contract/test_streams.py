@@ -186,6 +186,7 @@ def test_dead_letters_of_nodes_that_are_deleted_are_counted(redis_url):
     client.close()
 
 
+@pytest.mark.full
 def test_dead_letters_are_bounded_in_bytes(redis_url):
     """However large the messages are that can't be used, they take bounded memory; the newest stay."""
     client, outbox = (
@@ -200,6 +201,7 @@ def test_dead_letters_are_bounded_in_bytes(redis_url):
     assert newest[b"body"].startswith(b"59x")
 
 
+@pytest.mark.full
 def test_dead_letters_are_bounded_in_time(redis_url):
     """A dead letter that has lain for longer than a month is deleted as others come."""
     client, outbox = redis.Redis.from_url(redis_url), Outbox(redis_url)
@@ -260,6 +262,7 @@ def test_a_door_without_a_stream_has_dead_letters_too(client, any_store):
     assert client.xlen(KEYS.responses) == 1
 
 
+@pytest.mark.full
 def test_a_sweep_deletes_notices_that_nobody_needs(client, any_store):
     """The stream of notices does not grow for ever where no group reads it."""
     for number in range(UNREAD + 10):
@@ -278,6 +281,7 @@ def test_an_unreachable_store_is_a_store_error(tmp_path):
         StreamReader(f"unix://{tmp_path}/none.sock").read(0.01)
 
 
+@pytest.mark.full
 def test_notices_go_when_every_group_has_acknowledged_them(client, any_store):
     """What one group still has to read, or holds, stays for all; without a group the newest stay."""
     connection, notices = RedisConnection(any_store.url), KEYS.notices

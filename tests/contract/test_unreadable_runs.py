@@ -42,6 +42,7 @@ def rung_after_a_loss(store, clock, client):
     return broken, record, rung & {*first, *last}
 
 
+@pytest.mark.full
 def test_the_timers_of_other_runs_are_applied(store, clock, client, caplog):
     """Beside one damaged record every other run is rung again, and the log names the damaged one."""
     with caplog.at_level(logging.ERROR):
@@ -60,6 +61,7 @@ def test_a_sweep_that_ends_at_the_first_error_would_lose_them(
         rung_after_a_loss(store, clock, client)
 
 
+@pytest.mark.full
 def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(
     store, clock, client, monkeypatch
 ):
@@ -77,6 +79,7 @@ def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(
     assert worker.settle(token) == "settled"
 
 
+@pytest.mark.full
 def test_a_damaged_count_holds_up_no_server(store, clock, client):
     """No script and no reader counts on and on by what a field says: the next run is claimed at once."""
     worker = ManualWorker(store, clock)

@@ -13,17 +13,15 @@ import pytest
 from runner.approvals.digests import Action
 from runner.approvals.rules import Rule
 from runner.client import Client, SweeperDispatcher
-from runner.definition.registry import Registry
-from runner.execution.engine import Engine
-from runner.operations.message_handlers import IncomingMessage, handle_answer
-from runner.records import codec
 from runner.store import encoding
 from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import questions
 from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.sets import EITHER
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker
+
+pytestmark = pytest.mark.full
 
 CALL = Action("runner", "tool", "refund", {"amount": "10"})
 
@@ -106,7 +104,6 @@ def test_a_decision_is_taken_back_or_followed(clients, ask, store, clock):
     assert set(won) == {True, False}, won
 
 
-@pytest.mark.full
 def test_fifty_who_vote_at_once_decide_once(clients, ask, store):
     """Of a rule that needs three, three count and the third decides; the others come too late."""
     question = ask(Rule(need=3))
@@ -148,49 +145,6 @@ def test_without_the_guard_votes_are_lost(clients, ask, store, monkeypatch):
     assert any(number != 20 for number in numbers)
 
 
-def test_one_person_by_two_doors_counts_once(clients, ask):
-    """A vote over a stream and one by a client: whichever comes second is a duplicate."""
-    question = ask(Rule(need=2))
-    stream = Engine(clients[0].engine.store, SweeperDispatcher(), Registry())
-    stream.directory = ""
-    stream.registry.add("g", lambda: shape("a"))
-    body = codec.dump_json(
-        {
-            "v": 2,
-            "interrupt_id": question.id,
-            "decision": "approve",
-            "by": "ana",
-            "digest": question.digest,
-        }
-    )
-
-    def by_stream() -> str:
-        verdict = handle_answer(stream, IncomingMessage("1-0", "responses/1-0", body))
-        assert verdict.receipt is not None
-        return verdict.receipt.status
-
-    def by_client() -> str:
-        return str(clients[1].vote(question.id, "approve", by="human:|ana").status)
-
-    with ThreadPoolExecutor(2) as pool:
-        words = [future.result() for future in (pool.submit(by_stream), pool.submit(by_client))]
-
-    assert sorted(words) == ["counted", "duplicate"]
-    assert str(clients[2].vote(question.id, "approve", by="ben").status) == "accepted"
-
-
-def test_another_person_by_the_second_door_counts_too(clients, ask):
-    """The control: what is one person's second vote is another one's first."""
-    question = ask(Rule(need=2))
-
-    words = [
-        str(clients[n].vote(question.id, "approve", by=who).status)
-        for n, who in enumerate(("ana", "ben"))
-    ]
-
-    assert words == ["counted", "accepted"]
-
-
 def veto_and_quorum_at_once(clients, ask, turn):
     """A veto and the last approval at the same time: return what became of both, and the decision."""
     question = ask(Rule(need=2))
@@ -207,7 +161,6 @@ def veto_and_quorum_at_once(clients, ask, turn):
     return words, clients[0].interrupt(question.id).decision
 
 
-@pytest.mark.full
 def test_the_order_of_the_server_decides_between_veto_and_quorum(clients, ask):
     """One of the two decides, and the other is too late."""
     for turn in range(20):

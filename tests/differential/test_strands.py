@@ -18,9 +18,10 @@ need("strands", "strands")
 
 from tests.differential.sides import Scene, both, use  # noqa: E402 - only where the extra is installed
 
-pytestmark = pytest.mark.filterwarnings(
-    "default"
-)  # another library's warnings are not ours to mend
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
+]
 
 
 def add(done):
@@ -107,7 +108,6 @@ def unordered(record):
 
 
 ADD = use("add", "t1", x=1, y=2)
-SEVERAL = [{"text": "both"}, ADD, use("crash", "t2"), use("add", "t3", x=3, y=4)]
 
 
 def gate(event, done):
@@ -117,37 +117,6 @@ def gate(event, done):
 
 
 # -- the same --------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sequential", [False, True])
-def test_several_tools(sequential):
-    """Calls of one reply run all, and their results are one message, also when one fails."""
-    compared = asdict if sequential else unordered
-    (record,) = same(
-        scene([SEVERAL, "end"], add, crash, sequential=sequential), "go", compared=compared
-    )
-
-    assert [result["status"] for result in results(record)] == ["success", "error", "success"]
-
-
-def test_a_tool_s_error():
-    """What a tool raises becomes an error result with its type and text, and the loop goes on."""
-    (record,) = same(scene([use("crash", "t1"), "end"], crash), "go")
-
-    assert record.messages[2]["content"][0]["toolResult"]["content"] == [
-        {"text": "Error: KeyError - 'no'"}
-    ]
-    assert record.stop_reason == "end_turn"
-
-
-def test_an_unknown_tool():
-    """The model is told that there is no such tool; the events around the call fire."""
-    (record,) = same(scene([use("nothing", "t1"), "end"], add), "go")
-
-    assert record.messages[2]["content"][0]["toolResult"]["content"] == [
-        {"text": "Unknown tool: nothing"}
-    ]
-    assert "AfterToolCallEvent" in record.fired
 
 
 @pytest.mark.parametrize("cancel", [True, "not today"])
@@ -266,23 +235,6 @@ def test_all_callbacks_run_and_all_their_questions_come_together():
 
     assert [name for name, _ in waiting.interrupts] == ["one", "two"]
     assert ended.done == [1, 2, (1, 2)]
-
-
-def test_what_the_state_keeps():
-    """The agent's state is the callbacks' and tools' to change, and stays over calls."""
-    hooks = [("AfterToolCallEvent", lambda event, done: event.agent.state.set("seen", [1]))]
-    first, second = same(
-        scene([ADD, "one", "two"], add, hooks=hooks, state={"a": 1}), "go", "on"
-    )
-
-    assert first.state == second.state == {"a": 1, "seen": [1]}
-
-
-def test_an_error_of_the_model_is_raised():
-    """The call raises what the provider raised."""
-    (record,) = same(scene([OSError("gone")]), "go")
-
-    assert record.error == "OSError"
 
 
 # -- the same but for a text --------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ SIDES = {
 }
 
 pytestmark = [
+    pytest.mark.full,
     pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
     pytest.mark.parametrize("side", SIDES.values(), ids=SIDES),
 ]

@@ -20,9 +20,10 @@ need("strands", "strands")
 from tests.differential.graph_sides import GraphRecord, Plot, both  # noqa: E402 - only where the extra is installed
 from tests.differential.sides import use  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings(
-    "default"
-)  # another library's warnings are not ours to mend
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings are not ours to mend
+]
 
 
 def plot(edges: str, **options) -> Plot:
@@ -192,16 +193,6 @@ def test_a_condition_that_raises_fails_the_graph():
 # -- what nodes are told ---------------------------------------------------------------------------------
 
 
-def test_the_task_alone():
-    """G16: without inputs a node gets the task, as text or as the blocks it is made of."""
-    blocks = [{"text": "one"}, {"text": "two"}]
-    for task in ("task", blocks):
-        (outcome,) = same(lambda: plot("a"), task)
-        assert outcome.requests["a"][0]["content"] == (
-            blocks if task == blocks else [{"text": "task"}]
-        )
-
-
 def test_the_form_of_inputs():
     """G17: original task, then a section per source; a task in blocks keeps its blocks."""
     (record,) = same(lambda: plot("ac bc", entries="ab"))
@@ -285,19 +276,6 @@ def test_what_follows_an_agent_that_asks_waits():
     assert "After x" not in first.fired
     assert (last.status, last.ran) == ("completed", "xz")
     assert sections(last.requests["z"][0]) == ["x", "y"]
-
-
-def test_two_agents_that_ask_are_answered_together():
-    """G45: what follows both begins when both are answered."""
-    nodes = {"x": [use("ask_one", "t1"), "x done"], "y": [use("ask_two", "t2"), "y done"]}
-    first, last = same(
-        lambda: plot("xz yz", entries="xy", nodes=nodes, tools=[asks("one"), asks("two")]),
-        "task",
-        {"one": 1, "two": False},
-    )
-
-    assert first.interrupts == [("one", "one"), ("two", "two")]
-    assert (first.ran, last.ran) == ("xy", "xyz")
 
 
 def test_some_of_the_answers():
@@ -417,33 +395,6 @@ def test_a_question_in_a_cycle():
 # -- callbacks, failures ---------------------------------------------------------------------------------
 
 
-def test_callbacks_of_nodes_run_in_order_and_reverse():
-    """1.10: Before in the order of adding, After in reverse."""
-    calls_by_side: dict[int, list[str]] = {}
-
-    def make():
-        calls = calls_by_side.setdefault(len(calls_by_side), [])
-        return plot(
-            "ab",
-            hooks=[
-                (
-                    event,
-                    lambda event, word=f"{event[:5]} {number}": calls.append(
-                        f"{word} {event.node_id}"
-                    ),
-                )
-                for event in ("BeforeNodeCallEvent", "AfterNodeCallEvent")
-                for number in (1, 2)
-            ],
-        )
-
-    same(make)
-
-    theirs, ours = calls_by_side.values()
-    assert ours == theirs
-    assert ours[:4] == ["Befor 1 a", "Befor 2 a", "After 2 a", "After 1 a"]
-
-
 def test_a_cancelled_node_fails_the_graph():
     """G25: Strands raises from the call; here the result has failed. Both tell the text, run nothing more."""
 
@@ -508,7 +459,6 @@ def trees(draw) -> tuple[str, list[str]]:
     ]
 
 
-@pytest.mark.full
 @hypothesis.given(trees())
 @hypothesis.settings(
     max_examples=max(10, hypothesis.settings.default.max_examples // 10),

@@ -20,7 +20,10 @@ import runner  # noqa: E402
 from runner.testing import ScriptedModel  # noqa: E402
 from tests.differential.sides import Scripted, use  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("default")  # another library's warnings
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("default"),  # another library's warnings
+]
 
 NAMES = ("ann", "bob", "eve")
 
@@ -125,7 +128,6 @@ limits = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.full
 @hypothesis.given(
     st.lists(turns, max_size=6), limits, st.sampled_from(["go", [{"text": "go"}]])
 )

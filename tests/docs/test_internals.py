@@ -89,6 +89,7 @@ def test_a_stale_name_in_a_docstring_is_noticed():
     ]
 
 
+@pytest.mark.full
 def test_the_internals_page_names_files_and_functions_that_exist():
     """Every file, and every function behind a file's name, is there."""
     assert missing(PAGE) == []

@@ -95,6 +95,7 @@ def test_the_dashboard_can_be_imported(dashboard):
     assert {item["name"] for item in dashboard["templating"]["list"]} == {"datasource", "graph"}
 
 
+@pytest.mark.full
 def test_every_alert_asks_for_what_is_written_and_says_what_to_do(rules, written):
     """An alert has an expression on known metrics, a severity, what happened and what to do."""
     assert len({rule["alert"] for rule in rules}) == len(rules)

@@ -70,6 +70,7 @@ def case(page: Path):
     return pytest.param(page, marks=marks, id=page.relative_to(ROOT).as_posix())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "page",
     [
@@ -136,6 +137,7 @@ def test_every_link_of_a_page_leads_somewhere():
     assert dead == []
 
 
+@pytest.mark.full
 def test_every_linked_test_exists():
     """Where a page names a test as proof, that test is in the file that it links to."""
     links = [

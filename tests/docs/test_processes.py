@@ -206,6 +206,7 @@ def test_the_image_has_no_local_settings():
     assert {".env", ".git", ".venv", ".runner", "**/__pycache__"} <= set(ignored)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
 def test_the_unit_of_systemd_is_valid(tmp_path):
     """No fault is found in it, and it lets a worker finish its nodes."""

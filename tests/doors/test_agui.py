@@ -31,6 +31,8 @@ need("ag_ui", "agui")
 from ag_ui import core  # noqa: E402 - only where the extra is installed
 from pydantic import TypeAdapter  # noqa: E402 - beside it
 
+pytestmark = pytest.mark.full
+
 EVENT = TypeAdapter(core.Event)
 
 CLIENT = Path(__file__).parents[2] / "build/agui-client/node_modules"
@@ -294,7 +296,6 @@ def test_each_round_of_a_loop_is_a_step(site):
     assert names == ["again", "again#2", "again#3"]
 
 
-@pytest.mark.full
 def test_tokens_are_counted_once(site):
     """Those of an agent are in the request in which it has ended, and in no other."""
     thread = Thread(site, "talking")
@@ -304,7 +305,6 @@ def test_tokens_are_counted_once(site):
     assert (waiting.usage, done.usage[0].input_tokens, repeated.usage) == (None, 30, None)
 
 
-@pytest.mark.full
 def test_an_interrupt_says_when_it_expires(site):
     """The time is in ISO 8601; control: a question without an end has none."""
     for graph in ("soon", "text"):
@@ -336,20 +336,6 @@ def test_a_stream_takes_a_seat(site):
     leave()
 
 
-def test_where_too_many_runs_are_open_nothing_is_started(redis_url, monkeypatch):
-    """The error has the status that the API would give, and says which bound it is."""
-    monkeypatch.setenv("RUNNER_MAX_OPEN_RUNS", "1")
-    full = LiveSite(redis_url, GRAPHS, doors=["agui"])
-    full.http = TestClient(full.app, "https://runner.example", raise_server_exceptions=False)
-    full.client.start("text", 1)
-    refusal = refused(Thread(full, "text").say("go"), "429")
-    full.pool.shutdown(cancel_futures=True)
-
-    assert "RUNNER_MAX_OPEN_RUNS allows 1" in refusal
-    assert runs_of(full) == 1
-
-
-@pytest.mark.full
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
     assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")
@@ -395,7 +381,6 @@ def test_an_agent_speaks_and_its_call_waits(site, monkeypatch, is_streamed):
     assert ("".join(pieces), len(pieces)) == ("All is done.", 3 if is_streamed else 1)
 
 
-@pytest.mark.full
 def test_arguments_may_be_edited(site):
     """An approval with `editedArgs` replaces all arguments of the call."""
     thread = Thread(site, "talking")
@@ -406,7 +391,6 @@ def test_arguments_may_be_edited(site):
     assert of(events, "TOOL_CALL_RESULT")[0].content == "order 8 is refunded"
 
 
-@pytest.mark.full
 def test_a_call_without_a_schema_may_be_edited(site):
     """Where the question has no schema, `editedArgs` is an object with the names of the call."""
     thread = Thread(site, "rule")
@@ -418,7 +402,6 @@ def test_a_call_without_a_schema_may_be_edited(site):
     assert finished(thread.answer(edited)).result == {"said": "edit"}
 
 
-@pytest.mark.full
 def test_a_state_that_can_not_be_read_lists_no_interrupts(site):
     """A state in another form than it was sent is as none: all interrupts are due, and asked again."""
     thread = Thread(site, "text")
@@ -433,7 +416,6 @@ def test_a_state_that_can_not_be_read_lists_no_interrupts(site):
     assert finished(thread.answer("yes")).result == {"said": "yes"}
 
 
-@pytest.mark.full
 def test_a_state_that_is_nested_too_deep_starts_nothing(site):
     """The state is sent back, so one that could not be is refused before the run starts."""
     state: list = []
@@ -447,7 +429,6 @@ def test_a_state_that_is_nested_too_deep_starts_nothing(site):
     assert '"RUN_FINISHED"' in site.http.post("/agui/say", json=body).text
 
 
-@pytest.mark.full
 def test_a_rejection_is_an_answer(site):
     """`approved: false` rejects, with the reason."""
     thread = Thread(site, "rule")
@@ -464,7 +445,6 @@ def test_a_rejection_is_an_answer(site):
     )
 
 
-@pytest.mark.full
 def test_a_rejection_leaves_out_no_changed_arguments(site):
     """With other arguments than the call's it is refused; control: with the call's own it counts."""
     thread = Thread(site, "talking")
@@ -476,7 +456,6 @@ def test_a_rejection_leaves_out_no_changed_arguments(site):
     assert [vote["decision"] for vote in votes_of(site, question)] == ["reject"]
 
 
-@pytest.mark.full
 def test_a_graph_inside_is_a_subagent(site):
     """A nested graph's steps, calls and interrupt name the subagent, which is suspended meanwhile."""
     thread = Thread(site, "nested_agent")
@@ -492,30 +471,6 @@ def test_a_graph_inside_is_a_subagent(site):
     (begin_again,), (end,) = of(events, "SUBAGENT_STARTED"), of(events, "SUBAGENT_FINISHED")
     assert begin_again.subagent_run_id == begin.subagent_run_id
     assert end.outcome.type == "success"
-
-
-@pytest.mark.full
-def test_a_node_that_a_migration_has_removed_ends_no_replay(site):
-    """An earlier message again is its run from the beginning, with the steps of nodes that are gone."""
-    thread = Thread(site, "nested_agent")
-    before = thread.say("refund 7")
-    run_id, first = thread.state["runner"]["run_id"], thread.messages[0]
-    graphs = {"nested_agent": wired({"begin": lambda ctx: 1}).build}
-    thread.site = later = LiveSite(site.settings.redis_url, graphs, doors=("agui",))
-    later.http = TestClient(later.app, "https://runner.example")
-    later.client.run(run_id).migrate(drop=["desk"])
-    later.client.run(run_id).wait(60)
-    finished(thread.say("refund 8"))
-    thread.messages = [first]
-
-    events = thread.send()
-    later.pool.shutdown(cancel_futures=True)
-    finished(events)
-    steps = [
-        [event.step_name for event in of(each, "STEP_STARTED")] for each in (before, events)
-    ]
-    assert steps == [["begin", "desk", "desk/clerk"]] * 2
-    assert thread.state["runner"]["run_id"] == run_id
 
 
 BEN = Person(Principal("ben"), frozenset(GRANTS))
@@ -541,7 +496,6 @@ def test_all_interrupts_of_a_run_are_answered_at_once(site):
     assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
 
 
-@pytest.mark.full
 def test_who_may_answer_one_of_two_is_asked_that_one(site):
     """The interrupts are those of the caller; other questions are in the state, with their pages."""
     thread = Thread(site, "mixed")
@@ -559,7 +513,6 @@ def test_who_may_answer_one_of_two_is_asked_that_one(site):
     assert runs_of(site) == 1
 
 
-@pytest.mark.full
 def test_the_state_says_that_a_question_is_decided(site):
     """While the decision can be taken back, nobody is asked; control: before, it is an interrupt."""
     thread = Thread(site, "undoable")
@@ -572,7 +525,6 @@ def test_the_state_says_that_a_question_is_decided(site):
     assert note["decided"].startswith("approved by ana, takes effect at 20")
 
 
-@pytest.mark.full
 def test_the_state_says_what_freezes_a_run(site):
     """An application can tell its user why nothing happens; control: before, there is no reason."""
     thread = Thread(site, "text")
@@ -583,7 +535,6 @@ def test_the_state_says_what_freezes_a_run(site):
     assert "an incident" in thread.state["runner"]["reason"]
 
 
-@pytest.mark.full
 def test_a_message_is_no_answer(site):
     """Input without a resume is refused while interrupts are open, and the state says which."""
     thread = Thread(site, "text")
@@ -596,7 +547,6 @@ def test_a_message_is_no_answer(site):
     finished(thread.answer("yes"))
 
 
-@pytest.mark.full
 def test_a_forged_resume_answers_nothing(site):
     """Not others' questions, none without the digest that was shown, none of another thread, not many."""
     elsewhere = Thread(site, "text", "elsewhere")
@@ -624,7 +574,6 @@ def test_a_forged_resume_answers_nothing(site):
     assert len([*site.client.interrupts()]) == 2
 
 
-@pytest.mark.full
 def test_forged_messages_change_nothing_of_a_run(site):
     """Messages of the user by the names of an agent's are replaced; the run and its answer go on."""
     thread = Thread(site, "talking")
@@ -638,7 +587,6 @@ def test_forged_messages_change_nothing_of_a_run(site):
     ] == "order 7 is refunded"
 
 
-@pytest.mark.full
 def test_what_was_answered_elsewhere_meanwhile(site):
     """The same answer goes on, another is refused with who was first; cancelling it goes on, too."""
     for payload, code in (("yes", ""), ("no", "already_answered")):
@@ -657,23 +605,6 @@ def test_what_was_answered_elsewhere_meanwhile(site):
     assert finished(thread.answer(approve())).result == {"said": "approve"}
 
 
-@pytest.mark.full
-def test_who_has_voted_is_not_asked_again(site):
-    """Where a vote does not decide, others are asked: the state says how the votes stand, with the page."""
-    thread = Thread(site, "quorum")
-    finished(thread.say("x"), "interrupt")
-    (question,) = thread.interrupts
-    resume = [{"interruptId": question.id, "status": "resolved", "payload": approve()}]
-    for _ in range(2):  # the same vote again is that one
-        finished(thread.send(resume=resume))
-        (other,) = thread.state["runner"]["questions"]
-        assert (other["have"], other["need"]) == (1, 2)
-    assert len(votes_of(site, question)) == 1
-    site.client.vote(other["id"], "approve", by="ben")
-    assert finished(thread.send()).result == {"said": "approve"}
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("graph", ["long", "risky", "sure"])
 def test_what_needs_its_page_is_a_link(site, graph):
     """Length, a high risk and logins lead to the page; a payload does not answer there."""
@@ -686,23 +617,6 @@ def test_what_needs_its_page_is_a_link(site, graph):
     assert site.client.interrupt(question.id.partition("#")[0]).is_open
 
 
-@pytest.mark.full
-def test_an_edit_is_shown_and_approved_on_the_page(site):
-    """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
-    thread = Thread(site, "quorum")
-    finished(thread.say("x"), "interrupt")
-    assert thread.interrupts[0].reason != "runner:page"
-    question_id = thread.interrupts[0].id.partition("#")[0]
-    site.client.vote(question_id, "edit", by="ben", response={"order": 7, "amount": 5})
-    finished(thread.answer(approve()), "interrupt")
-    (question,) = thread.interrupts
-
-    assert question.reason == "runner:page"
-    assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in question.message
-    assert [vote["by"] for vote in votes_of(site, question)] == ["human:|ben"]
-
-
-@pytest.mark.full
 def test_schemas_are_those_of_the_questions(site):
     """A form is sent as it is, nested or not; what does not fit it is refused, and asked again."""
     thread = Thread(site, "form")
@@ -715,7 +629,6 @@ def test_schemas_are_those_of_the_questions(site):
     assert done.result == {"said": {"city": "Rome", "days": 2}}
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "name", "said"),
     [("zod_call", "editedArgs", "edit"), ("zod_answer", "response", "respond")],
@@ -745,7 +658,6 @@ def test_a_message_begins_one_run(site):
     assert runs_of(site) == 2
 
 
-@pytest.mark.full
 def test_a_run_of_the_client_begins_one_run(site):
     """Its id with another message or a resume is refused; with the same message it is that run."""
     thread = Thread(site, "text")
@@ -760,7 +672,6 @@ def test_a_run_of_the_client_begins_one_run(site):
     assert runs_of(site) == 1
 
 
-@pytest.mark.full
 def test_a_run_of_the_client_resumes_once(site):
     """Its id with another resume is refused; the same request again, as after a lost response, is not."""
     thread = Thread(site, "two")
@@ -779,7 +690,6 @@ def test_a_run_of_the_client_resumes_once(site):
     assert finished(thread.answer("r")).result == {"left": "l", "right": "r"}
 
 
-@pytest.mark.full
 def test_the_run_of_a_message_is_its_caller_s(site):
     """A run that another has started with the idempotency key of a message is not that of the message."""
     thread = Thread(site, "say")
@@ -816,7 +726,6 @@ def test_an_agent_may_remember_a_thread(site):
     assert finished(Thread(site, "remembers").say("x")).result == "1"
 
 
-@pytest.mark.full
 def test_a_thread_is_its_caller_s(site):
     """Another person's thread of the same name is another one, and their answers count for nothing."""
     thread = Thread(site, "text")
@@ -829,7 +738,6 @@ def test_a_thread_is_its_caller_s(site):
     assert runs_of(site) == 2
 
 
-@pytest.mark.full
 def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
     """A tag alone puts no run of another graph, or of another person, into a thread."""
     finished(Thread(site, "text").say("x"), "interrupt")
@@ -843,7 +751,6 @@ def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
         assert attached.state["runner"]["run_id"] == (run.id if is_theirs else begun.run_id)
 
 
-@pytest.mark.full
 def test_what_graphs_don_t_take_is_refused(site):
     """Media, no message at all, and a resume of nothing start no run."""
     thread = Thread(site, "say")
@@ -858,7 +765,6 @@ def test_what_graphs_don_t_take_is_refused(site):
     }
 
 
-@pytest.mark.full
 def test_roles_and_requests_count_as_for_the_api(site):
     """Who calls is what `auth` says; a viewer starts nothing, and an operator decides nothing."""
     body = {
@@ -885,7 +791,6 @@ def test_roles_and_requests_count_as_for_the_api(site):
     assert site.client.interrupt(question["id"]).is_open
 
 
-@pytest.mark.full
 def test_who_may_only_approve_resumes_and_starts_nothing(site):
     """An answer needs the role that it needs in the API; a message, and following a run, need the other."""
     thread = Thread(site, "text")
@@ -916,7 +821,6 @@ def test_capabilities_are_those_of_the_protocol(site):
     assert site.http.post("/mcp", json={}).status_code == 404  # no other door is open
 
 
-@pytest.mark.full
 def test_any_server_goes_on_with_a_thread(site):
     """Another server answers what one has asked: nothing is kept in a process."""
     thread = Thread(site, "text")

@@ -34,6 +34,8 @@ from tests.doors.gate_soak import soak  # noqa: E402 - likewise
 from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def people(redis_url):
@@ -80,7 +82,6 @@ def test_a_call_waits_for_approval_and_is_made_once(tmp_path, redis_url, people)
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-@pytest.mark.full
 def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
     """The list of tools is the server's own, and a call within the policy's bounds is made at once."""
     with gate(tmp_path, redis_url) as client:
@@ -97,7 +98,6 @@ def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 50 none"]
 
 
-@pytest.mark.full
 def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, people):
     """It says who rejected the call and why; nothing is made."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -111,7 +111,6 @@ def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, peop
     assert paid(tmp_path) == []
 
 
-@pytest.mark.full
 def test_an_edited_call_is_made_as_edited(tmp_path, redis_url, people):
     """The server gets the arguments that people approved, not those of the client."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -121,7 +120,6 @@ def test_an_edited_call_is_made_as_edited(tmp_path, redis_url, people):
     assert paid(tmp_path) == ["pay bob 60 less"]
 
 
-@pytest.mark.full
 def test_arguments_that_do_not_fit_ask_nobody(tmp_path, redis_url, people):
     """The model gets the fault as a result."""
     with gate(tmp_path, redis_url) as client:
@@ -133,7 +131,6 @@ def test_arguments_that_do_not_fit_ask_nobody(tmp_path, redis_url, people):
     assert paid(tmp_path) == []
 
 
-@pytest.mark.full
 def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, redis_url, people):
     """The wait survives the gate: the approved call is made when the same call comes again, once."""
     with gate(tmp_path, redis_url) as client:
@@ -149,7 +146,6 @@ def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, redis_url, peopl
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-@pytest.mark.full
 def test_equal_calls_at_once_are_two_calls(tmp_path, redis_url, people):
     """Two calls that wait at the same time are asked and made each."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -162,7 +158,6 @@ def test_equal_calls_at_once_are_two_calls(tmp_path, redis_url, people):
     assert paid(tmp_path) == ["pay bob 500 none"] * 2
 
 
-@pytest.mark.full
 def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, people):
     """An approved call and a free one get a clear error; other calls stay and are asked of a new server."""
     policy = "calls:\n  - {tools: [garble, hang], rule: pass}\n  - {tools: '*', rule: {}}\n"
@@ -188,7 +183,6 @@ def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, 
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
 
 
-@pytest.mark.full
 def test_an_approval_outlives_a_server_that_has_died(tmp_path, redis_url, people):
     """The call was surely not begun: the same call is made by a new gate, once, and nobody is asked again."""
     policy = "calls:\n  - {tools: die, rule: pass}\n  - {tools: '*', rule: {}}\n"
@@ -213,7 +207,6 @@ def test_an_approval_outlives_a_server_that_has_died(tmp_path, redis_url, people
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-@pytest.mark.full
 def test_an_approval_whose_time_is_over_when_the_server_is_back_asks_again(
     tmp_path, redis_url, people
 ):
@@ -228,7 +221,6 @@ def test_an_approval_whose_time_is_over_when_the_server_is_back_asks_again(
     assert paid(tmp_path) == []
 
 
-@pytest.mark.full
 def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, redis_url):
     """The client gets an error in MCP's form, and the next call is served."""
     (tmp_path / "policy.yaml").write_text("calls: [{tools: [garble, pay], rule: pass}]")
@@ -239,7 +231,6 @@ def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, redis_url
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
 
 
-@pytest.mark.full
 def test_a_server_that_hangs_does_not_hold_the_gate(tmp_path, redis_url, people):
     """An approved call that gets no answer in time isn't known to have been made, and isn't repeated."""
     with gate(tmp_path, redis_url, wait=30, timeout=0.5) as client:
@@ -252,7 +243,6 @@ def test_a_server_that_hangs_does_not_hold_the_gate(tmp_path, redis_url, people)
         assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
 
 
-@pytest.mark.full
 def test_a_server_may_ask_the_client_under_an_approved_call(tmp_path, redis_url, people):
     """Its elicitation reaches the client, whose answer reaches it."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -264,7 +254,6 @@ def test_a_server_may_ask_the_client_under_an_approved_call(tmp_path, redis_url,
         assert client.end(number)["result"]["content"][0]["text"] == "asked: decline"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("change", ["change", "vanish"])
 def test_a_tool_that_has_changed_since_it_was_approved_is_not_called(
     tmp_path, redis_url, people, change
@@ -281,7 +270,6 @@ def test_a_tool_that_has_changed_since_it_was_approved_is_not_called(
     assert paid(tmp_path) == []
 
 
-@pytest.mark.full
 def test_a_line_that_is_not_json_is_refused(tmp_path, redis_url):
     """The client's own garbage gets an error without an id, and the session goes on."""
     with gate(tmp_path, redis_url) as client:
@@ -290,7 +278,6 @@ def test_a_line_that_is_not_json_is_refused(tmp_path, redis_url):
         assert client.end(None)["error"]["code"] == -32700
 
 
-@pytest.mark.full
 def test_a_gate_ends_when_its_client_leaves(tmp_path, redis_url, people):
     """It leaves no process behind, also while a call waits."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -300,7 +287,6 @@ def test_a_gate_ends_when_its_client_leaves(tmp_path, redis_url, people):
         assert client.process.wait(60) == 0
 
 
-@pytest.mark.full
 def test_a_call_without_an_id_is_not_relayed(tmp_path, redis_url):
     """A notification can't be answered, and a careless server might make the call."""
     with gate(tmp_path, redis_url) as client:
@@ -309,7 +295,6 @@ def test_a_call_without_an_id_is_not_relayed(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 1 none"]
 
 
-@pytest.mark.full
 def test_only_the_approved_call_reaches_the_server(tmp_path, redis_url, people):
     """Other fields of the client's request were shown to nobody."""
     more = {"_meta": {"dry": False}, "inputResponses": {}, "task": {}}
@@ -320,7 +305,6 @@ def test_only_the_approved_call_reaches_the_server(tmp_path, redis_url, people):
     assert json.loads(text) == {"name": "echo", "arguments": {**BIG, "note": "none"}}
 
 
-@pytest.mark.full
 def test_a_server_cannot_answer_a_call_that_it_did_not_get(tmp_path, redis_url, people):
     """Its forged answer to a call that waits is dropped."""
     with gate(tmp_path, redis_url, wait=30) as client:
@@ -331,7 +315,6 @@ def test_a_server_cannot_answer_a_call_that_it_did_not_get(tmp_path, redis_url, 
         assert "ana rejected" in client.end(number)["result"]["content"][0]["text"]
 
 
-@pytest.mark.full
 def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, redis_url):
     """A rule for this user isn't missed because the call has no run yet."""
     (tmp_path / "policy.py").write_text(
@@ -344,7 +327,6 @@ def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, re
         assert "It waits for approval" in client.text("pay", **BIG)[0]
 
 
-@pytest.mark.full
 def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people):
     """A gate makes them, and perhaps none is open: workers can't help, and the run's page says so."""
     with gate(tmp_path, redis_url) as client:
@@ -359,7 +341,6 @@ def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people)
     assert [row.queue for row in facts.backlog] == []
 
 
-@pytest.mark.full
 def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, people):
     """No worker serves the queue, so the gate deletes what answers have put there."""
     (tmp_path / "plain.py").write_text(
@@ -401,7 +382,6 @@ server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}
 """
 
 
-@pytest.mark.full
 def test_the_server_may_be_at_a_url(tmp_path, redis_url, people):
     """Its session is the gate's; calls are held and made as over stdio."""
     (tmp_path / "shop.py").write_text(SHOP)
@@ -417,7 +397,6 @@ def test_the_server_may_be_at_a_url(tmp_path, redis_url, people):
         server.kill()
 
 
-@pytest.mark.full
 def test_a_client_with_tasks_gets_a_task(tmp_path, redis_url, people):
     """Its result is the outcome, also if the gate was started again meanwhile."""
     (tmp_path / "shop.py").write_text(SHOP)
@@ -511,7 +490,6 @@ def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):
         read_policy(str(path))
 
 
-@pytest.mark.full
 def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
     """An error of the policy is the call's result."""
     (tmp_path / "policy.py").write_text(

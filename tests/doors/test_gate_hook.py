@@ -14,6 +14,8 @@ from tests.doors.gates import command
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 need("mcp", "mcp")
 
 COMMAND = {"command": "git push --force"}
@@ -110,7 +112,6 @@ def vote(people, decision, **options):
     return asked
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", EVENTS)
 def test_an_approval_is_told_in_the_agents_form(name, start, redis_url):
     """It shows the exact call, and allows it once: the same call afterwards is asked anew."""
@@ -124,7 +125,6 @@ def test_an_approval_is_told_in_the_agents_form(name, start, redis_url):
     assert "It waits for approval" in json.dumps(again)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", EVENTS)
 def test_a_rejection_is_told_in_the_agents_form(name, start, redis_url):
     """The reason reaches the model."""
@@ -136,7 +136,6 @@ def test_a_rejection_is_told_in_the_agents_form(name, start, redis_url):
     assert "not on Fridays" in (decision.get("message") or decision["permissionDecisionReason"])
 
 
-@pytest.mark.full
 def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url):
     """Codex refuses an answer with a changed call, so people can only approve or reject there."""
     people, edit = Client(redis_url), {**CLAUDE["tool_input"], "command": "git push"}
@@ -149,7 +148,6 @@ def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url)
     assert next(iter(people.interrupts())).rule["decisions"] == ["approve", "reject"]
 
 
-@pytest.mark.full
 def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
     """One takes the approval; the other one asks again."""
     people = Client(redis_url)
@@ -164,7 +162,6 @@ def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
     assert decisions == ["allow", "deny"]
 
 
-@pytest.mark.full
 def test_a_call_without_a_rule_is_left_to_the_agent(start, redis_url):
     """The hook says nothing, and nobody is asked."""
     hook = start(EVENTS["claude-pre"], policy="calls: [{tools: Bash, rule: pass}]")
@@ -172,7 +169,6 @@ def test_a_call_without_a_rule_is_left_to_the_agent(start, redis_url):
     assert list(Client(redis_url).interrupts()) == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "event",
     ["{", "[]", "{}", json.dumps({**EVENTS["claude-pre"], "hook_event_name": "Stop"})],
@@ -185,21 +181,18 @@ def test_an_event_that_cannot_be_read_refuses_the_call(start, event):
     assert error.startswith("Error: ")
 
 
-@pytest.mark.full
 def test_a_policy_that_prints_does_not_spoil_the_answer(start):
     """An agent ignores an answer that isn't JSON, and goes on without the hook."""
     process = start(EVENTS["claude-pre"], wait=0, policy=RULE_THAT_PRINTS, name="rule.py")
     assert output(process)["permissionDecision"] == "deny"
 
 
-@pytest.mark.full
 def test_a_policy_that_ends_the_program_refuses_the_call(start):
     """The exit code 0 without an answer would let the agent go on."""
     process = start(EVENTS["claude-pre"], policy="raise SystemExit(0)", name="policy.py")
     assert (process.communicate(timeout=60)[0], process.returncode) == ("", 2)
 
 
-@pytest.mark.full
 def test_a_store_that_is_away_refuses_the_call(start):
     """Nothing is allowed because nobody could be asked."""
     process = start(EVENTS["claude-pre"], url="redis://127.0.0.1:1/0")

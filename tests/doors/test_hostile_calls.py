@@ -11,6 +11,8 @@ from tests.doors.gates import gate, paid
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 need("mcp", "mcp")
 
 HEAD = '{"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": '
@@ -68,7 +70,6 @@ HOSTILE = {
 }
 
 
-@pytest.mark.full
 def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, redis_url):
     """The client gets an answer to each, nobody is asked, and nothing is made."""
     said = {}
@@ -91,7 +92,6 @@ def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, redis_url):
 BIG = {"to": "bob", "amount": 500}
 
 
-@pytest.mark.full
 def test_an_id_cannot_be_used_twice_at_a_time(tmp_path, redis_url):
     """The second request is refused, and the first one's cancellation and answer stay its own."""
     people = Client(redis_url)
@@ -108,7 +108,6 @@ def test_an_id_cannot_be_used_twice_at_a_time(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-@pytest.mark.full
 def test_a_cancelled_call_waits_on_and_gets_no_answer(tmp_path, redis_url):
     """Clients cancel calls that take long: the same call again gets the outcome of the one question."""
     people = Client(redis_url)
@@ -124,7 +123,6 @@ def test_a_cancelled_call_waits_on_and_gets_no_answer(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-@pytest.mark.full
 def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, redis_url):
     """A policy is read at the start: a gate goes on by the old one, and the next gate asks by the new one."""
     people = Client(redis_url)
@@ -148,7 +146,6 @@ def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, redis_url):
     assert paid(tmp_path) == []
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "answer",
     ['{"result": []}', '{"result": {}}', '{"result": {"tools": [{"name": ["pay"]}]}}',

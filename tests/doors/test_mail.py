@@ -42,6 +42,8 @@ from tests.server.conftest import Served, Site, browser, tab
 from tests.server.test_pages import HTML
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 __all__ = ["browser", "tab"]
 
 ANA, BEN = "ana@example.com", "ben@example.com"
@@ -221,7 +223,6 @@ def test_a_link_decides(site, mailbox):
     assert run.result().results["ask"].output == {"said": "approve"}
 
 
-@pytest.mark.full
 def test_opening_a_link_changes_nothing(site, mailbox):
     """Scanners of links may open them as often as they want; the form still decides afterwards."""
     question, token = asked(site, mailbox, "rule")
@@ -250,34 +251,6 @@ def test_a_form_asks_for_an_answer(site, mailbox):
     assert output == {"said": {"city": "Rome", "days": 3, "way": "car"}}
 
 
-@pytest.mark.full
-def test_an_answer_by_mail_is_read_as_on_the_page(site, mailbox):
-    """What is required is refused empty, a text stays one, and any answer can be JSON."""
-    question, token = asked(site, mailbox, "form")
-    shown = site.http.get(PATH, params={"t": token}).text
-    assert 'name="f."' in shown
-    for wrong in (
-        {"city": "", "days": "3"},
-        {"": "{"},
-        {"": '{"city": "Rome"}'},
-        {"city": "Rome", "": '{"city": "Rome", "days": 3}'},
-    ):
-        refused = send(site, token, **wrong)
-        assert (refused.status_code, refused.text.count('role="alert"')) == (422, 1)
-    assert state_of(site, question)[0] == "open"
-    send(site, token, **{"": '{"city": "", "days": 3}'})
-    site.work()
-    output = site.client.run(question.run_id).result().results["ask"].output
-    assert output == {"said": {"city": "", "days": 3}}
-
-    question, token = asked(site, mailbox, "form")
-    send(site, token, city="1e3", days="3")
-    site.work()
-    output = site.client.run(question.run_id).result().results["ask"].output
-    assert output == {"said": {"city": "1e3", "days": 3}}
-
-
-@pytest.mark.full
 def test_a_link_decides_once(site, mailbox):
     """A link that has decided does nothing more, whatever became of the vote; another person's still does."""
     question, token = asked(site, mailbox, "quorum")
@@ -296,7 +269,6 @@ def test_a_link_decides_once(site, mailbox):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
-@pytest.mark.full
 def test_a_link_counts_once_in_a_race(site, mailbox):
     """Of decisions that were sent by one link at the same time one counts, also where it is taken back."""
     question, token = asked(site, mailbox, "quorum")
@@ -311,7 +283,6 @@ def test_a_link_counts_once_in_a_race(site, mailbox):
     assert state_of(site, question) == ("open", [])
 
 
-@pytest.mark.full
 def test_a_refused_vote_uses_no_link(site, mailbox, monkeypatch, tmp_path):
     """Without a key of the server a rule of level 1 counts nothing; with it the link decides, signed."""
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
@@ -330,7 +301,6 @@ def test_a_refused_vote_uses_no_link(site, mailbox, monkeypatch, tmp_path):
     assert site.client.run(question.run_id).result().status == "completed"
 
 
-@pytest.mark.full
 def test_an_error_of_the_directory_uses_no_link(site, mailbox, monkeypatch):
     """A vote that was not counted since the directory is away by then is counted when it is back."""
     question, token = asked(site, mailbox, "quorum")
@@ -348,7 +318,6 @@ def test_an_error_of_the_directory_uses_no_link(site, mailbox, monkeypatch):
     assert approve(site, token).status_code == 409
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
 def test_a_question_for_its_page_has_a_link_to_it(site, mailbox, graph):
     """High risk, a login, or more than a link can show: only the page decides, whatever is sent."""
@@ -364,7 +333,6 @@ def test_a_question_for_its_page_has_a_link_to_it(site, mailbox, graph):
     assert state_of(site, control)[0] == "answered"
 
 
-@pytest.mark.full
 def test_a_link_shows_no_versions(site, mailbox):
     """Where another person has changed the call, what to approve is chosen on the page."""
     question, token = asked(site, mailbox, "quorum")
@@ -376,7 +344,6 @@ def test_a_link_shows_no_versions(site, mailbox):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
-@pytest.mark.full
 def test_who_has_voted_is_not_asked_again(site, mailbox):
     """A person who voted at another door first is sent no message, and their link decides nothing."""
     (question,) = site.start("quorum").interrupts()
@@ -390,7 +357,6 @@ def test_who_has_voted_is_not_asked_again(site, mailbox):
     assert approve(site, token_of(mailbox.mails[0])).status_code == 200
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("name", ["eve", "pat", "new", "ben"])
 def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     """Without the role, for another graph, unknown, or not named by the rule: no message, no effect."""
@@ -405,7 +371,6 @@ def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ana"]
 
 
-@pytest.mark.full
 def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     """The server's log of requests names the page of a link, and not the link."""
     _, token = asked(site, mailbox, "rule")
@@ -430,7 +395,6 @@ def test_the_log_has_no_links(site, mailbox, monkeypatch, caplog):
     assert token not in caplog.text
 
 
-@pytest.mark.full
 def test_no_request_of_a_page_repeats_its_link(site, mailbox):
     """Proxies log the referrer of each request: pages of links, refused ones too, have browsers send none."""
     _, token = asked(site, mailbox, "rule")
@@ -465,7 +429,6 @@ def test_the_door_needs_all_its_settings(site):
         create_app(Settings(redis_url=site.settings.redis_url), doors=["mail"])
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -485,7 +448,6 @@ def test_a_setting_that_can_not_be_used_is_named(site, name, value):
         MailDoor(site.app.state.services)
 
 
-@pytest.mark.full
 def test_an_error_of_the_directory_ends_nothing(site, mailbox, monkeypatch, caplog):
     """A question whose people the directory can't name now is handled again later."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
@@ -531,7 +493,6 @@ def test_what_agents_write_is_text(site, mailbox):
         assert "&lt;script&gt;alert" in text
 
 
-@pytest.mark.full
 def test_a_title_adds_no_header(site, mailbox):
     """Line ends in a title, plain or encoded, begin no header: no receiver and no text comes of them."""
     (question,) = site.start("only_ana").interrupts()
@@ -555,7 +516,6 @@ def test_a_title_adds_no_header(site, mailbox):
         assert "late order" in texts_of(message)[0]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "address",
     [
@@ -579,7 +539,6 @@ def test_an_address_adds_no_receiver(site, mailbox, monkeypatch, caplog, address
     assert "isn't an address" in caplog.text
 
 
-@pytest.mark.full
 def test_a_person_gets_one_message(site, mailbox, monkeypatch):
     """Two servers, a restart and more notices of a question send each person one message about it."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)
@@ -614,7 +573,6 @@ def test_another_process_sends_what_one_has_left(site, mailbox, monkeypatch):
     assert taken
 
 
-@pytest.mark.full
 def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     """People of a later stage are sent theirs when it opens."""
     question, token = asked(site, mailbox, "staged")
@@ -626,7 +584,6 @@ def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     assert mailbox.receivers == [ANA, BEN]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("graph", "code"), [("escalates", 200), ("lent", 200), ("plain", 422)])
 def test_who_may_decide_later_is_sent_a_message_then(site, mailbox, graph, code):
     """By an escalation or a reassignment, with a rule and without (422: an answer is missing)."""
@@ -698,7 +655,6 @@ def test_a_rejection_by_mail_needs_a_reason(site, mailbox):
     assert send(site, token, decision='"reject"', reason="twice").status_code == 200
 
 
-@pytest.mark.full
 def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     """While a question is open hashes say who has a link; then nothing does."""
     question, token = asked(site, mailbox, "rule")
@@ -711,7 +667,6 @@ def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     assert site.door._read(question.id).sent == ()
 
 
-@pytest.mark.full
 def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
     """Who has a message, and whose link has decided, is read as 0.1.0 has stored it."""
     question, token = asked(site, mailbox, "quorum")
@@ -772,7 +727,6 @@ def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplo
     assert sent not in caplog.text
 
 
-@pytest.mark.full
 def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
     """One that is never taken is given up after ten attempts, and the log says where the question is."""
     mailbox.faults.extend([("rcpt", "450 later")] * 12)
@@ -886,7 +840,6 @@ KINDS = {
 }
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("number", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_links_that_are_not_ours_have_no_effect(site, mailbox, number):
     """Forged, old, replayed, foreign and changed links change nothing; the good link beside them does."""
@@ -943,7 +896,6 @@ def controls(site, question, token):
     }
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("kind", [*KINDS])
 def test_each_check_stops_nothing_else(site, mailbox, monkeypatch, kind):
     """The same request has its effect where only what the check asks for is as it should be."""

@@ -19,6 +19,8 @@ from tests.doors.mailbox import link_of, texts_of, token_of
 from tests.doors.test_mail import ANA, BEN, approve, following, mailbox, people, serving, site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 __all__ = ["mailbox", "site"]
 
 HOUR = 3_600_000
@@ -205,7 +207,6 @@ def test_high_risk_and_little_time_are_messages_of_their_own(desk, mailbox):
     assert mailbox.mails[-1]["subject"].startswith("3 questions wait for you")
 
 
-@pytest.mark.full
 def test_a_person_without_times_gets_messages(desk, mailbox):
     """If only some people have digests, the others have a message for each question."""
     desk.settings.mail_digests = [f"{BEN}=0 9 * * 1-5 Europe/Berlin"]
@@ -237,7 +238,6 @@ def test_a_digest_that_is_not_sent_is_sent_later(desk, mailbox, fault):
     assert stored(desk)[ANA] > due
 
 
-@pytest.mark.full
 def test_a_refused_digest_is_sent_at_its_next_time(desk, mailbox, caplog):
     """A mailbox that isn't there holds nobody up, and its questions are listed again the next time."""
     ask(desk, "pay")
@@ -252,7 +252,6 @@ def test_a_refused_digest_is_sent_at_its_next_time(desk, mailbox, caplog):
     assert mailbox.receivers == [BEN, ANA]
 
 
-@pytest.mark.full
 def test_an_error_of_the_directory_delays_a_digest(desk, mailbox, monkeypatch, caplog):
     """It is sent when the directory answers; a person whom it doesn't know any more gets none."""
     ask(desk, "pay")
@@ -269,7 +268,6 @@ def test_an_error_of_the_directory_delays_a_digest(desk, mailbox, monkeypatch, c
     assert [*stored(desk)] == [BEN]
 
 
-@pytest.mark.full
 def test_who_has_no_more_digests_is_sent_the_last_one(desk, mailbox):
     """So that no question that waits in it is lost; then a message each, as before."""
     ask(desk, "pay")
@@ -286,7 +284,6 @@ def test_who_has_no_more_digests_is_sent_the_last_one(desk, mailbox):
     assert [*stored(desk)] == [BEN]
 
 
-@pytest.mark.full
 def test_a_role_of_a_graph_is_heeded(desk, mailbox, monkeypatch):
     """A digest lists the questions of the graphs in which a person may decide."""
     monkeypatch.setattr(
@@ -322,7 +319,6 @@ def test_what_agents_write_in_a_digest_is_text(desk, mailbox):
     assert texts_of(mail)[1].count("<a ") == 2  # the question's and the inbox's
 
 
-@pytest.mark.full
 def test_the_thread_of_the_door_sends_digests(desk, mailbox, monkeypatch):
     """Between the notices, by the process that has the lock."""
     monkeypatch.setattr(notice_thread, "PAUSE", 0.01)

@@ -35,6 +35,8 @@ from pydantic import Field  # noqa: E402 - beside those
 
 from runner.doors.mcp import TASKS, Door, keys_of, serve_stdio  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 
 class Started(types.Result):
     result_type: Literal["task"] = Field("task", alias="resultType")
@@ -181,7 +183,6 @@ def test_graphs_that_are_named_are_tools(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_results_have_the_schema_of_their_tool(site, monkeypatch):
     """The SDK's client checks outputs, and what says that a run goes on; who reads none gets no schema."""
     bells, ring = [], site.ring
@@ -215,7 +216,6 @@ def test_results_have_the_schema_of_their_tool(site, monkeypatch):
         asyncio.run(go(mode))
 
 
-@pytest.mark.full
 def test_a_repeated_call_with_its_key_is_one_run(site):
     """As after a lost response; another's key, other arguments and no key are calls of their own."""
 
@@ -257,7 +257,6 @@ def test_a_failed_run_is_an_error_that_the_model_reads(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("graph", "mode"),
     [
@@ -354,7 +353,6 @@ def test_an_answer_that_does_not_fit_is_asked_again(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_decision_leaves_out_no_field(site):
     """An argument beside the decision is refused, and asked again; control: the decision alone counts."""
 
@@ -374,7 +372,6 @@ def test_a_decision_leaves_out_no_field(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_state_counts_for_its_call_and_its_caller_only(site):
     """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
 
@@ -451,7 +448,6 @@ def test_a_state_counts_for_a_week(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
     """It is called again with its state, and is the same run; a client of before is told which that is."""
     monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
@@ -488,7 +484,6 @@ def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
     assert keys_of(Settings()) != keys_of(Settings())
 
 
-@pytest.mark.full
 def test_a_task_asks_and_takes_a_part_of_the_answers(site):
     """Of two questions one may be answered first; keys that are unknown, foreign or answered are ignored."""
 
@@ -629,49 +624,6 @@ def test_two_people_decide_and_each_vote_has_the_digest(site):
     asyncio.run(go())
 
 
-def test_an_edit_is_shown_and_approved_on_the_page(site):
-    """The next approver sees what was changed, by whom; an approval of the first version decides nothing."""
-
-    async def go():
-        async with connected(site, Tasks()) as client:
-            started = await call(client, "graph_quorum", task=1)
-            task = await task_that(client, started.task_id, "input_required")
-            key, _ = only(task["inputRequests"])
-            question_id = key.partition("#")[0]
-            edit = {"order": 7, "amount": 5}
-            site.client.vote(question_id, "edit", by="ben", response=edit)
-            update = {"inputResponses": {key: accepted(decision="approve")}}
-            await task_call(client, "tasks/update", started.task_id, **update)
-            task = await task_call(client, "tasks/get", started.task_id)
-            _, question = only(task["inputRequests"])
-            assert question["params"]["mode"] == "url"
-            assert "Changed by ben, 1 of 2:\n> amount: 120 → 5" in question["params"]["message"]
-        votes = site.client.engine.store.votes(question_id)
-        assert [vote["by"] for vote in votes] == ["human:|ben"]
-
-    asyncio.run(go())
-
-
-@pytest.mark.full
-def test_a_call_that_waits_for_others_returns(site):
-    """Who has voted is asked once, and the result says for whom the run waits."""
-    asked = []
-
-    async def answer(context, params):
-        asked.append(params.message)
-        return accept(decision="approve")
-
-    async def go():
-        async with connected(site, answer=answer) as client:
-            waiting = await client.call_tool("graph_quorum", {"task": 1})
-            assert waiting.structured_content["status"] == "interrupted"
-            assert "https://runner.example/q/" in waiting.content[0].text
-        assert len(asked) == 1
-
-    asyncio.run(go())
-
-
-@pytest.mark.full
 def test_a_question_is_asked_of_those_who_may_decide_it(site):
     """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
 
@@ -695,7 +647,6 @@ def test_a_question_is_asked_of_those_who_may_decide_it(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_an_agent_never_decides_for_people(site):
     """An agent is not asked, and a tool call is an agent's vote; a rule may allow agents."""
     site.settings.mcp_write = True
@@ -736,7 +687,6 @@ def test_an_agent_never_decides_for_people(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_tools_that_write_are_there_when_asked_for(site):
     """Without RUNNER_MCP_WRITE a client can't stop a run or vote by a tool."""
 
@@ -754,7 +704,6 @@ def test_tools_that_write_are_there_when_asked_for(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_declining_rejects_and_closing_the_form_decides_nothing(site):
     """A question without a rule, which no one can reject, stays open when it is declined."""
 
@@ -821,7 +770,6 @@ def test_roles_count_for_tools(site):
     asyncio.run(go())
 
 
-@pytest.mark.full
 def test_over_http_each_request_says_who_calls(site, served):
     """Who calls is what `auth` says; other sites, large bodies and who is not known are refused."""
     initialize = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {}}

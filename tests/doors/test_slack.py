@@ -41,6 +41,8 @@ from runner.doors import notice_thread, slack  # noqa: E402 - only where the ext
 from runner.doors.notice_thread import Unavailable  # noqa: E402 - likewise
 from runner.doors.slack import MOST_SENT, Intent, SlackDoor  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 EMAILS = {f"{name}@example.com": name for name in ("ana", "ben", "eve", "pat")}
 
 
@@ -204,7 +206,6 @@ def test_a_click_decides(site, workspace):
     assert elsewhere.status_code == 403  # the exception is for signed requests of that route
 
 
-@pytest.mark.full
 def test_a_rejection_asks_for_a_reason(site, workspace):
     """Reject opens a form; what is sent is the vote's comment. Without one nothing is decided."""
     question, message = asked(site, workspace, "rule")
@@ -272,7 +273,6 @@ def test_who_may_decide_later_is_mentioned_then(site, workspace):
     assert texts == [f"<@Uana> {waits}", f"<@Uben> {waits}"]
 
 
-@pytest.mark.full
 def test_a_new_decider_is_mentioned(site, workspace):
     """When a question is reassigned; the message stays one."""
     site.settings.directory = f"{__name__}:mentioned"
@@ -307,7 +307,6 @@ def test_people_are_told_in_direct_messages(site, workspace):
     assert len(workspace.direct) == 4
 
 
-@pytest.mark.full
 def test_who_has_no_direct_message_is_told_later(site, workspace):
     """One that Slack refuses holds nobody up, and is tried again at the next notice."""
     site.settings.directory = f"{__name__}:mentioned"
@@ -522,22 +521,6 @@ def test_a_form_says_that_it_comes_too_late(site, workspace):
     assert [vote["by"] for vote in state_of(site, question)[1]] == ["human:|ben"]
 
 
-@pytest.mark.full
-def test_a_person_counts_once_at_all_doors(site, workspace):
-    """Two of two takes two people: a click adds nothing to the same person's vote at another door."""
-    question, message = asked(site, workspace, "quorum")
-    site.client.vote(question.id, "approve", by="ana")
-    send(site, workspace.click(message, "approve", "Uana"))
-    site.door.show(question.id)
-    between, text = state_of(site, question)[0], text_of(*workspace.messages.values())
-    send(site, workspace.click(message, "approve", "Uben"))
-
-    assert between == "open"
-    assert "So far: 1 of 2" in text
-    assert state_of(site, question)[0] == "answered"
-
-
-@pytest.mark.full
 @pytest.mark.parametrize("graph", ["risky", "sure", "long", "nested", "pattern"])
 def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     """High risk, a login, or more than a message can show: only the page decides, whatever is clicked."""
@@ -556,7 +539,6 @@ def test_a_question_for_its_page_has_no_other_button(site, workspace, graph):
     assert state_of(site, control)[0] == "answered"
 
 
-@pytest.mark.full
 def test_an_edit_is_shown_and_approved_on_the_page(site, workspace):
     """The next approver sees what was changed, by whom; the button of the first version decides nothing."""
     question, message = asked(site, workspace, "quorum")
@@ -625,7 +607,6 @@ def test_a_form_asks_for_an_answer(site, workspace):
     }
 
 
-@pytest.mark.full
 def test_a_form_may_be_filled_to_its_end(site, workspace):
     """Slack writes a character in up to eight bytes, so a request is larger than what others may send."""
     question, message = asked(site, workspace, "texts")
@@ -659,7 +640,6 @@ def test_an_input_that_is_empty_is_no_value(chosen, content):
     assert content_of({"properties": {"tags": menu}}, {"0": {"input": entered}}) == content
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("user", "why"),
     [
@@ -687,19 +667,6 @@ def test_who_may_not_decide_hears_why(site, workspace, user, why):
     assert state_of(site, question)[0] == "answered"
 
 
-def test_the_rule_says_who_decides(site, workspace):
-    """A person who is not eligible hears that; one who is decides."""
-    question, message = asked(site, workspace, "others")
-    send(site, workspace.click(message, "approve", "Uana"))
-    before = state_of(site, question)
-    send(site, workspace.click(message, "approve", "Uben"))
-
-    assert "may not decide" in workspace.whispers[0]["text"]
-    assert before == ("open", [])
-    assert state_of(site, question)[0] == "answered"
-
-
-@pytest.mark.full
 def test_the_server_signs_for_the_person(site, workspace, tmp_path, monkeypatch):
     """A rule of level 1 counts a click that the server has signed; without its key it counts none."""
     monkeypatch.setenv("RUNNER_DECISION_KEYS", str(tmp_path / "public.json"))
@@ -982,7 +949,6 @@ class Attacks:
 KINDS = ("forged", "old", "foreign", "sealed_elsewhere", "changed_question", "misshapen")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("number", [500, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_clicks_that_are_not_ours_have_no_effect(site, workspace, number):
     """Forged, old, foreign, resealed and changed clicks change nothing; the good click beside them does."""
@@ -1058,7 +1024,6 @@ class Elsewhere(People):
 elsewhere = Elsewhere()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "kind", ["forged", "old", "foreign", "sealed_elsewhere", "changed_question"]
 )
@@ -1076,7 +1041,6 @@ def test_each_check_stops_nothing_else(site, workspace, kind):
     assert state_of(site, question)[0] == "answered"
 
 
-@pytest.mark.full
 def test_a_replayed_click_counts_once(site, workspace):
     """The same request again changes nothing, also after the vote was taken back; a new click counts."""
     question, message = asked(site, workspace, "quorum")

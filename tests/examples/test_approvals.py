@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 import urllib.parse
 from http.server import ThreadingHTTPServer
@@ -10,11 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from examples.approvals.__main__ import handler_for
-from examples.approvals.graph import refund
 from examples.approvals.inbox import ANSWERED, NOTICES, Inbox
 from examples.approvals.page import page
-from examples.approvals.rabbit import RabbitInbox
-from runner import Status
 from runner.operations import recovery
 from runner.store.redis.store import RedisStore
 from tests.graphs import Bench, wired
@@ -52,29 +48,6 @@ def inbox(redis_url):
     return Inbox(redis_url)
 
 
-def test_a_small_refund_is_paid_at_once():
-    """Nobody is asked about what is below the limit."""
-    result = refund()({"order": 1, "amount": 20})
-
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["look_up", "pay", "letter"]
-
-
-def test_a_rejected_refund_is_not_paid():
-    """A no is an answer: the run completes, and nothing behind the question runs."""
-    graph = refund()
-    (question,) = graph({"order": 1, "amount": 200}).interrupts
-    answer = {
-        "interruptId": question.id,
-        "responder": "ana",
-        "response": {"decision": "reject", "comment": "no receipt"},
-    }
-    result = graph([{"interruptResponse": answer}])
-
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["look_up", "approve"]
-
-
 def test_a_notice_that_comes_twice_opens_nothing_again(inbox):
     """Notices come at least once: a repeat of one that was closed changes nothing."""
     inbox.redis.xadd(NOTICES, ASKED)
@@ -96,18 +69,6 @@ def test_a_question_that_is_asked_again_is_shown_again(inbox):
 
     assert [question["digest"] for question in inbox.questions()] == ["sha256:2"]
     assert inbox.receipts() == {}
-
-
-def test_over_rabbitmq_a_question_that_is_asked_again_is_shown_again(tmp_path):
-    """The same in the file of the other inbox."""
-    inbox = RabbitInbox("memory://", str(tmp_path / "approvals.db"))
-    for notice in (ASKED, CLOSED, AGAIN, CLOSED):
-        body = {**notice, "question": json.loads(notice["question"] or "null")}
-        inbox._take(body, SimpleNamespace(ack=lambda: None))
-
-    assert [question["digest"] for question in inbox.questions()] == ["sha256:2"]
-    assert inbox.receipts() == {}
-    inbox._db.close()  # Python 3.13 warns of one that is left open
 
 
 def test_a_question_is_shown_again_after_a_retry(inbox, redis_url):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from importlib import metadata
 
 import pytest
@@ -42,32 +41,12 @@ def test_changes_are_the_commits_since_the_last_tag(repository):
     assert all(row["sha"] and row["date"].count("-") >= 2 for row in found)
 
 
-def test_changes_without_a_tag_are_the_last_commits(repository):
-    """Without any tag the newest commits are listed, as many as asked for."""
-    for number in range(4):
-        commit(repository, f"Step {number}")
-
-    assert [row["subject"] for row in changes(repository, 2)] == ["Step 3", "Step 2"]
-
-
 def test_changes_are_those_of_the_folder_named(repository, monkeypatch, tmp_path_factory):
     """A GIT_DIR left in the environment, as in a git hook, does not lead to another repository."""
     commit(repository, "Ours")
     monkeypatch.setenv("GIT_DIR", str(tmp_path_factory.mktemp("elsewhere")))
 
     assert [row["subject"] for row in changes(repository)] == ["Ours"]
-
-
-@pytest.mark.parametrize("folder", ["plain", "missing"])
-def test_changes_of_no_repository_say_so(tmp_path, monkeypatch, folder):
-    """Where there is no git repository the one entry says why nothing is known."""
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    (tmp_path / "plain").mkdir()
-
-    [entry] = changes(tmp_path / folder)
-
-    assert entry["sha"] == ""
-    assert entry["subject"].startswith("no changes known: ")
 
 
 def test_the_tests_of_a_repository_are_run_and_counted(tmp_path):
@@ -88,16 +67,6 @@ def test_the_tests_of_a_repository_are_run_and_counted(tmp_path):
     assert result["seconds"] > 0
 
 
-def test_the_schedulers_tests_are_preferred(tmp_path):
-    """Where there is a `tests/scheduler` only that is run, to stay quick."""
-    write_test(tmp_path, "def test_slow(): assert 0")
-    write_test(tmp_path, "def test_quick(): pass", "tests/scheduler")
-
-    result = run_tests(tmp_path)
-
-    assert (result["outcome"], result["passed"], result["failed"]) == ("passed", 1, 0)
-
-
 def test_tests_that_take_too_long_are_stopped_and_not_called_failed(tmp_path):
     """At the time limit the tests are ended, with what they started, and it says that the time was up."""
     write_test(tmp_path, "import subprocess\ndef test_a(): subprocess.run(['sleep', '600'])")
@@ -107,27 +76,6 @@ def test_tests_that_take_too_long_are_stopped_and_not_called_failed(tmp_path):
     assert (result["passed"], result["failed"]) == (None, None)
     assert result["outcome"] == "not known: the time was up after 1.5 s"
     assert "longer than 1.5 s" in result["tail"]
-
-
-def test_tests_that_can_not_start_count_as_failed(tmp_path):
-    """Tests that can't be collected are no success, though none of them failed."""
-    write_test(tmp_path, "import no_such_module_anywhere")
-
-    result = run_tests(tmp_path)
-
-    assert result["failed"] >= 1
-    assert result["outcome"] == "failed"
-
-
-def test_a_repository_without_tests_says_so(tmp_path):
-    """No tests folder is a plain result, neither a success nor a failure."""
-    assert run_tests(tmp_path) == {
-        "outcome": "no tests",
-        "passed": 0,
-        "failed": 0,
-        "seconds": 0.0,
-        "tail": "there is no tests folder",
-    }
 
 
 def test_licences_are_those_of_the_installed_distributions():
@@ -172,31 +120,3 @@ def test_the_wheel_is_really_built(tmp_path):
     assert result["bytes"] > 500
     assert result["files"] == 4  # the module, and three files about the wheel
     assert result["detail"] == ""
-
-
-def test_a_folder_that_is_no_project_has_no_wheel(tmp_path):
-    """Without a pyproject.toml the result says that there is nothing to build."""
-    result = wheel_size(tmp_path)
-
-    assert (result["file"], result["bytes"], result["files"]) == (None, 0, 0)
-    assert "pyproject.toml" in result["detail"]
-
-
-def test_a_wheel_that_can_not_be_built_says_why(tmp_path):
-    """A broken project gives the builder's last words instead of a crash."""
-    (tmp_path / "pyproject.toml").write_text(
-        "[build-system]\nbuild-backend = 'no_such_backend'\nrequires = []"
-    )
-
-    result = wheel_size(tmp_path)
-
-    assert result["file"] is None
-    assert "no_such_backend" in result["detail"]
-
-
-def test_every_fact_is_json_data(repository):
-    """What the functions return can be stored and sent as it is."""
-    commit(repository, "One")
-    facts = [changes(repository), run_tests(repository), licences(), wheel_size(repository)]
-
-    assert json.loads(json.dumps(facts)) == facts

@@ -13,7 +13,6 @@ import pytest
 from examples.notify import mail
 from examples.notify.__main__ import by_mail, by_slack
 from examples.notify.endpoint import handler_for
-from examples.notify.slack import LONGEST, message
 from runner.approvals import Action, Rule
 from runner.store.redis import connection
 from runner.webhooks import delivery as module
@@ -104,19 +103,7 @@ def test_slack_gets_what_an_approver_changed(site):
     assert actions["elements"][0]["url"] == f"https://runner.example/ops/q/{question.id}"
 
 
-def test_what_slack_refuses_comes_again(site):
-    """The endpoint answers 502, so the runner tries again."""
-    with (
-        Endpoint(500) as slack,
-        listening(site, by_slack({"RUNNER_PAGES": PAGES, "SLACK_URL": slack.url})),
-    ):
-        site.run()
-        site.until("h", "failed")
-
-    assert len(slack.requests) == 3
-    assert site.deliveries("h")[0].code == 502
-
-
+@pytest.mark.full
 def test_a_notice_of_somebody_else_is_refused(site):
     """Signed by another secret it reaches nobody: 401."""
     told = []
@@ -126,16 +113,6 @@ def test_a_notice_of_somebody_else_is_refused(site):
         site.until("h", "failed")
 
     assert (told, site.deliveries("h")[0].code) == ([], 401)
-
-
-def test_a_long_call_says_where_the_rest_is():
-    """Slack takes 3,000 characters, and the page has them all."""
-    question = {"id": "q", "name": "n", "reason": "x" * LONGEST}
-    notice = {"kind": "interrupt.reminded", "question": question, "detail": "q"}
-    blocks = message(notice, PAGES)["blocks"]
-
-    assert blocks[0]["text"]["text"] == "Still open: n"
-    assert "see the page" in blocks[1]["text"]["text"]
 
 
 def test_a_title_adds_no_header():

@@ -154,6 +154,7 @@ def test_an_absence_adds_to_the_inbox_what_it_lends(only, names):
     assert sorted(absence.selectors) == names
 
 
+@pytest.mark.full
 def test_two_people_are_two(redis_url, keys):
     """Where two must approve, one who stands in for another casts one vote, and none of their own."""
     office = Office(redis_url, rule_of(2, need=2))
@@ -184,6 +185,7 @@ def test_a_vote_that_is_refused_takes_nobodys_place(redis_url, keys, *, level, r
     assert not [event for event in events if event.kind == "interrupt.delegated"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 2])
 def test_after_an_absence_no_earlier_loan_counts(redis_url, keys, level):
     """An edit voids the vote that was cast in their place; who is back votes themselves."""
@@ -266,6 +268,7 @@ FORGED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("forged", FORGED)
 def test_no_absence_that_was_written_has_an_effect(redis_url, keys, forged):
     """Whoever writes to Redis lengthens or redirects an absence, and nothing is paid."""
@@ -283,6 +286,7 @@ def test_no_absence_that_was_written_has_an_effect(redis_url, keys, forged):
     assert office.paid() == []
 
 
+@pytest.mark.full
 def test_at_level_0_a_written_absence_has_an_effect(redis_url):
     """The control: where nothing is signed, what is stored counts."""
     office = Office(redis_url, rule_of(0))
@@ -311,6 +315,7 @@ def test_an_absence_is_checked_where_it_is_said(redis_url, keys):
     assert absences(office.engine) == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("only", "status"),
     [((), "accepted"), (["user:ana"], "accepted"), (["group:x"], "forbidden")],
@@ -376,6 +381,7 @@ def test_a_plain_question_is_asked_again_of_another(redis_url):
         client.reassign(again.id, to="eva", reason="too late")
 
 
+@pytest.mark.full
 def test_an_operator_reassigns_within_the_rule(redis_url):
     """As far as it lets somebody stand in; who was to decide can't any more."""
     graphs = {
@@ -452,6 +458,7 @@ class Sales:
 SALES = Sales()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("exclusion", EXCLUSIONS)
 @pytest.mark.parametrize("who", ["operator", "person"])
 def test_nobody_whom_the_rule_excludes_is_put_in_anothers_place(
@@ -494,6 +501,7 @@ def test_nobody_whom_the_rule_excludes_is_put_in_anothers_place(
     assert client.vote(question.id, "approve", by="eva").status == "accepted"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("who", ["operator", "person"])
 def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
     """Until then the other votes, afterwards ana does; nobody can lend until a time that is past."""
@@ -534,6 +542,7 @@ def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
     assert client.vote(question.id, "approve", by="ana").status == "accepted"
 
 
+@pytest.mark.full
 def test_a_vote_that_is_taken_back_returns_to_its_owner(redis_url):
     """By the stand-in, whose loan may be over by then; and no loan ends in a thousand years."""
     rule = Rule(eligible=["ana", "cid"], need=2, delegate="anyone")

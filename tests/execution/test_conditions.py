@@ -37,18 +37,6 @@ def test_a_condition_sees_its_run():
     )
 
 
-def test_a_condition_may_take_the_invocation_state():
-    """A condition with that argument gets what was given at the start."""
-
-    def allowed(state, invocation_state):
-        return invocation_state["tenant"] == 1
-
-    graph = wired({"a": ident, "b": ident}, ("a b", allowed)).build()
-
-    assert graph("task", invocation_state={"tenant": 1}).execution_order == ["a", "b"]
-    assert graph("task", invocation_state={"tenant": 2}).execution_order == ["a"]
-
-
 @pytest.mark.parametrize("value", [0, "", [], None])
 def test_the_truth_of_the_answer_counts(value):
     """A condition may return anything; what Python counts as false is no."""
@@ -176,6 +164,7 @@ def test_a_condition_that_reads_its_own_source_never_looks_again():
     assert looks == ["a"]
 
 
+@pytest.mark.full
 def test_results_that_keep_changing_are_an_error():
     """When what a condition reads changes for ever, that is an error, and nothing is recorded."""
     looks = []
@@ -209,19 +198,6 @@ def test_an_outage_while_a_condition_reads_is_no_failure():
     with pytest.raises(StoreError):
         bench.deliver("a")
     assert bench.result().results["a"].status is Status.RUNNING
-
-
-def test_a_condition_is_asked_again_in_every_visit():
-    """In a loop a condition is asked after each visit, with that visit's result."""
-    looks = []
-
-    def again(state):
-        looks.append((state.visit, state.results["a"].visit, state.results["a"].output))
-        return state.visit < 3
-
-    wired({"a": lambda ctx: ctx.visit * 10}, ("a a", again)).build()("task")
-
-    assert looks == [(1, 1, 10), (2, 2, 20), (3, 3, 30)]
 
 
 def test_unconditional_edges_ask_nothing():

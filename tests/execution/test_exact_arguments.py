@@ -76,6 +76,7 @@ def results(run) -> list[dict]:
 UNKNOWN = ["\u0430mount", "Amount", "amount ", "amo\u200bunt", "amount\x00", "__proto__"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("rule", [ONE, None])
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_unknown_name_is_an_error_for_the_model(run_graph, name, rule):
@@ -347,6 +348,7 @@ def with_schema():
     return raw
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [of_mcp, with_schema])
 def test_a_tool_with_a_schema_of_its_own_is_held_to_it(run_graph, make):
     """Unknown names and wrong types are errors; the declared default is shown, and sent."""

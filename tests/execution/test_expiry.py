@@ -65,48 +65,6 @@ def test_a_retried_run_asks_anew(in_redis):
     assert bench.finish().results["a"].output == "yes"
 
 
-def test_an_expiry_leads_elsewhere_and_says_what_was_asked():
-    """The run completes by the other way, whose node is told the question."""
-
-    def ask(ctx):
-        return ctx.interrupt(
-            "ok?", {"sum": 5}, expires_in=60, on_expire={"route": "lead"}, assignees=["ann"]
-        )
-
-    bench = Bench(escalating(ask)).start()
-    (question,) = bench.finish().interrupts
-    bench.later(60)
-
-    result = bench.finish()
-    told = {
-        "interrupt_id": question.id,
-        "name": "ok?",
-        "reason": {"sum": 5},
-        "assignees": ["ann"],
-    }
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["approve", "lead"]
-    assert result.results["lead"].output == {"approve": {"expired": told}}
-    assert result.results["approve"].result == {"expired": told}
-    assert result.results["pay"].status is Status.SKIPPED
-
-
-def test_an_answer_in_time_goes_the_usual_way():
-    """The edge for expired questions is no edge for anything else."""
-
-    def ask(ctx):
-        return ctx.interrupt("ok?", expires_in=60, on_expire={"route": "lead"})
-
-    bench = Bench(escalating(ask)).start()
-    bench.finish()
-    bench.answer()
-    bench.later(60)
-
-    result = bench.finish()
-    assert result.results["pay"].output == "paid"
-    assert result.results["lead"].status is Status.SKIPPED
-
-
 def test_conditions_of_other_edges_are_asked_as_ever():
     """Beside a condition, the edge for expired questions stays untaken when the node completes."""
     builder = GraphBuilder()

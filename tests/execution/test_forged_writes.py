@@ -41,6 +41,8 @@ from tests.graphs import single
 from tests.passkeys import Device
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 OWN = SigningKey("ana", Ed25519PrivateKey.from_private_bytes(b"ana".ljust(32, b"k")))
 PASSKEY, RP = Device("https://login.example"), "login.example"
 
@@ -371,7 +373,6 @@ def tried(shop: Shop, chance: random.Random, kind: str = "") -> str:
     return f"{point} {moment}"
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("level", [1, 2, 3])
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("count", [2, pytest.param(WRITES, marks=pytest.mark.slow)])
@@ -388,7 +389,6 @@ MOST_COMMANDS = 3_000
 """Commands, those inside scripts included, for a question that is damaged, from its start to its end."""
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 @pytest.mark.parametrize("letter", ["i", "d", "v"])
 @pytest.mark.parametrize("count", [3, pytest.param(15, marks=pytest.mark.slow)])
@@ -439,7 +439,6 @@ def test_a_deleted_decision_holds_the_node(redis_url, keys, deleted):
     assert (word, len(shop.till.paid)) == (("held", 0) if deleted else ("settled", 1))
 
 
-@pytest.mark.full
 def test_without_signatures_changes_have_effects(redis_url):
     """The control: the same changes where names are believed as they are written."""
     shop, chance = Shop(redis_url, Rule(need=2), signed=False), random.Random(13)  # noqa: S311 - to repeat

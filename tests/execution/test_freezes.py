@@ -170,6 +170,7 @@ def site(in_redis, monkeypatch):
     return Site(in_redis(clock), clock)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scope", ["graph:pay", "all"])
 def test_nodes_of_a_frozen_graph_are_not_claimed(site, scope):
     """Its doorbells come to nothing, in any process; after the thaw the next sweep starts what waited."""
@@ -242,6 +243,7 @@ def test_a_nested_graph_is_frozen_by_any_name_on_its_path(site, name, scope):
     assert CALLS == ["7"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "scope", ["graph:setlements", "graph:order", "tool:refnd", "tool:refund ", "graph:Pay"]
 )

@@ -188,6 +188,7 @@ async def closes(ctx):
     raise GeneratorExit
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("function", "name"),
     [

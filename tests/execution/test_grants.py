@@ -107,6 +107,7 @@ class _Team:
 TEAM = _Team()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("level", [0, 1, 2, 3])
 def test_calls_within_a_grant_are_made_and_others_are_asked_about(redis_url, keys, level):
     """Nobody is asked within its bounds; above them, for another order, and when it is used up they are."""
@@ -131,6 +132,7 @@ def test_calls_within_a_grant_are_made_and_others_are_asked_about(redis_url, key
     assert (view.state, view.used, view.summed) == ("used up", 3, {"amount": "1000"})
 
 
+@pytest.mark.full
 def test_a_call_without_the_number_of_a_sum_is_asked_about(redis_url):
     """It adds nothing that could be counted, so no grant covers it; one with the number is made."""
     rule = Rule(eligible=["group:finance"], grants=Grants(uses=10))
@@ -161,6 +163,7 @@ def test_a_call_without_the_number_of_a_sum_is_asked_about(redis_url):
     assert status() == Status.COMPLETED
 
 
+@pytest.mark.full
 def test_a_use_says_so_in_the_run_and_in_the_audit(redis_url, keys):
     """With the grant, the call and its idempotency key; a repeat of the effect is counted once."""
     desk = Desk(redis_url, rule_of())
@@ -186,6 +189,7 @@ def test_a_use_says_so_in_the_run_and_in_the_audit(redis_url, keys):
     assert desk.store.signed(GrantRecord)[record.grant.id].used == 1
 
 
+@pytest.mark.full
 def test_a_call_that_a_crash_repeats_is_counted_on_the_same_grant(redis_url, keys):
     """Also by another worker, though another grant has more left and this one nothing."""
     desk = Desk(redis_url, rule_of())
@@ -213,6 +217,7 @@ def test_a_call_that_a_crash_repeats_is_counted_on_the_same_grant(redis_url, key
     assert sorted(view.used for view in granting.list_grants(desk.engine)) == [0, 1]
 
 
+@pytest.mark.full
 def test_uses_at_the_same_time_are_counted_exactly(redis_url, keys):
     """Twenty at once of a grant for seven: seven are used."""
     desk = Desk(redis_url, rule_of(grants=replace(ALLOWED, sums={})))
@@ -242,6 +247,7 @@ def test_a_grant_that_a_revoked_key_has_signed_takes_no_more_votes(redis_url, ke
     assert granting.list_grants(desk.engine)[0].state == "over"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "decision"), [("ben", "reject"), ("ben", "approve"), ("zoe", "reject")]
 )
@@ -255,6 +261,7 @@ def test_a_vote_for_a_grant_that_was_made_is_too_late(redis_url, keys, name, dec
     assert [vote.by for vote in view.votes] == [f"human:{LOGIN}|ana"]
 
 
+@pytest.mark.full
 def test_a_rejection_ends_a_grant_for_the_runs_of_who_rejected_it(redis_url, keys):
     """The rule leaves their vote out of count for these runs, but what they ended stays ended."""
     desk = Desk(redis_url, rule_of(exclude=["requester"]))
@@ -275,6 +282,7 @@ def test_a_rejection_ends_a_grant_for_the_runs_of_who_rejected_it(redis_url, key
     assert desk.paid() == []
 
 
+@pytest.mark.full
 def test_four_eyes_hold_for_grants(redis_url, keys):
     """Who has granted it does not have a call of their own run made by it; a run of another person's is."""
     desk = Desk(redis_url, rule_of(exclude=["requester"]))
@@ -287,6 +295,7 @@ def test_four_eyes_hold_for_grants(redis_url, keys):
     assert desk.paid() == [120]
 
 
+@pytest.mark.full
 def test_a_revoked_grant_is_used_no_more(redis_url, keys):
     """At once, though a worker has read it before; revoking it again is a conflict."""
     desk = Desk(redis_url, rule_of())
@@ -316,6 +325,7 @@ def test_a_bound_on_an_argument_that_refers_elsewhere(reference):
         check_reach({"properties": {"currency": {"const": "USD"}}}, schema)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("field", "options"),
     [

@@ -239,6 +239,7 @@ class Broken:
             raise ValueError("broken")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("action", ["hold", "skip"])
 @pytest.mark.parametrize("end", ["fails before", "fails beside", "cancel", "timeout"])
 def test_a_retry_keeps_the_hold_or_skip_of_a_node_that_has_not_run(in_redis, action, end):

@@ -151,24 +151,6 @@ def test_a_map_of_graphs_runs_one_for_each_item():
     assert result.results["m"].output == [[2, 3], [], [4]]
 
 
-def test_a_round_of_a_loop_has_items_of_its_own():
-    """A map that a loop visits again goes over the new list and forgets the items of the round before."""
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: list(range(4 - ctx.visit)), "list")
-    builder.add_map(lambda ctx: [ctx.visit, ctx.task], "m", concurrency=2)
-    builder.add_node(lambda ctx: ctx.inputs["m"], "end")
-    builder.add_edge("list", "m")
-    builder.add_edge("m", "list", lambda state: state.results["m"].visit < 3, back=True)
-    builder.add_edge("m", "end", lambda state: state.results["m"].visit == 3)
-    builder.set_entry_point("list")
-
-    result = builder.build()("x")
-
-    assert result.execution_order == ["list", "m", "list", "m", "list", "m", "end"]
-    assert result.results["end"].output == [[3, 0]]
-    assert "m[1]" not in result.results
-
-
 @pytest.mark.slow
 def test_hundreds_of_items_are_begun_in_slices():
     """A list longer than what one step begins runs to its end."""

@@ -313,23 +313,6 @@ class Talker:
         return Succeeded("said", "said", {"tokens": 3}, saved)
 
 
-def test_messages_saved_before_a_question_after_the_node_are_kept():
-    """A conversation that was stored in parts is whole after an after hook has asked and was answered."""
-    talker = Talker()
-
-    def check(event):
-        event.interrupt("publish?")
-
-    graph, _ = hooked({"a": talker}, after=[check])
-    bench = Bench(graph).start()
-    bench.finish()
-    bench.answer()
-    result = bench.finish()
-
-    assert bench.store.read(bench.run_id, messages=True).messages["a"] == ["1.1", "1.2"]
-    assert (len(talker.starts), result.usage) == (1, {"tokens": 3})
-
-
 def test_a_later_visit_goes_on_with_the_memory():
     """Document and messages of a visit are there in the next one, unless the graph forgets them."""
     for reset, expected in (

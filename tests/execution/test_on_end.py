@@ -7,7 +7,6 @@ import pytest
 from runner import Client, GraphBuilder
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, UsageError
-from runner.operations import recovery
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench
 
@@ -55,41 +54,6 @@ def test_only_a_small_output_of_a_completed_run_is_told(body):
     run.deliver("@end")
 
     assert [kwargs["output"] for _, kwargs, _ in run.calls] == [None]
-
-
-def test_a_doubled_doorbell_calls_once():
-    """A doorbell for an end that was told is stale and calls nobody."""
-    run = ended(lambda ctx: 1)
-
-    assert [run.engine.deliver(run.run_id, "@end", 1, 1).word for _ in range(2)] == [
-        "end_reported",
-        "stale",
-    ]
-    assert len(run.calls) == 1
-
-
-@pytest.mark.parametrize("where", [("@end", 2, 1), ("@end", 0, 1)])
-def test_a_doorbell_of_another_end_calls_nobody(where):
-    """Only the last end of a run is told."""
-    run = ended(lambda ctx: 1)
-
-    assert run.engine.deliver(run.run_id, *where).word == "stale"
-    assert run.engine.deliver("00no", "@end", 1, 1).word == "stale"
-    assert run.calls == []
-
-
-def test_a_run_that_goes_on_calls_nobody(in_redis):
-    """A doorbell from before a retry finds that the run has not ended; the next end is told."""
-    run = ended(broken, in_redis)
-    recovery.retry(run.engine, run.run_id)
-    assert run.engine.deliver(run.run_id, "@end", 1, 1).word == "stale"
-
-    run.engine.deliver(run.run_id, "a", 1, 2)
-    assert run.engine.deliver(run.run_id, "@end", 2, 1).word == "end_reported"
-
-    assert [(kwargs["status"], task_id) for _, kwargs, task_id in run.calls] == [
-        ("completed", f"{run.run_id}.end.2")
-    ]
 
 
 def test_an_outage_of_the_broker_is_tried_again():

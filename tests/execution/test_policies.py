@@ -147,6 +147,7 @@ def test_a_policy_that_wants_more_before_the_effect_asks_again(run_graph, then):
     assert (again.rule["need"] == 2) or "ValueError" in again.rule["because"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "then", [None, Rule(), Rule(eligible=["anyone"], because="other words")]
 )
@@ -157,6 +158,7 @@ def test_a_policy_that_wants_no_more_lets_the_call_begin(run_graph, then):
     assert (run.status, len(payments)) == (Status.COMPLETED, 1)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("calm", [None, Rule()])
 def test_a_rejection_of_the_stricter_question_holds(run_graph, calm):
     """Though the policy wants less by then."""

@@ -122,6 +122,7 @@ def question_of(run: Any, name: str = "which?") -> Any:
     return question
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_that_the_model_refuses_is_asked_for_again(run_graph, kind):
     """The same question with the problem; the others stay, no attempt is used, a right answer goes on."""
@@ -260,6 +261,7 @@ def test_the_answer_of_silence_is_one_that_the_model_takes(run_graph, options, p
     assert run.result.results["a"].output == 8
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("form", "wrong", "right"),
     [

@@ -108,6 +108,7 @@ def test_it_goes_on_then_in_any_process(site):
     assert (node.status, node.output, node.progress) == ("completed", "attempt 1", "")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("error", "status"), [(RetryAfter(5), "completed"), (ValueError("no"), "failed")]
 )
@@ -134,6 +135,7 @@ def test_no_slot_is_held_meanwhile(site):
     assert site.sweep(60) == [("a", "settled")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 7 * 86_400 + 1, "30", True, None])
 def test_a_time_that_no_node_can_wait_fails_it(site, seconds):
     """The error says which times there are."""
@@ -195,6 +197,7 @@ def shop(closed, opened):
     return [pay, book]
 
 
+@pytest.mark.full
 def test_a_tool_of_an_agent_may_raise_it(site):
     """Calls of the same reply end and are stored; then only the call that asked for it is made again."""
     CALLS.clear()
@@ -208,6 +211,7 @@ def test_a_tool_of_an_agent_may_raise_it(site):
     assert read_run(site.store, run_id).status == "completed"
 
 
+@pytest.mark.full
 def test_a_question_of_another_tool_is_asked_meanwhile(site):
     """People may decide before the time has come; then each call is made once more, or once."""
     CALLS.clear()
@@ -278,6 +282,7 @@ def test_without_its_name_no_key_pauses(site):
     assert site.deliver() == [("a", "retrying"), ("b", "settled")]
 
 
+@pytest.mark.full
 def test_after_a_pause_the_rate_holds(site):
     """Nodes whose start times had been assigned before do not start all at once when the pause ends."""
     others, replies = [], []

@@ -79,6 +79,7 @@ def test_a_run_that_completes_undoes_nothing():
     assert list(result.results) == ["a", "b", "z"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("last", [ident, boom])
 def test_the_end_event_comes_after_the_undos_and_undoes_nothing(last, store):
     """A hook that fails fails the run, but a completed run's nodes stay done."""
@@ -194,6 +195,7 @@ def test_a_rejected_undo_fails_and_the_others_run(run_graph):
     assert "keep it" in str(run.result.results["@undo:b"].result)
 
 
+@pytest.mark.full
 def test_an_undo_may_ask_and_is_answered(store):
     """A question in an undo's code is no different from one in a node's."""
 
@@ -251,6 +253,7 @@ def test_a_map_is_undone_once_with_its_list():
     assert seen == [[2, 4]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("ends", ["fails", "is cancelled"])
 def test_a_graph_inside_is_undone_before_the_nodes_around_it(store, ends):
     """Its own end comes after its undos, so what completed before it is undone later."""
@@ -281,6 +284,7 @@ def test_a_graph_inside_that_completed_has_an_undo_of_its_own():
     assert (diary.lines, seen) == (["a", "b"], [{"in": "z"}])
 
 
+@pytest.mark.full
 def test_what_a_person_did_instead_is_not_undone(store, run_graph):
     """A node that was answered or skipped has not run, so there is nothing to undo."""
     diary = Diary()
@@ -348,6 +352,7 @@ def test_a_fork_undoes_only_its_own_visits(in_redis):
     assert fork.status is Status.CANCELLED
 
 
+@pytest.mark.full
 def test_a_retried_graph_inside_that_was_undone_starts_again(in_redis):
     """The run around it had nothing to undo itself; the child that is undone is left alone."""
     diary = Diary()
@@ -397,6 +402,7 @@ def test_the_undos_are_among_the_nodes_that_are_shown(store):
     assert view.reason == 'node "z" failed; node "@undo:b" failed'
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "point", ["start", "after_effect", "after_record", "before_commit", "after_commit"]
 )

@@ -35,6 +35,8 @@ from tests.integrations.adapter_contract import StoredNode, done, waits
 from tests.integrations.messages_server import model
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 __all__ = ["databases"]
 
 PAY = "mcp__shop__pay"

@@ -34,6 +34,8 @@ from runner.integrations.mcp import (  # noqa: E402 - likewise
 )
 from tests.integrations import mcp_server  # noqa: E402 - likewise
 
+pytestmark = pytest.mark.full
+
 SERVER = Path(__file__).with_name("mcp_server.py")
 PARAMETERS = StdioServerParameters(command=sys.executable, args=[str(SERVER)])
 
@@ -388,7 +390,6 @@ def test_a_task_that_can_not_be_read_is_an_error_result(cook, dish):
     assert json.loads(file.read_text())["status"] == "cancelled"
 
 
-@pytest.mark.full
 def test_a_task_that_never_ends_is_cancelled(cook, server, clock, monkeypatch):
     """After its time the server is told, and the model gets an error; until then the node waits on."""
     _, run, file = cook("nothing")
@@ -413,8 +414,10 @@ def graph_inside(agent):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("within", [lambda agent: agent, tool_of_an_agent, graph_inside])
-@pytest.mark.parametrize("dish", ["nothing", "fish"])
+@pytest.mark.parametrize(
+    ("within", "dish"),
+    [(lambda agent: agent, "nothing"), (tool_of_an_agent, "fish"), (graph_inside, "fish")],
+)
 def test_a_task_of_a_cancelled_run_is_cancelled(cook, dish, within):
     """The server is told, also while people are asked; control: it is not while the run goes on."""
     _, run, file = cook(dish, within=within)
@@ -452,7 +455,6 @@ def test_a_server_that_hangs_fails_no_cancelled_run(run_graph, tmp_path, hangs):
     assert run.status == Status.CANCELLED
 
 
-@pytest.mark.full
 def test_a_task_that_the_server_lost_is_an_error_result(cook, clock):
     """What the server does not know any more is not looked at again."""
     _, run, file = cook("nothing")

@@ -19,6 +19,8 @@ import pytest
 from runner.errors import MissingExtra
 from runner.schedules.schedule import Schedule, checked
 
+pytestmark = pytest.mark.full
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]

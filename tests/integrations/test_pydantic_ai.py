@@ -7,7 +7,7 @@ import pydantic
 import pytest
 
 from runner import GraphBuilder, Status
-from runner.errors import DefinitionError, LeaseLost, ResponseError
+from runner.errors import LeaseLost, ResponseError
 from runner.records import failures
 from runner.records.executors import Input
 from runner.records.outcomes import Failed
@@ -299,17 +299,3 @@ def test_an_agent_that_can_not_defer_fails_with_the_frameworks_own_words():
 
     assert isinstance(ended, Failed)
     assert "DeferredToolRequests" in str(failures.restore(ended.error))
-
-
-def test_an_agent_is_given_as_a_function_that_builds_it():
-    """An agent in the place of its factory, or as a node, is refused at once with what to write."""
-    with pytest.raises(
-        DefinitionError,
-        match="PydanticAIAgent takes a function that builds an agent, not an obj",
-    ):
-        PydanticAIAgent(agent("hello"))
-    with pytest.raises(
-        DefinitionError,
-        match=r"an agent of pydantic_ai can't be a node itself.* PydanticAIAgent\(",
-    ):
-        GraphBuilder().add_node(agent("hello"), "asks")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from tests.integrations.adapter_contract import AdapterContract
 from tests.integrations.extras import need
 
@@ -7,6 +9,8 @@ need("strands", "strands")
 
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - only where the extra is installed
 from tests.integrations.strands_agents import agent, results, use  # noqa: E402 - as above
+
+pytestmark = pytest.mark.full
 
 
 class TestStrandsAgent(AdapterContract):

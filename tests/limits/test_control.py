@@ -69,6 +69,7 @@ def site(redis_url):
     site.store.close()
 
 
+@pytest.mark.full
 def test_both_numbers_are_shown_and_who_waits(site):
     """A view has the number of the code, the one that is set, the keys that wait, and who has their slots."""
     run_id = site.start(MODEL)
@@ -95,6 +96,7 @@ def test_both_numbers_are_shown_and_who_waits(site):
     assert site.limits.get("model").waiting == []
 
 
+@pytest.mark.full
 def test_a_key_that_waits_for_its_rate_is_shown(site, redis_url):
     """How many nodes wait, and until when; doctor names it if that is long. Control: a key without a wait."""
     slow = Limit("slow", rate=1, per=120, by="tag:tenant")
@@ -154,6 +156,7 @@ def test_a_pause_is_shown_until_it_is_over(site, key):
     assert site.word(run_id, "a") == "claimed"
 
 
+@pytest.mark.full
 def test_a_node_under_a_limit_says_what_it_waits_for(site):
     """Its limit, or until when that or its key is paused, and why; control: one that was not refused."""
     by_input = Limit("customer", concurrency=9, by="input:id")
@@ -302,6 +305,7 @@ def test_what_a_newer_version_has_set_stays(site, redis_url):
         assert raw.hgetall(LIMITS) == {}
 
 
+@pytest.mark.full
 def test_a_setting_outlives_the_limit_in_the_code(site):
     """Doctor names one that no graph has any more; it can be reset, and then it is not found."""
     site.start(MODEL)
@@ -344,6 +348,7 @@ def test_no_key_is_listed_for_which_nothing_waits(site, redis_url):
         assert listed() == []
 
 
+@pytest.mark.full
 def test_two_graphs_that_declare_a_limit_differently_are_a_mistake(site):
     """Doctor names the limit, the numbers and the graphs; control: alike, they are none."""
     site.start(MODEL, name="one")
@@ -407,6 +412,7 @@ def test_of_two_declarations_the_newest_loses(site, redis_url):
     assert json.loads(stored)["declared"] == [["model:tag:tenant:", 2, 0]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [1, 3])
 def test_a_number_that_a_deploy_raises_admits_waiting_nodes(site, number):
     """The sweep after it rings for nodes of older runs, which then fit; control: the same number."""
@@ -433,6 +439,7 @@ def test_a_number_that_a_deploy_raises_admits_waiting_nodes(site, number):
     assert words == ["claimed"] * (number - 1) + ["limited"] * (4 - number)
 
 
+@pytest.mark.full
 def test_a_key_that_waits_longer_than_a_larger_backlog_is_named(site, redis_url):
     """Doctor names both and how long they wait; controls: not beside a smaller backlog, nor as new a one."""
 

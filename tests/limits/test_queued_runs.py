@@ -11,8 +11,6 @@ from runner.errors import DamagedRun
 from runner.limits.concurrency import Admission, Concurrency, Debounce
 from runner.operations.doctor import PASS, WARN, examine, read_facts
 from runner.operations.installation import Installation
-from runner.operations.metrics import prometheus
-from runner.records.json_form import stamp
 from runner.records.run import Status
 from runner.settings import Settings
 from runner.store.interface import Start
@@ -76,6 +74,7 @@ def begin(redis_url):
         each.__exit__(None, None, None)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("damaged", [0, 3])
 def test_damaged_members_of_a_queue_hold_no_run_up(begin, damaged):
     """The run behind those that are no text begins with the end before it; control: none are damaged."""
@@ -105,6 +104,7 @@ def test_a_run_that_has_ended_takes_no_place(begin):
     site.worker.run("00three", "a")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("field", "value"), [("run", b"x"), ("run", b"\xff"), ("of", b"x"), ("of", b"\xff a b")]
 )
@@ -121,6 +121,7 @@ def test_a_damaged_run_is_passed_over(begin, field, value):
         site.store.do(CancelRun("00two", "", "nonce"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("when_full", ["queue", "refuse", "replace", "skip"])
 def test_a_damaged_open_run_takes_one_place(begin, when_full):
     """A start beside one that is no text is answered as beside a run, and its place is the only one taken."""
@@ -175,6 +176,7 @@ def test_keys_say_which_runs_wait_and_behind_which(begin):
     assert not site.raw.exists(f"{PREFIX}key:w:sync")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_a_list_of_queued_keys_has_pages(redis_url, partitions):
     """Also of keys that wait since one moment, in any partition, each is on one page, the oldest first."""
@@ -201,34 +203,6 @@ def test_a_list_of_queued_keys_has_pages(redis_url, partitions):
     assert sorted(names[9:]) == ["account=0", "account=4", "account=8"]
 
 
-def test_each_door_shows_the_keys_that_wait(redis_url, begin):
-    """The API, the page and metrics name them; control: none of them before a run waits."""
-    site = begin(Concurrency(1, by="tag:account"), name="sync")
-    pages = Site(redis_url, {})
-
-    def shown():
-        items = pages.http.get("/v1/limits/queued").json()["items"]
-        text = pages.http.get("/limits").text
-        numbers = prometheus(site.installation.metrics())
-        return (
-            items,
-            "account=7" in text,
-            'runner_queued_keys{graph="sync"} 1' in numbers,
-        )
-
-    site.start("00one")
-    assert shown() == ([], False, False)
-    site.start("00two")
-    (item,), *others = shown()
-    two = stamp(site.clock())
-    assert (item["key"], item["since"], item["open"][0]["status"]) == (
-        "account=7",
-        two,
-        "executing",
-    )
-    assert others == [True, True]
-
-
 def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, begin):
     """With roles of one graph a person sees its keys only, and is refused those of another."""
     for name in ("pay", "ship"):
@@ -244,6 +218,7 @@ def test_a_list_of_queued_keys_is_of_the_graph_that_a_person_may_see(redis_url, 
     assert pages.http.get("/v1/limits/queued?graph=ship").status_code == 403
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("does", "found"),
     [
@@ -277,6 +252,7 @@ def test_doctor_says_behind_which_run_others_wait(begin, does, found):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["sync", "eu:sync"])
 def test_doctor_names_the_list_that_a_run_is_to_be_removed_from(begin, name):
     """Of a graph with a colon, too: the run that is gone is in the sorted set that doctor names."""
@@ -308,6 +284,7 @@ def test_damaged_members_hide_no_key_and_are_named(begin):
     assert all(r"\xff" in each for each in told)
 
 
+@pytest.mark.full
 def test_a_bound_that_a_deploy_raises_admits_what_fits(begin):
     """The sweeps after it begin as many runs of each key as may be open, or all; a lower one begins none."""
     site = begin(Concurrency(1, by="tag:account"))

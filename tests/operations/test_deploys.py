@@ -235,16 +235,6 @@ def test_a_run_that_was_set_aside_goes_on_with_a_later_graph():
     assert bench.finish().results["b"].output == "yes"
 
 
-def test_a_run_that_was_set_aside_stays_while_its_node_is_another():
-    """A later graph in which the held node differs, too, lets nothing go on."""
-    bench = waiting("a b", a=ident, b=ask("approve"))
-    deploy(bench, "a renamed", a=ident, renamed=ask("approve"))
-
-    rolled_back(bench, "a b", "b c", a=ident, b=ask("approve"), c=ident)
-
-    assert bench.finish().status is Status.NEEDS_MIGRATION
-
-
 def test_a_graph_inside_that_was_set_aside_makes_the_whole_run_need_migration():
     """The outermost run says so, and goes on when the graph inside does."""
 

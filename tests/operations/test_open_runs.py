@@ -71,6 +71,7 @@ def of_schedule(url):
     return scheduler.schedules.get("s").error
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "refused", [of_client, of_async_client, of_message, of_http, of_command, of_schedule]
 )
@@ -86,6 +87,7 @@ def test_a_start_over_the_bound_is_refused_at_each_door(redis_url, monkeypatch, 
     assert [run.run_id for run in site.client.runs()] == [first.id]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [200, 201])
 def test_a_key_that_is_too_long_is_refused_at_each_door(redis_url, size):
     """Also where the process has no code of the graph; control: the longest one."""

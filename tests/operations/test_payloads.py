@@ -103,6 +103,7 @@ def test_bad_answers_change_nothing(waiting, door, case):
     assert bench.store.read(bench.run_id) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", TAKEN)
 def test_odd_answers_arrive_as_data(waiting, door, case):
@@ -114,6 +115,7 @@ def test_odd_answers_arrive_as_data(waiting, door, case):
     assert bench.finish().results["a"].result == json.loads(TAKEN[case])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("case", REFUSED)
 def test_bad_starts_begin_nothing(waiting, case):
     """A start is read as strictly as an answer."""

@@ -330,6 +330,7 @@ def _texts(subject: Any, where: str) -> Iterator[str]:
                 yield text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("to", ["eve", "human:|eve", " eve "])
 def test_a_delegation_may_name_a_person_as_people_write_them(make, to):
     """What another program signs is read alike where it comes in and at the effect."""

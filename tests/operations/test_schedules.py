@@ -136,6 +136,7 @@ def test_the_doctor_names_a_schedule_that_starts_no_run(site):
     assert named() == []
 
 
+@pytest.mark.full
 def test_many_processes_start_one_run(site):
     """Each time has one run, however many take it at once."""
     site.scheduler().add(MINUTELY)

@@ -309,6 +309,7 @@ def test_a_restart_with_an_old_head_makes_the_same_tree(client, log, at_once, an
     assert verdict(exported(log, at_once), anchor).text == "all 11 entries hold"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("others", [0, 1, 9])
 def test_a_store_that_lost_signed_entries_is_not_signed_again(
     client, log, at_once, anchor, others
@@ -379,6 +380,7 @@ FORGED = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("run_id", ["", "00run"])
 @pytest.mark.parametrize("change", [lambda _: [FORGED], lambda _: []], ids=["changed", "cut"])
 def test_an_entry_that_was_changed_in_the_store_is_found(client, log, at_once, change, run_id):

@@ -26,7 +26,6 @@ from runner.approvals import (
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.proofs import encoded, run_name
 from runner.audit.checkpoint import public_bytes
-from runner.celery.kombu_fixes import message_of
 from runner.celery.messages import MessageHandler
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, ResponseError, UsageError
@@ -258,6 +257,7 @@ def test_an_answer_never_takes_the_place_of_a_call():
     assert plain.client.respond(plain.question, True, responder="ana").status == "accepted"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "undone"),
     [
@@ -715,6 +715,7 @@ def asking_for(*, store: Any = MemoryStore, **options: Any) -> Asking:
     return team
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", ["fork", "again"])
 def test_who_makes_a_run_from_another_asks_for_it_too(made, in_redis):
     """Four eyes hold in forks: of the one who forks, and of all who asked for the run before."""
@@ -742,6 +743,7 @@ def test_who_makes_a_run_from_another_asks_for_it_too(made, in_redis):
         )  # nobody is known: none is made up
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("made", ["fork", "again"])
 def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made, in_redis):
     """The first requester does not stand for who makes another run; a graph without such a rule takes it."""
@@ -761,6 +763,7 @@ def test_a_run_made_by_no_one_known_is_refused_where_rules_exclude_who_asks(made
     assert make(Rule())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("requester", "rule", "voter", "issuer", "status"),
     [
@@ -883,28 +886,6 @@ def test_a_level_of_0_needs_no_keys(monkeypatch):
 
         assert [team.vote(who, digest=asked.digest) for who in ("ben", "ana", "cid")] == words
         assert all("proof" not in vote["body"] for vote in team.bench.store.votes(asked.id))
-
-
-def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
-    """The task adds nothing to it; delivered twice it counts once, and a change on the way is refused."""
-    team = asking(Rule(need=2, auth=Auth(level=1)))
-    team.bench.clock.now = time.time_ns() // 1_000_000
-    team.bench.engine.decision_keys = DecisionKeys(public)
-    digest = team.client.interrupt(team.question).digest
-    signed = DOOR.sign(vote_body(team.question, "approve", "ana", digest=digest))
-
-    def by_task(body: dict[str, Any], number: int) -> str:
-        text = message_of("runner.respond", f"task {number}", (), body)
-        verdict = handle_answer(
-            team.bench.engine, IncomingMessage(f"{number}-0", f"responses/{number}-0", text)
-        )
-        assert verdict.receipt is not None
-        return verdict.receipt.status
-
-    words = [by_task({**signed, "by": "human:|ben"}, 1), by_task(signed, 2), by_task(signed, 3)]
-    assert words == ["forbidden", "counted", "counted"]
-    (vote,) = team.bench.store.votes(team.question)
-    assert vote["body"] == signed
 
 
 @pytest.mark.parametrize("door", ["client", "message"])

@@ -63,6 +63,7 @@ def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
     )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("server", ["https://runner.example/", ""])
 def test_what_is_sent_leads_to_its_page(redis_url, monkeypatch, endpoint, server):
     """With the tags of its run, and the address of the question or the run; control: no server is named."""
@@ -87,6 +88,7 @@ def test_what_is_sent_leads_to_its_page(redis_url, monkeypatch, endpoint, server
     assert b"tags" not in b"".join(stored[1].values())
 
 
+@pytest.mark.full
 def test_only_what_is_chosen_is_sent(site, endpoint):
     """By the kind of the notice, and the graph and the tags of the outermost run."""
     for name, options in {
@@ -139,6 +141,7 @@ def test_a_refused_delivery_is_sent_again_and_then_given_up(site, endpoint):
     assert endpoint.ids() == [failed.id] * 4
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("site")
 def test_deliveries_that_fail_are_a_line_of_the_log_and_of_doctor(redis_url, endpoint, caplog):
     """One line for an outage, however many deliveries; doctor warns until they are sent, or it is paused."""
@@ -181,6 +184,7 @@ def test_deliveries_that_fail_are_a_line_of_the_log_and_of_doctor(redis_url, end
     assert told() == []
 
 
+@pytest.mark.full
 def test_an_outage_after_a_pause_is_told(site, endpoint, caplog, monkeypatch):
     """Also if the process has told of one before the pause; a last attempt is not said to be repeated."""
     site.settings.webhook_retry = [600]
@@ -248,6 +252,7 @@ def test_one_thread_for_all_would_be_held_up(site, endpoint, monkeypatch):
                 site.until("live", "delivered")
 
 
+@pytest.mark.full
 def test_one_process_serves_a_webhook(site, endpoint):
     """Another one that finds its timer, too, leaves it at that: nothing is sent twice."""
     site.admin.add(Webhook("h", endpoint.url, ENDS))
@@ -274,6 +279,7 @@ def test_without_turns_it_would_be_sent_twice(site, endpoint, monkeypatch):
     assert len(set(endpoint.ids())) == 1
 
 
+@pytest.mark.full
 def test_gone_disables_a_webhook_until_it_is_resumed(site, endpoint):
     """The delivery stays; the notices of the time between are left out."""
     endpoint.code = 410

@@ -23,6 +23,7 @@ IDS = st.text("a_12.:/%", min_size=1, max_size=6) | st.sampled_from(
 REPLIES = st.lists(st.lists(IDS, min_size=1, max_size=5), min_size=1, max_size=3)
 
 
+@pytest.mark.full
 @given(REPLIES)
 @example([["x"], ["a_1_2", "a", "a"]])
 @example([["a"], ["a_1_0", "a"], ["a_1_0", "a_1_0_2_0", "a_1_0", "a"]])
@@ -82,6 +83,7 @@ def test_every_attempt_of_every_call_has_a_key_of_its_own(outer, inner) -> None:
     assert set(calls.keys.values()) == {1}
 
 
+@pytest.mark.full
 def test_a_separator_that_ids_may_have_lets_keys_collide(monkeypatch) -> None:
     """Control: with a dot before its number, the second attempt of t has the key of the first one of t.2."""
     monkeypatch.setattr(

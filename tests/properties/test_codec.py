@@ -48,6 +48,7 @@ values = st.recursive(
 bad_scalars = st.sampled_from([math.nan, math.inf, 2**70, "\udfff", object(), {1}, 1j])
 
 
+@pytest.mark.full
 @given(values)
 def test_every_value_survives_storing(value):
     """What is packed, written, read and unpacked is the value, whatever its keys look like."""

@@ -182,6 +182,7 @@ def test_memory_undoes_what_the_model_says():
     )()
 
 
+@pytest.mark.full
 def test_redis_undoes_what_the_model_says(store_server):
     """So does a real Redis, whose scripts take the quick way where they can."""
 

@@ -273,6 +273,7 @@ def test_who_may_vote(voter, reason):
 IDP = "https://idp.example"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["requester", "answered", "exclude"])
 @pytest.mark.parametrize(
     ("excluded", "voter", "issuer", "is_excluded"),

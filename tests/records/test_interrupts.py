@@ -83,6 +83,7 @@ node_ids = st.text(
 )
 
 
+@pytest.mark.full
 @given(node_ids, st.integers(1, 10**6))
 def test_an_id_names_its_run_node_and_visit(node, visit):
     """Run, node and visit are read out of an id again, also where the node's id has dots."""

@@ -402,6 +402,7 @@ def test_no_byte_of_the_votes_can_be_changed(data):
         judge(question, stored, evidence(changed))
 
 
+@pytest.mark.full
 @settings(max_examples=100)
 @given(data=st.data())
 def test_no_byte_of_who_asked_can_be_changed(data):
@@ -443,6 +444,7 @@ def test_for_whom_a_run_was_started_does_not_decide_it():
     assert judge(question, stored, replace(proof, votes=votes)).approved
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "issuer", "is_held"),
     [("ana", "", True), ("ana", LOGIN, True), ("ana", "other", False), ("zoe", "", False)],

@@ -102,6 +102,7 @@ def test_a_receipt_says_what_became_of_which_message():
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", sorted(schemas()))
 def test_the_documented_schemas_are_those_of_the_code(name):
     """Each JSON Schema in the reference is that of the code."""

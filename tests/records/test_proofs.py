@@ -126,6 +126,7 @@ def test_a_proof_holds_for_what_was_signed(decision, level):
     assert verify(decision, KEYS, now=None).kid == decision["proof"]["kid"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "decision", [signed("bot"), signed("chat"), by_passkey()], ids=["key", "secret", "passkey"]
 )

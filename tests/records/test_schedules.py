@@ -162,6 +162,7 @@ def test_a_paused_schedule_starts_nothing():
     assert due(paused, HOURLY.next_at + 9 * HOUR, is_free=True) == (0, paused)
 
 
+@pytest.mark.full
 def test_a_range_has_each_of_its_times():
     """Both ends included; too many are refused."""
     times = times_between(

@@ -74,6 +74,7 @@ def filter_of(depth: int, leaf: Any = "x") -> Any:
     return leaf
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
@@ -126,6 +127,7 @@ def test_a_schema_with_too_many_paths_is_refused(schema, words):
     assert calls < 30 * MOST
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "schema",
     [
@@ -248,6 +250,7 @@ def test_paths_are_counted_as_if_they_were_followed(schema, value):
     assert paths._steps(paths.root, value, {}) == unfolded(schema, schema, value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("schema", "value", "is_taken"),
     [

@@ -59,6 +59,7 @@ def test_a_result_at_the_limit_is_stored():
     assert result.status is Status.COMPLETED
 
 
+@pytest.mark.full
 def test_a_checkpoint_that_is_too_large_fails_its_node():
     """What `once` remembers and what an agent keeps count, too."""
     assert "the state that node 'a' keeps" in failure_of(

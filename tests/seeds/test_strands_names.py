@@ -12,6 +12,8 @@ import pytest
 
 from tests.integrations.extras import need
 
+pytestmark = pytest.mark.full
+
 need("strands", "strands")
 
 GUIDE = Path(__file__).parents[2] / "docs" / "how-to" / "from-strands.md"

@@ -13,6 +13,8 @@ from tests.server.conftest import Site
 from tests.server.test_inbox import rows
 from tests.server.test_pages import HTML, send
 
+pytestmark = pytest.mark.full
+
 RULE = Rule(eligible=["group:finance"], delegate="anyone", need=2)
 
 
@@ -76,41 +78,6 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert late.status_code == 409
 
 
-def test_a_plain_question_is_answered_for_an_absent_assignee(desk):
-    """Its page says who is away, and later for whom it was answered."""
-    (question,) = desk.start("plain").interrupts()
-    as_ana(desk)
-    desk.http.put("/v1/absences/mine", json={"to": "ben", "until": until()})
-    as_ben(desk)
-    assert set(rows(desk, "tab=mine")) == {question.id}
-    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
-    assert "ana is away until" in page
-    assert "only ana may" not in page
-    answered = desk.http.post(
-        f"/v1/questions/{question.id}/votes",
-        json={"decision": "respond", "response": 5},
-        headers={"If-Match": f'"{question.digest}"'},
-    )
-    assert (answered.status_code, answered.json()["detail"]) == (200, "for ana")
-    assert "ben for ana" in desk.http.get(f"/q/{question.id}", headers=HTML).text
-
-
-def test_a_loan_ends_at_its_time_at_the_api(desk):
-    """The question and its page say when; a time that is past is refused."""
-    (question,) = desk.start("ana").interrupts()
-    as_ana(desk)
-    path, end = f"/v1/questions/{question.id}:delegate", until()
-    assert desk.http.post(path, json={"to": "ben", "until": 5}).status_code == 422
-    assert desk.http.post(path, json={"to": "ben", "until": end}).json()["status"] == "accepted"
-    shown = desk.http.get(f"/v1/questions/{question.id}").json()
-    assert shown["delegation_ends"] == {"human:|ana": end}
-    assert "ben may vote in the place of ana until" in desk.http.get(f"/q/{question.id}").text
-    desk.as_role("operator", "viewer", name="ops")
-    path, body = f"/v1/questions/{question.id}:reassign", {"to": "eva", "reason": "ana is ill"}
-    assert desk.http.post(path, json={**body, "until": 5}).status_code == 422
-    assert desk.http.post(path, json={**body, "until": end}).json()["status"] == "accepted"
-
-
 def test_a_loan_ends_with_a_day_on_the_page(desk):
     """The day is optional; a day that isn't one, or is past, is refused and nobody gets the vote."""
     first, second = (desk.start("ana").interrupts()[0] for _ in range(2))
@@ -169,20 +136,3 @@ def test_an_absence_begins_and_ends_on_its_page(desk):
     as_ana(desk)
     assert send(desk, "/absences/end").status_code == 303
     assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
-
-
-def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
-    """One with a rule, and one without; who only decides may not."""
-    (ruled,), (plain,) = desk.start("ana").interrupts(), desk.start("plain").interrupts()
-    as_ben(desk)
-    path, body = f"/v1/questions/{ruled.id}:reassign", {"to": "eva", "reason": "ana has left"}
-    assert desk.http.post(path, json=body).status_code == 403
-    assert "Let somebody else decide" not in desk.http.get(f"/q/{ruled.id}", headers=HTML).text
-    desk.as_role("operator", "viewer", name="ops")
-    assert desk.http.post(path, json={**body, "reason": " "}).status_code == 422
-    assert desk.http.post(path, json=body).json()["status"] == "accepted"
-    assert "Let somebody else decide" in desk.http.get(f"/q/{plain.id}", headers=HTML).text
-    assert send(desk, f"/q/{plain.id}/reassign", to="eva", reason="left").status_code == 303
-    desk.work()
-    (again,) = desk.client.run(plain.run_id).interrupts()
-    assert again.assignees == ["eva"]

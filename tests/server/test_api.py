@@ -24,7 +24,6 @@ from runner.server.access import GRANTS, Person
 from runner.server.app import MARGIN
 from runner.server.browser import OF_UNKNOWN
 from runner.settings import Settings
-from runner.store.redis.store import RedisStore
 from tests.contract.store.manual_worker import shape
 from tests.ports import free_port
 from tests.server.conftest import Served
@@ -116,6 +115,7 @@ def test_a_list_continues_with_its_cursor(site):
     assert second["next"] is None
 
 
+@pytest.mark.full
 def test_runs_are_filtered(site):
     """Status, graph and tags cut the list."""
     failed = site.start("broken", tags={"team": "a"}).id
@@ -166,6 +166,7 @@ def test_a_refused_request_gets_a_problem_document(site, method, path, body, sta
     assert reply.json()["detail"]
 
 
+@pytest.mark.full
 def test_no_door_is_open_unless_it_is_named(site):
     """A server has the routes of its API alone; controls: a route of these, and the tests of each door."""
     paths = ("/mcp", "/agui/echo", "/doors/slack", "/doors/mail", "/v1/runs:batch")
@@ -224,6 +225,7 @@ def test_events_go_on_from_a_position(site):
     assert (kinds[0], kinds[-1], rest["next"]) == ("run.started", "run.ended", None)
 
 
+@pytest.mark.full
 def test_people_change_runs(site):
     """Cancel, retry, fork, again and remove do what the commands of these names do."""
     waiting, failed = site.start("approval").id, site.start("broken").id
@@ -242,6 +244,7 @@ def test_people_change_runs(site):
     assert site.http.get(f"/v1/runs/{waiting}").status_code == 404
 
 
+@pytest.mark.full
 def test_operators_hold_release_and_skip_nodes(site):
     """The run says who holds a node; a skip ends it; what can't be held is a conflict or unknown."""
     run = site.start("approval").id
@@ -267,6 +270,7 @@ def test_operators_hold_release_and_skip_nodes(site):
     assert site.http.post(f"{path}:explode", json={"node": node}).status_code == 422
 
 
+@pytest.mark.full
 def test_a_batch_says_first_what_it_would_do(site):
     """Without `dry_run: false` nothing is changed; a job then has a result for each run, which says who."""
     ids = {site.start("approval").id for _ in range(3)}
@@ -332,6 +336,7 @@ def test_a_sweep_carries_on_a_job_that_its_process_has_left(site):
     assert engine.sweep() == 0
 
 
+@pytest.mark.full
 def test_a_question_has_an_etag_for_votes_and_for_readers(site):
     """It begins with the digest, which a vote repeats; a reader gets 304 until something is added."""
     run = site.start("refund", requester="ben")
@@ -367,6 +372,7 @@ def test_a_graph_is_drawn(site):
     assert site.http.get("/v1/graphs/other.svg").status_code == 404
 
 
+@pytest.mark.full
 def test_without_a_store_nothing_but_health_answers(site):
     """Probes and people learn that the store is away, and when to try again; nobody sees a traceback."""
     from runner.server import create_app
@@ -431,6 +437,7 @@ def test_health_waits_for_no_store():
         assert httpx.get(f"{served.url}/healthz", timeout=2).status_code == 200
 
 
+@pytest.mark.full
 def test_monitors_may_ask_with_head(site):
     """Health and each page answer HEAD as GET."""
     for path in ("/healthz", "/", "/inbox", "/runs", "/graphs/echo", "/static/page.js"):
@@ -438,24 +445,7 @@ def test_monitors_may_ask_with_head(site):
     assert site.http.head("/v1/runs").status_code == 405
 
 
-def test_a_limit_is_changed_paused_and_reset(site, redis_url):
-    """The routes do what the commands of these names do; a pause says whether it has an end."""
-    limit = Limit("model/large calls", rate=20)
-    RedisStore(redis_url).publish([shape("a", name="limited", limits={"a": [limit]})])
-    path = "/v1/limits/model/large calls"
-
-    changed = site.http.post(f"{path}:set", json={"rate": 5, "reason": "slow"}).json()
-    assert changed["declarations"][0]["interval"] == 50
-    assert (changed["setting"]["interval"], changed["setting"]["reason"]) == (200, "slow")
-    assert site.http.post(f"{path}:pause", json={}).status_code == 422
-    assert site.http.post(f"{path}:pause", json={"seconds": None}).json()["paused"] is True
-    (listed,) = site.http.get("/v1/limits").json()["items"]
-    assert (listed["name"], listed["paused"]) == ("model/large calls", True)
-    assert site.http.post(f"{path}:resume", json={}).json()["paused"] is False
-    assert site.http.post(f"{path}:reset", json={}).json()["setting"] is None
-    assert site.http.post("/v1/limits/other:reset", json={}).status_code == 404
-
-
+@pytest.mark.full
 def test_a_key_with_any_text_is_paused(site):
     """Line breaks, slashes and quotes of a tag's value stay as they are in the path; control: a plain one."""
     limit = Limit("model", concurrency=1, by="tag:tenant")
@@ -468,6 +458,7 @@ def test_a_key_with_any_text_is_paused(site):
         assert site.http.post(f"{path}:resume", json={}).json()["setting"] is None
 
 
+@pytest.mark.full
 def test_a_schedule_is_made_paused_filled_and_removed(site):
     """The routes do what the commands of these names do; a schedule that makes no sense is refused."""
     body = {"id": "nightly", "graph": "echo", "cron": "0 3 * * *", "timezone": "Europe/Rome"}
@@ -488,6 +479,7 @@ def test_a_schedule_is_made_paused_filled_and_removed(site):
     assert site.http.get("/v1/schedules/nightly").status_code == 404
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("first", "last"),
     [
@@ -508,6 +500,7 @@ def test_a_range_that_can_not_be_filled_is_refused(site, first, last):
     assert (refused.status_code, list(site.client.runs())) == (422, [])
 
 
+@pytest.mark.full
 def test_a_time_without_a_zone_is_of_utc(site, monkeypatch):
     """Wherever the server stands; and runs are listed since any time that can be written."""
     monkeypatch.setenv("TZ", "Asia/Tokyo")
@@ -526,6 +519,7 @@ def test_a_time_without_a_zone_is_of_utc(site, monkeypatch):
     )
 
 
+@pytest.mark.full
 def test_effects_are_frozen_and_thawed(site):
     """By an admin, with a reason; every page says so, and the start page has the switch."""
     body = {"kind": "graph", "name": "echo", "reason": "an incident"}
@@ -565,6 +559,7 @@ def signed(site, tmp_path):
     return run, settings
 
 
+@pytest.mark.full
 def test_the_audit_is_verified_by_the_server_s_own_key(site, signed):
     """Without one nothing is said to hold: the key in the store is whoever's who can write there."""
     run, settings = signed
@@ -577,6 +572,7 @@ def test_the_audit_is_verified_by_the_server_s_own_key(site, signed):
     assert (shown["result"], bool(shown["items"])) == ("holds", True)
 
 
+@pytest.mark.full
 def test_looking_at_the_audit_signs_nothing(site, signed):
     """A GET writes nothing, also where the key is at hand; the control signs, and so the head differs."""
     run, site.app.state.services.settings = signed
@@ -595,6 +591,7 @@ def test_looking_at_the_audit_signs_nothing(site, signed):
     assert log.head().note != before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("whole", [True, False], ids=["of a stated length", "in chunks"])
 def test_a_huge_body_is_refused(site, whole):
     """Before it is in memory; the control, below the limit, is started."""
@@ -640,6 +637,7 @@ def test_little_is_read_of_who_is_not_known(site, known, most):
     assert 0 <= len(reads) * len(chunk) - most <= len(chunk)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("lengths", [1, 2])
 def test_a_request_has_one_length(served, lengths):
     """With Content-Length and Transfer-Encoding the connection is closed; control: with one it goes on."""
@@ -666,6 +664,7 @@ def test_a_run_without_signed_entries_has_no_audit(site):
     assert site.http.get("/v1/audit/0none").status_code == 404
 
 
+@pytest.mark.full
 def test_a_webhook_is_made_rotated_paused_and_removed(site):
     """Only the answers that make a secret have it; deliveries are listed, and sent again."""
     http = site.http
@@ -697,6 +696,7 @@ def test_a_webhook_is_made_rotated_paused_and_removed(site):
     assert http.get("/v1/webhooks/chat/deliveries?cursor=x").status_code == 400
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "body",
     [
@@ -713,6 +713,7 @@ def test_a_webhook_that_may_not_be_reached_is_refused(site, body):
     assert site.http.get("/v1/webhooks").json()["items"] == []
 
 
+@pytest.mark.full
 def test_only_admins_see_webhooks(site):
     """Where notices go is in them, and their payloads."""
     site.as_role("viewer", "reader", "approver", "operator")
@@ -722,6 +723,7 @@ def test_only_admins_see_webhooks(site):
     assert "Webhooks" not in site.http.get("/").text
 
 
+@pytest.mark.full
 def test_the_doctor_compares_the_clock_of_each_server(site):
     """A process is listed while it runs, and one with a wrong clock is named, and by how much."""
     doors = site.app.state.services.doors

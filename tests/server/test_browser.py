@@ -393,20 +393,6 @@ def test_an_answer_with_the_keyboard_alone(site, tab):
     assert tab.problems == []
 
 
-def test_the_graph_is_live(site, tab):
-    """What happens to the run is on the page without loading it again."""
-    run = site.start("approval")
-    tab.goto(f"/runs/{run.id}")
-    assert tab.get_attribute("[data-node=approve]", "data-state") == "waiting"
-
-    site.client.respond(run.interrupts()[0].id, {"ok": True})
-    site.work()
-
-    tab.wait_for_selector("[data-node=pay][data-state=completed]")
-    tab.wait_for_selector("#head [data-state=completed]")
-    assert tab.problems == []
-
-
 def test_two_people_on_one_question(site, tab, served, browser):
     """The one who is late learns who was first; what they typed stays until then."""
     run = site.start("approval")
@@ -510,32 +496,6 @@ def test_any_answer_can_be_sent_as_json(redis_url, browser, scripts):
         page.close()
     site.work()
     assert run.result().results["ask"].output == answer
-
-
-def test_an_edit_by_a_colleague_is_on_a_page_that_is_open(redis_url, browser):
-    """With its difference, its votes and its button; the call that was proposed is named as that."""
-    site, run = paying(redis_url, {"amount": 48000.0}, need=2)
-    (question,) = run.interrupts()
-    with Served(site.app, free_port()) as served:
-        page = browser.new_page()
-        page.goto(f"{served.url}/q/{question.id}")
-        assert "What will run" in page.inner_text("#call")
-        assert not page.is_visible("#versions")
-        assert offered(page) == ["Reject", "Approve *"]
-
-        less = {"amount": 4800.0}
-        site.client.vote(question.id, "edit", by="ben", response=less)
-        page.wait_for_selector("text=Approve ben's version")
-        assert "What was proposed" in page.inner_text("#call")
-        assert (page.inner_text("del"), page.inner_text("ins")) == ("48,000.00", "4,800.00")
-        page.wait_for_function("!document.querySelector('#decide [value=approve]')")
-        assert "more than one version" in page.inner_text("#decision")
-
-        page.click("text=Approve ben's version")
-        page.wait_for_selector("[data-result=accepted]")
-        page.close()
-    site.work()
-    assert run.result().results["pay"].output == ["edit", less]
 
 
 MAIN = """() => {

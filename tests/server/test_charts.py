@@ -36,6 +36,7 @@ def sampled(site, span="hour", graphs=("", "approval")):
         history.add(span, dict.fromkeys(graphs, sample))
 
 
+@pytest.mark.full
 def test_home_and_a_graph_show_the_last_hour(site):
     """Charts, each with its number in words, and every number in a table; the day is one link away."""
     sampled(site)
@@ -60,6 +61,7 @@ def test_home_and_a_graph_show_the_last_hour(site):
         assert site.http.get(f"{path}?span=day").text.count("A worker takes a sample") == 1
 
 
+@pytest.mark.full
 def test_a_chart_has_a_gap_while_no_worker_took_samples(site):
     """Nothing is drawn for that time; control: bars before and after it."""
     history, now = site.app.state.services.history, site.app.state.services.workers.now()
@@ -72,6 +74,7 @@ def test_a_chart_has_a_gap_while_no_worker_took_samples(site):
     assert bars == 2
 
 
+@pytest.mark.full
 def test_a_sample_has_the_numbers_of_prometheus(site, redis_url):
     """It is taken once a minute, of all graphs and of each, and counts the runs that began since the last."""
     services = site.app.state.services
@@ -112,8 +115,7 @@ def test_samples_of_a_graph_stay_small(site):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("browser")
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("scheme", "width"), [("light", 390), ("dark", 1280)])
 def test_pages_with_charts_are_accessible(site, browser, scheme, width):
     """Axe has nothing to say, also with the table open, and no page is wider than its window."""
     from axe_playwright_python.sync_playwright import Axe

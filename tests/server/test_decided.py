@@ -20,6 +20,8 @@ from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
 
+pytestmark = pytest.mark.full
+
 
 def pay(ctx):
     rule = Rule(eligible=["ana", "ben", "eva"], need=2)
@@ -138,7 +140,6 @@ def listed(site, query):
     return pages
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("door", ["api", "client"])
 def test_who_withdrew_a_question_is_said(paid, door):
     """On the run's page, in its events, the API and *Done* by me; control: nobody known."""

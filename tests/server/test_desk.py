@@ -23,8 +23,6 @@ from tests.server.test_inbox import name_it, rows
 from tests.server.test_pages import HTML, send
 from tests.waiting import wait_until
 
-REFUNDS = 5
-
 
 def refund(ctx):
     rule = Rule(
@@ -81,6 +79,7 @@ def shown(site, part, **query):
     return ids
 
 
+@pytest.mark.full
 def test_for_me_is_what_i_may_decide_and_have_not(desk):
     """My own request, another's stage and what I voted on are not in it; a vote that an edit made void is."""
     first, second = (asked(desk, {"need": 2}) for _ in range(2))
@@ -107,6 +106,7 @@ def test_for_me_is_what_i_may_decide_and_have_not(desk):
         assert desk.http.get("/v1/questions", params=query).status_code == 422
 
 
+@pytest.mark.full
 def test_what_anyone_may_decide_is_for_me(desk):
     """A rule that names nobody: until I vote; Home and the API count the same."""
     question, voted = (asked(desk, {"need": 2, "eligible": "anyone"}) for _ in range(2))
@@ -118,6 +118,7 @@ def test_what_anyone_may_decide_is_for_me(desk):
     assert later.id in set(rows(desk, "tab=all"))
 
 
+@pytest.mark.full
 def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     """Questions of their runs, without payloads; nothing waits for them."""
     question = asked(desk, {"amount": 4711})
@@ -129,6 +130,7 @@ def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     assert ("4711" in page, shown(desk, "mine"), shown(desk, "voted")) == (False, set(), set())
 
 
+@pytest.mark.full
 def test_done_is_filtered_by_person_date_and_graph(desk):
     """On the page and in the API; a search covers open and decided questions, and runs by their tags."""
     by_ana, by_ben, waits = (
@@ -174,6 +176,7 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
     assert everything.count("customer=c4711-x") == 3
 
 
+@pytest.mark.full
 def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     """The receipt says it in words, with the number left; the filter is kept, and nothing else."""
     questions = [asked(desk, {"amount": amount}) for amount in range(1, 4)]
@@ -200,6 +203,7 @@ def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     assert "Next" not in desk.http.get(f"/q/{other.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_the_list_of_an_address_is_no_way_out(desk):
     """A tab that doesn't exist is refused, and what a filter says is text; a claim comes back to the list."""
     question = asked(desk)
@@ -226,18 +230,6 @@ def form_of(site, question):
     }
 
 
-def test_roles_of_one_graph_show_no_question_of_another(desk):
-    """The list of a question's page has only its graph for who has roles by graph."""
-    secret = asked(desk, {"assignees": ["ana"]}, graph="names")
-    question = asked(desk)
-    desk.as_role("viewer", "reader:refunds", "approver:refunds", name="ana", groups=["finance"])
-    for query in ("tab=all", "tab=all&graph=names", "tab=mine", "tab=requested"):
-        page = desk.http.get(f"/q/{question.id}?{query}", headers=HTML).text
-        assert secret.id not in page, query
-    second = asked(desk)
-    assert second.id in desk.http.get(f"/q/{question.id}?tab=all&graph=refunds").text
-
-
 def cells(text):
     """The texts of a table's rows, by column."""
     rows = re.findall(r"<tr data-row.*?</tr>", text, re.DOTALL)
@@ -245,6 +237,7 @@ def cells(text):
     return [[re.sub("<[^>]*>", "", cell) for cell in row] for row in found]
 
 
+@pytest.mark.full
 def test_equal_questions_are_a_table_with_sums(desk):
     """Arguments that differ are columns, equal ones stand above; a row says why it can't be decided here."""
     calls = (
@@ -301,6 +294,7 @@ def test_equal_questions_are_a_table_with_sums(desk):
     assert votes == [2, 1, 0, 1, 0]
 
 
+@pytest.mark.full
 def test_a_claim_of_another_person_asks_before_a_decision(desk):
     """What was typed stays; who says so decides nevertheless, and so does who has claimed it."""
     for name, fields in (("ana", {"despite": "human:|cfo"}), ("cfo", {})):
@@ -323,6 +317,7 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         assert not desk.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
     """The question can be claimed again; until then nobody, not even who had it, is named or asked."""
     question = asked(desk)
@@ -342,6 +337,7 @@ def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
     assert desk.http.get(api).json()["claim"] == ""
 
 
+@pytest.mark.full
 def test_a_plain_question_is_claimed_and_commented(desk):
     """As one with a rule, by who may answer it: on pages, in the API and at the command line."""
     question = asked(desk, {"assignees": ["ana", "cfo"]}, graph="names")
@@ -388,6 +384,7 @@ def call_back(ctx):
     return ctx.interrupt("call back?", ctx.task, response_schema=schema)
 
 
+@pytest.mark.full
 def test_plain_questions_are_answered_together(redis_url):
     """By one answer in the same form, over a table of their reasons; each has its own receipt."""
     desk = Site(redis_url, {"calls": lambda: wired({"call": call_back}).build()})
@@ -447,6 +444,7 @@ def pay_in_words(ctx):
     return answer.decision if rule else answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("has_rule", [False, True])
 def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
     """As columns if it is an object, otherwise in its row, whichever question is the first."""
@@ -471,6 +469,7 @@ def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
         assert text.index("Not verified") < text.index("<tbody>")
 
 
+@pytest.mark.full
 def test_a_claim_made_after_the_table_was_opened_counts(desk):
     """The question is not decided with the others, and the result says why; one's own claim is no bar."""
     questions = [asked(desk, {"amount": amount}) for amount in (1, 2, 3)]
@@ -489,6 +488,7 @@ def test_a_claim_made_after_the_table_was_opened_counts(desk):
     assert [desk.client.interrupt(name).is_open for name in ids] == [False, True, False]
 
 
+@pytest.mark.full
 def test_the_history_says_what_was_changed(desk):
     """From what to what, by whom, also after another edit has made the first one void."""
     question = asked(desk, {"need": 2, "amount": 48000})
@@ -502,6 +502,57 @@ def test_the_history_says_what_was_changed(desk):
         r"<b>(\w+)</b>[^<]*<table.*?<del>(.*?)</del>.*?<ins>(.*?)</ins>", history
     )
     assert found == [("ana", "48,000.00", "4,800.00"), ("ben", "48,000.00", "480.00")]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "amount"),
+    [
+        ({"amount": 120, "currency": "EUR"}, (Decimal(120), "EUR")),
+        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"total_costs": 0.1, "currency": "E\u202eUR" * 9}, (Decimal("0.1"), r"E\u202eURE\u")),
+        ({"coffee": 2, "summary": 3, "subtotals": 4, "costly": 5}, None),
+        ({"amount": "1e1000000"}, None),
+        ({"amount": "NaN"}, None),
+        ({"amount": True}, None),
+        ({"amount": ["1"]}, None),
+    ],
+)
+def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
+    """Its currency is shown as any text; what is no number, or has more digits than money, has no sum."""
+    for question in ({"args": arguments}, None), (None, arguments):
+        action, reason = question
+        assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
+
+
+def test_an_unknown_filter_is_refused(desk):
+    """A misspelt one would list everything."""
+    reply = desk.http.get("/v1/questions", params={"grpah": "refunds"})
+    assert (reply.status_code, "grpah" in reply.json()["detail"]) == (422, True)
+    assert desk.http.get("/v1/runs", params={"stauts": "failed"}).status_code == 422
+    assert desk.http.get("/v1/questions", params={"graph": "refunds"}).status_code == 200
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_dates_are_days_of_the_reader(desk, browser):
+    """A script adds the zone of the browser to the filter; its address keeps it."""
+    vote(desk, asked(desk))
+    with Served(desk.app, free_port()) as served:
+        context = browser.new_context(base_url=served.url, timezone_id="Pacific/Kiritimati")
+        page = context.new_page()
+        page.goto("/inbox?tab=done")
+        page.click("summary:has-text('Filter')")
+        today = page.evaluate("new Intl.DateTimeFormat('sv').format()")
+        for name in ("since", "until"):
+            page.fill(f"[name={name}]", today)
+        assert "Decided from (Pacific/Kiritimati)" in page.inner_text(".filtering")
+        page.click("button:text-is('Filter')")
+        page.wait_for_url("**zone=Pacific%2FKiritimati*")
+        assert page.locator("tbody tr").count() == 1
+        context.close()
+
+
+REFUNDS = 5
 
 
 @pytest.mark.slow
@@ -534,97 +585,3 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
         assert page.locator("tbody tr").count() == 2
         page.close()
     assert not seen
-
-
-@pytest.mark.parametrize(
-    ("arguments", "amount"),
-    [
-        ({"amount": 120, "currency": "EUR"}, (Decimal(120), "EUR")),
-        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, (Decimal("1.5"), "")),
-        ({"total_costs": 0.1, "currency": "E\u202eUR" * 9}, (Decimal("0.1"), r"E\u202eURE\u")),
-        ({"coffee": 2, "summary": 3, "subtotals": 4, "costly": 5}, None),
-        ({"amount": "1e1000000"}, None),
-        ({"amount": "NaN"}, None),
-        ({"amount": True}, None),
-        ({"amount": ["1"]}, None),
-    ],
-)
-def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
-    """Its currency is shown as any text; what is no number, or has more digits than money, has no sum."""
-    for question in ({"args": arguments}, None), (None, arguments):
-        action, reason = question
-        assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
-def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
-    """The bar counts and sums the selected ones and covers no row; it works without a script."""
-    for number in range(30):
-        asked(desk, {"amount": 100 + number + 0.5, "iban": "DE90" if number == 7 else "DE89"})
-    desk.app.state.auth = lambda request: Person(
-        Principal("ana"), frozenset({"approver", "reader"}), frozenset({"finance"})
-    )
-    with Served(desk.app, free_port()) as served:
-        page = browser.new_page(base_url=served.url)
-        page.goto("/inbox?tab=mine&graph=refunds")
-        seen = look(page, tmp_path, "inbox")
-        page.click("#pick-all")
-        bar = page.locator(".sticky")
-        assert "Decide 30 together · 3,450.00 EUR" in bar.inner_text()
-        page.locator("tbody th a").nth(29).focus()
-        last = page.locator("tbody tr").nth(29).bounding_box()
-        assert last["y"] + last["height"] <= bar.bounding_box()["y"] + 1
-        page.click("text=Decide 30 together")
-        page.wait_for_selector("table.together")
-        seen += look(page, tmp_path, "together")
-        assert page.evaluate("document.documentElement.scrollHeight") < 2500
-        assert page.locator("[data-odd]").all_inner_texts() == ["DE90 differs"]
-        page.uncheck("tr:has-text('DE90') input[name=pick]")
-        assert (
-            page.locator("button:has-text('Approve')").inner_text()
-            == "Approve 29 · 3,342.50 EUR"
-        )
-        page.click("text=Approve 29")
-        page.wait_for_selector("#result:has-text('29 approved')")
-        seen += look(page, tmp_path, "result")
-        page.click("#result >> text=Back to the inbox")
-        page.wait_for_url("**/inbox?tab=mine&graph=refunds")
-        assert page.locator("tbody tr").count() == 1
-        page.close()
-        plain = browser.new_context(base_url=served.url, java_script_enabled=False).new_page()
-        plain.goto("/inbox?tab=mine&graph=refunds")
-        plain.check("input[name=q]")
-        plain.click("text=Decide the selected together")
-        plain.click("text=Approve the selected")
-        assert "1 approved" in plain.inner_text("#result")
-        plain.context.close()
-    assert not seen
-
-
-def test_an_unknown_filter_is_refused(desk):
-    """A misspelt one would list everything."""
-    reply = desk.http.get("/v1/questions", params={"grpah": "refunds"})
-    assert (reply.status_code, "grpah" in reply.json()["detail"]) == (422, True)
-    assert desk.http.get("/v1/runs", params={"stauts": "failed"}).status_code == 422
-    assert desk.http.get("/v1/questions", params={"graph": "refunds"}).status_code == 200
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
-def test_dates_are_days_of_the_reader(desk, browser):
-    """A script adds the zone of the browser to the filter; its address keeps it."""
-    vote(desk, asked(desk))
-    with Served(desk.app, free_port()) as served:
-        context = browser.new_context(base_url=served.url, timezone_id="Pacific/Kiritimati")
-        page = context.new_page()
-        page.goto("/inbox?tab=done")
-        page.click("summary:has-text('Filter')")
-        today = page.evaluate("new Intl.DateTimeFormat('sv').format()")
-        for name in ("since", "until"):
-            page.fill(f"[name={name}]", today)
-        assert "Decided from (Pacific/Kiritimati)" in page.inner_text(".filtering")
-        page.click("button:text-is('Filter')")
-        page.wait_for_url("**zone=Pacific%2FKiritimati*")
-        assert page.locator("tbody tr").count() == 1
-        context.close()

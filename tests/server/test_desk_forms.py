@@ -86,6 +86,7 @@ def berlin(desk, browser):
         context.close()
 
 
+@pytest.mark.full
 def test_a_plain_question_is_a_sentence_with_its_place_and_requester(desk):
     """Its title is filled from its reason, and covered by its digest; nowhere stands a Python value."""
     question = asked(desk, "call")
@@ -119,6 +120,7 @@ def test_a_title_that_can_not_be_filled_fails_the_node(redis_url, title):
     assert "title" in site.start("call").result().results["call"].error.message
 
 
+@pytest.mark.full
 def test_an_item_is_added_without_a_script(desk):
     """What was typed stays, also what is invalid; nothing is decided by it."""
     question = asked(desk, "supply")
@@ -149,6 +151,7 @@ def test_an_item_is_added_without_a_script(desk):
     assert desk.client.interrupt(question.id).response["accounts"] == accounts
 
 
+@pytest.mark.full
 def test_long_values_fold_and_are_complete(desk):
     """A text by its lines, a file by its name and size; nothing of them is cut."""
     question = asked(desk, "sign")
@@ -188,27 +191,6 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
     berlin.click("text=Approve with changes")
     assert "4.800,50" in berlin.inner_text("#decision")
     seen += look(berlin, tmp_path, "confirm")
-    assert not seen
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
-def test_approve_is_on_the_first_screen_of_a_telephone(desk, berlin, tmp_path):
-    """For each kind of question; a row of the inbox has at most 72 pixels, and long texts are folded."""
-    kinds = {name: asked(desk, name) for name in GRAPHS}
-    berlin.set_viewport_size({"width": 390, "height": 844})
-    berlin.goto("/inbox?tab=all")
-    for row in berlin.locator("tr[data-row]").all():
-        assert row.bounding_box()["height"] <= 72, row.inner_text()
-    seen = look(berlin, tmp_path, "rows")
-    for name, question in kinds.items():
-        berlin.goto(f"/q/{question.id}")
-        berlin.set_viewport_size({"width": 390, "height": 844})
-        label = "Approve" if name in {"pay", "sign"} else "Send the answer"
-        box = berlin.locator(f"#decision button:text-is('{label}')").bounding_box()
-        assert box["y"] + box["height"] <= 844, name
-        assert berlin.evaluate("document.documentElement.scrollHeight") < 4000, name
-        seen += look(berlin, tmp_path, name)
     assert not seen
 
 

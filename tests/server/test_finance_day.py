@@ -16,7 +16,6 @@ from tests.ports import free_port
 from tests.server.conftest import Served, Site, echo
 from tests.server.test_browser import IS_NARROW
 from tests.server.test_forms import SUPPLIER
-from tests.server.test_run_page import is_seen
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -76,11 +75,6 @@ def desk(redis_url):
     return site
 
 
-LABELS = """() => Math.min(...[...document.querySelectorAll(".graph text")].map(
-    (text) => text.getScreenCTM().a * parseFloat(getComputedStyle(text).fontSize)))"""
-"""The smallest label of a graph, in CSS pixels on the screen."""
-
-
 def look(page, folder, name):
     """Take pictures of a page in both themes at two widths, and return what axe says against them."""
     from axe_playwright_python.sync_playwright import Axe
@@ -98,66 +92,6 @@ def look(page, folder, name):
         violations += [(scheme, item["id"]) for item in Axe().run(page).response["violations"]]
     page.set_viewport_size({"width": 1280, "height": 844})
     return violations
-
-
-def test_a_finance_day(desk, browser, tmp_path):
-    """On the first screens stand what waits for me, what would happen, and who decided what."""
-    with Served(desk.app, free_port()) as served:
-        ana, ben, eva = (
-            browser.new_page(base_url=served.url, extra_http_headers={"x-who": name})
-            for name in ("ana", "ben", "eva")
-        )
-        ana.goto("/")
-        assert "201 for you" in ana.inner_text("#questions")
-        ana.goto("/inbox")
-        assert ana.locator("tbody th").all_inner_texts() == [
-            f"file it? × {RECEIPTS} decide all {RECEIPTS} together",  # noqa: RUF001 - as shown
-            "Transfer 48000 EUR to DE89370400440532013000",
-        ]
-        seen = {"inbox": look(ana, tmp_path, "inbox")}
-        ana.click(f"text=decide all {RECEIPTS} together")
-        ana.click(f"text=Approve {RECEIPTS}")
-        ana.wait_for_selector("[data-result=accepted]")
-        assert ana.locator("[data-result=accepted]").count() == RECEIPTS
-
-        ben.goto(f"/runs/{desk.closing.id}?fit=yes")
-        assert ben.evaluate(LABELS) > 9
-        ben.click("text=Full size")
-        ben.wait_for_selector(".graph:not(.fits)")
-        assert ben.evaluate(LABELS) > 11
-        ben.click("text=Go to what waits")
-        assert is_seen(ben, "pay")
-        assert not is_seen(ben, "collect")
-        ben.click("#asks a")
-        assert not ben.is_visible("text=Approve with changes")  # before there can be one
-        ben.click("text=Change the arguments")
-        assert ben.locator("[name='f.iban']").bounding_box()["width"] > 350
-        ben.fill("[name='f.amount']", "4800")
-        ben.fill(".answer [name=comment]", "A zero too many.")
-        ben.click("text=Approve with changes")
-        ben.click("button:has-text('Confirm')")
-        ben.wait_for_selector("[data-result=counted]")
-        eva.goto(ben.url)
-        assert "Changed by ben: Transfer 4800 EUR" in eva.inner_text("#versions")
-        seen["question"] = look(eva, tmp_path, "question")
-        eva.click("article:has-text('Changed by ben') >> text=/Approve ben.s version/")
-        eva.wait_for_selector("[data-result=accepted]")
-        desk.work()
-
-        eva.goto(f"/runs/{desk.closing.id}?fit=yes")
-        sentence = "Transfer 4800 EUR to DE89370400440532013000"
-        decision = eva.inner_text("#decided li")
-        assert decision.startswith(sentence)
-        assert "approved with changes by ben, eva, 2 of 2" in decision
-        assert eva.locator("#graph-part [data-node]").count() == 60
-        seen["run"] = look(eva, tmp_path, "run")
-        ana.goto("/inbox?tab=done")
-        assert sentence in ana.inner_text("tbody tr >> nth=0")
-        seen["done"] = look(ana, tmp_path, "done")
-        for page in (ana, ben, eva):
-            page.close()
-    assert not any(seen.values()), seen
-    assert desk.closing.result().results["pay"].output["amount"] == 4800
 
 
 # -- two hundred questions ---------------------------------------------------------------------------------

@@ -60,43 +60,6 @@ def add(desk, question, etag=None, **body):
 
 
 @pytest.mark.full
-def test_two_of_finance_grant_calls_at_the_api(desk):
-    """The first is counted, the second accepted; then a call begins without a question."""
-    question = asked(desk)
-    finance(desk, "ana")
-    made = add(desk, question, **bounds(200), uses=3)
-    assert (made.status_code, made.json()["status"]) == (201, "counted")
-    (view,) = desk.http.get("/v1/grants").json()["items"]
-    finance(desk, "ben")
-    path = f"/v1/grants/{view['id']}"
-    assert desk.http.post(f"{path}/votes", json={}).status_code == 428
-    stale = desk.http.post(f"{path}/votes", json={}, headers={"If-Match": '"sha256:0"'})
-    assert stale.status_code == 412
-    vote = desk.http.post(f"{path}/votes", json={}, headers={"If-Match": f'"{view["digest"]}"'})
-    assert vote.json()["status"] == "accepted"
-    desk.start("till", "go")
-    assert PAID == [120]
-    (view,) = desk.http.get("/v1/grants").json()["items"]
-    assert (view["state"], view["used"], view["summed"]) == ("valid", 1, {"amount": "120"})
-    revoked = desk.http.post(f"{path}:revoke", json={"reason": "enough"})
-    assert revoked.json()["state"] == "revoked"
-    desk.start("till", "go")
-    assert PAID == [120]
-
-
-def test_a_grant_that_can_not_be_names_its_field(desk):
-    """A problem with a pointer; another digest is 412, and one who is not eligible 403."""
-    question = asked(desk)
-    finance(desk, "ana")
-    wide = add(desk, question, **bounds(501))
-    assert wide.status_code == 422
-    assert wide.json()["errors"][0]["pointer"] == "/body/bounds/amount"
-    assert add(desk, question, "sha256:other", **bounds(5)).status_code == 412
-    desk.as_role("approver", name="zoe", groups=["sales"])
-    assert add(desk, question, **bounds(5)).status_code == 403
-    assert desk.http.get("/v1/grants").json()["items"] == []
-
-
 def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     """Whoever has roles for another graph neither sees, votes for, nor revokes it."""
     question = asked(desk)
@@ -117,6 +80,7 @@ def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     assert (seen["bounds"], seen["sums"], seen["tool"]) == (None, {}, "refund")
 
 
+@pytest.mark.full
 def test_a_grant_is_made_approved_and_revoked_on_the_pages(desk):
     """Without JavaScript, from the question's page."""
     question = asked(desk)

@@ -21,6 +21,8 @@ from tests.server.conftest import GRAPHS, Site, ask, put_grant
 from tests.server.test_access import filled
 from tests.server.test_streams import SSE, opened
 
+pytestmark = pytest.mark.full
+
 ROLES = ("viewer", "reader", "approver", "operator")
 
 BY_NAME = ("{run_id}", "{question_id}", "{grant_id}", "{graph}")

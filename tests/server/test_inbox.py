@@ -23,6 +23,8 @@ from tests.server.conftest import GRAPHS, Site
 from tests.server.test_pages import HTML, send
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 
 def pay(ctx):
     rule = Rule(eligible=["group:finance"], need=2, delegate="anyone", exclude=["requester"])
@@ -272,7 +274,6 @@ def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     assert len(rows(library, html.unescape(link).partition("?")[2])) == 50
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("read", "words"), [(50, "decide 50 together"), (300, "decide all 60")]
 )
@@ -284,7 +285,6 @@ def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, w
     assert words in library.http.get("/inbox", headers=HTML).text
 
 
-@pytest.mark.full
 def test_the_items_of_a_map_are_listed_one_by_one(library):
     """Behind their row, with a link to all that match; questions of another node are not among them."""
     run = library.start("library")
@@ -329,7 +329,6 @@ def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
     assert inbox.count(">ask</a>") == 1
 
 
-@pytest.mark.full
 def test_programs_decide_the_items_of_a_map_together(library):
     """By client and API, each with its receipt; with another among them nothing is done."""
     run = library.start("library")
@@ -651,7 +650,6 @@ def test_a_page_costs_the_same_among_more_questions(desk):
         assert larger < size * 1.1, query
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "damage", [b"damage", b"\xff\xfe", b"\x011 2 0 " + COMPRESSED + b"\xff"]
 )

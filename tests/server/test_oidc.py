@@ -28,6 +28,8 @@ from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
 
+pytestmark = pytest.mark.full
+
 HTML = {"Accept": "text/html"}
 
 
@@ -136,7 +138,6 @@ def come_back(people, begun):
     return people.get(back.headers["location"].removeprefix("https://runner.example"))
 
 
-@pytest.mark.full
 def test_a_subject_with_a_hidden_character_does_nothing(people, provider):
     """Who chooses a name at the provider looks like nobody else; ana is the control."""
     provider.changes = {"sub": "an\u200ba"}
@@ -161,7 +162,6 @@ def test_a_login_leads_back_to_the_page(people):
     assert all(word in cookie for word in words)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("claims", "status"),
     [
@@ -201,7 +201,6 @@ def test_a_list_of_addresses_is_one():
     OIDC("https://login.example", "runner", emails=["@acme.example"])
 
 
-@pytest.mark.full
 def test_people_log_in_beside_programs_with_keys(site, provider, tmp_path):
     """`ApiKeys` in front of an `OIDC` leads people to its login, and still knows programs."""
     key, entry = new_key("ci", ["viewer"])
@@ -219,7 +218,6 @@ def test_people_log_in_beside_programs_with_keys(site, provider, tmp_path):
     assert people.get("/v1/runs", headers={"Authorization": f"Bearer {key}"}).status_code == 200
 
 
-@pytest.mark.full
 def test_a_login_is_of_level_two(people, site):
     """It has the time, the class and the groups, for rules that ask for them."""
     log_in(people)
@@ -234,7 +232,6 @@ def test_a_login_is_of_level_two(people, site):
     assert seen[0].principal.key.endswith("|ana")
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "changes",
     [
@@ -256,7 +253,6 @@ def test_a_token_that_does_not_hold_logs_nobody_in(people, provider, changes):
     assert people.get("/v1/runs").status_code == 401
 
 
-@pytest.mark.full
 def test_a_token_of_another_key_logs_nobody_in(people, provider):
     """Whoever signs it must be who publishes the keys."""
     provider.signer = RSAKey.generate_key(2048, {"kid": "k1"})
@@ -271,7 +267,6 @@ def test_a_callback_that_nobody_began_is_refused(people):
     assert people.get("/callback?code=x&state=y").status_code == 400
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "path", ["https://evil.example", "//evil.example", "/\\evil.example", "javascript:alert(1)"]
 )
@@ -284,7 +279,6 @@ def test_a_login_leads_nowhere_else(people, path):
     assert done.headers["location"] == "/"
 
 
-@pytest.mark.full
 def test_a_forged_session_is_none(people):
     """Also one that is signed for another purpose, or by another server."""
     people.get("/login")
@@ -294,7 +288,6 @@ def test_a_forged_session_is_none(people):
     assert people.get("/v1/runs").status_code == 401
 
 
-@pytest.mark.full
 def test_logging_out_ends_the_session(people, site):
     """By a form of this server, as everything that changes something."""
     log_in(people)
@@ -309,7 +302,6 @@ def test_logging_out_ends_the_session(people, site):
     assert people.get("/v1/runs").status_code == 401
 
 
-@pytest.mark.full
 def test_logging_out_goes_on_to_the_provider(people, provider):
     """Where the provider ends sessions, the browser is sent there, and from there back."""
     provider.ends_sessions = True
@@ -324,7 +316,6 @@ def test_logging_out_goes_on_to_the_provider(people, provider):
     assert people.get("/v1/runs").status_code == 401
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(("secret", "status"), [("of all processes", 200), ("", 401)])
 def test_a_login_holds_in_each_process(site, provider, secret, status):
     """With RUNNER_SERVER_SECRET a session of one process is one of the others; control: without it."""
@@ -341,7 +332,6 @@ def test_a_login_holds_in_each_process(site, provider, secret, status):
     assert browsers[1].get("/v1/runs").status_code == status
 
 
-@pytest.mark.full
 def test_a_session_has_hundreds_of_groups(people, provider, site):
     """No cookie is longer than browsers keep, and every group counts; what no browser keeps is refused."""
     groups = [str(uuid.uuid4()) for _ in range(200)]
@@ -358,7 +348,6 @@ def test_a_session_has_hundreds_of_groups(people, provider, site):
     assert people.get("/v1/me").json()["groups"] == ["finance"]
 
 
-@pytest.mark.full
 def test_a_new_key_of_the_provider_counts_at_once(people, provider, monkeypatch):
     """Who logs in after the provider has rotated its key is not refused until the old one is forgotten."""
     monkeypatch.setattr(oidc, "KEYS_PAUSE", 0.0)
@@ -369,7 +358,6 @@ def test_a_new_key_of_the_provider_counts_at_once(people, provider, monkeypatch)
     assert log_in(people).status_code == 303
 
 
-@pytest.mark.full
 def test_keys_of_unknown_kinds_are_ignored(people, provider):
     """One that this program can't use, beside one that it can, keeps nobody out."""
     curve = {"kty": "EC", "crv": "P-999", "kid": "k0", "x": "AA", "y": "AA"}
@@ -378,7 +366,6 @@ def test_keys_of_unknown_kinds_are_ignored(people, provider):
     assert log_in(people).status_code == 303
 
 
-@pytest.mark.full
 def test_two_tabs_log_in_at_once(people):
     """Whichever comes back first, both are where they wanted to be; many that never do are forgotten."""
     begun = [people.get(f"/login?next=/runs?tab={number}") for number in range(2)]
@@ -439,7 +426,6 @@ def decide(site):
     )
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
@@ -476,7 +462,6 @@ def test_a_login_that_does_not_suffice_decides_nothing(pay, provider, changes, w
     ] == [(True, True)]
 
 
-@pytest.mark.full
 def test_who_must_sign_in_again_finds_where(pay, provider):
     """The page says so before anything is typed; the provider is asked for a new login of the class."""
     provider.changes = {"auth_time": 1}
@@ -500,7 +485,6 @@ def test_who_must_sign_in_again_finds_where(pay, provider):
     assert decide(pay).json()["status"] == "accepted"
 
 
-@pytest.mark.full
 def test_a_session_that_is_over_decides_nothing(pay, monkeypatch):
     """Its cookie says when it ends, whatever the browser does with it."""
     log_in(pay.people)

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import html
-import io
 import json
 import re
 import time
-from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -13,24 +11,18 @@ import pytest
 from click.testing import CliRunner
 from markupsafe import escape
 from pydantic import BaseModel
-from rich.console import Console
 
-from runner import Agent, Budget, Fairness, GraphBuilder, Limit, tool
+from runner import Agent, GraphBuilder, Limit, tool
 from runner.approvals import Action, Principal, Rule
 from runner.cli.program import runner
-from runner.cli.run_tree import draw
 from runner.execution.telemetry import trace_id
-from runner.limits.fairness import LEAST_WINDOW
-from runner.operations.exports import read_export
-from runner.operations.views import read_run
 from runner.server import Person
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, clock, coded, humanize, markdown, visible
 from runner.settings import Settings
 from runner.store.redis.store import RedisStore
 from runner.store.redis.workers import WorkerRegistry
-from runner.store.requests import ShareSlots
-from runner.testing import ManualClock, ScriptedModel
+from runner.testing import ScriptedModel
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site, ask, echo, fail
@@ -122,6 +114,7 @@ def test_pages_are_whole_html(site):
         )
 
 
+@pytest.mark.full
 def test_lists_say_who_asked_how_long_it_took_and_of_which_graph(site):
     """A run has its requester and, once it has ended, its duration; a question has its graph."""
     run = site.start("echo", requester="cora")
@@ -144,6 +137,7 @@ def test_a_freeze_of_a_mistyped_name_is_refused(site):
     assert send(site, "/freeze", **mistyped, force="1").status_code == 303
 
 
+@pytest.mark.full
 def test_the_page_of_a_run_shows_its_undos(redis_url):
     """What failed, and what an undo asks; later a retry is not offered. Control: without undos it is."""
     options = {"pay": {"undo": fail}, "book": {"undo": lambda ctx: ctx.interrupt("ok?")}}
@@ -172,6 +166,7 @@ def test_the_page_of_a_run_shows_its_undos(redis_url):
     assert "plan/retry" in page(site.start("broken"))
 
 
+@pytest.mark.full
 def test_the_doctor_looks_once_in_some_seconds(site):
     """However many people open the first page; a freeze is seen at once."""
     served = site.app.state.services
@@ -181,6 +176,7 @@ def test_the_doctor_looks_once_in_some_seconds(site):
     assert served.findings({"all": 1}) is not first
 
 
+@pytest.mark.full
 def test_an_answer_is_sent_with_a_form(site):
     """Without JavaScript: open the question, choose, send; the run goes on, and the page says so."""
     run = site.start("approval")
@@ -196,6 +192,7 @@ def test_an_answer_is_sent_with_a_form(site):
     assert site.client.interrupt(question.id).responder == "ana"
 
 
+@pytest.mark.full
 def test_a_decision_at_high_risk_is_confirmed(site):
     """The exact call is shown; the word is typed, and then the decision counts."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -220,6 +217,7 @@ def test_a_decision_at_high_risk_is_confirmed(site):
     assert "1 of 2" in second.text
 
 
+@pytest.mark.full
 def test_arguments_are_edited_in_fields(site):
     """Of their kinds: what is wrong is said at the field; *Back* keeps what was typed."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -324,6 +322,7 @@ def test_changed_arguments_that_can_not_be_used_are_not_left_out(redis_url):
         assert site.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 def test_a_rejection_beside_changed_arguments_needs_a_reason(redis_url):
     """It is asked for before anything is confirmed; what was typed stays."""
     site, question, path = payment(redis_url)
@@ -335,6 +334,7 @@ def test_a_rejection_beside_changed_arguments_needs_a_reason(redis_url):
     assert controls(refused.text)["f.amount"] == "1.5"
 
 
+@pytest.mark.full
 def test_changed_arguments_are_not_left_out_beside_a_version(redis_url):
     """Who has changed the arguments, and then presses the button of a version, says which of them counts."""
     site, question, path = payment(redis_url, need=2)
@@ -499,6 +499,7 @@ def test_an_answer_is_never_left_out(redis_url, pressed, written, confirmed):
     assert decided(site, question) == ("respond" if confirmed == "with changes" else pressed)
 
 
+@pytest.mark.full
 def test_a_form_without_a_decision_answers_no_call(redis_url):
     """A question that shows a call is decided: what says nothing about it counts as nothing."""
     site, question, path = payment(redis_url)
@@ -529,6 +530,7 @@ def test_unchanged_fields_keep_their_values():
     assert json.dumps(edited["sum"]) == "2.0"
 
 
+@pytest.mark.full
 def test_who_may_not_decide_sees_no_button(site):
     """But why; who may decide has them."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -582,6 +584,7 @@ TYPED = "\n می\u200cخواهم 👩\u200d💻 10\xa0€\n\u202e<b>&amp;\u2028"
 """What somebody types: Persian, an emoji of three characters, a no-break space, and what pages escape."""
 
 
+@pytest.mark.full
 def test_what_people_type_comes_back(site):
     """Byte for byte through a refused answer, a refused edit, the confirm step and into the vote."""
     question = site.start("refund", requester="cora").interrupts()[0]
@@ -610,40 +613,7 @@ def test_what_people_type_comes_back(site):
     assert controls(done.text)["arguments"] == arguments
 
 
-def test_an_answer_at_high_risk_is_confirmed_with_its_fields(redis_url):
-    """They come back with the confirmation, also one that is named like the comment of the vote."""
-    schema = {
-        "type": "object",
-        "properties": {"comment": {"type": "string"}, "sum": {"type": "number"}},
-    }
-
-    def asks(ctx):
-        rule = Rule(eligible=["anyone"])
-        return ctx.interrupt("how?", rule=rule, risk="high", response_schema=schema).response
-
-    site = Site(redis_url, {"asks": lambda: wired({"ask": asks}).build()})
-    run = site.start("asks")
-    (question,) = run.interrupts()
-    path, fields = (
-        f"/q/{question.id}",
-        {"f.comment": TYPED, "f.sum": "many", "comment": "of the vote"},
-    )
-
-    refused = send(site, path, digest=question.digest, decision="respond", **fields)
-    assert refused.status_code == 422
-    assert controls(refused.text)["f.comment"] == TYPED.replace("\n", "\r\n")
-    step = send(
-        site, path, digest=question.digest, decision="respond", **{**fields, "f.sum": "12"}
-    ).text
-    assert "12" in step
-    send(site, path, **{**controls(step), "confirmed": "yes", "typed": "how?"})
-    site.work()
-
-    assert run.result().results["ask"].output == {"comment": TYPED, "sum": 12}
-    (vote,) = site.client.engine.store.votes(question.id)
-    assert vote["comment"] == "of the vote"
-
-
+@pytest.mark.full
 def test_what_is_edited_as_json_is_json(redis_url):
     """What can't be seen is an escape of JSON, and what is sent back unchanged means the same."""
     args = {"note": TYPED, "sum": "10\xa0000", "\u202e": "\x7f\U000e0041é"}
@@ -714,6 +684,7 @@ def test_an_answer_that_lost_the_race_says_who_won(site):
     assert site.client.interrupt(question.id).response == {"ok": False}
 
 
+@pytest.mark.full
 def test_a_vote_names_its_voter_beside_the_name_they_chose(site):
     """A display name is the login's, and often anybody's choice: who voted stands beside it."""
     (question,) = site.start("refund", requester="dora").interrupts()
@@ -726,6 +697,7 @@ def test_a_vote_names_its_voter_beside_the_name_they_chose(site):
     assert "Ana <code>human:https://login.example|eve</code>" in page
 
 
+@pytest.mark.full
 def test_the_audit_says_who_was_shown_what_they_decide(site):
     """A form carries when its page was made, for whom and of which digest; a made-up one says nothing."""
     site.as_role("approver", name="ben", groups=("finance",))
@@ -780,6 +752,7 @@ def test_an_answer_to_an_older_text_is_refused(site):
         assert site.client.interrupt(question.id).is_open
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("door", ["page", "api", "batch", "command"])
 def test_a_run_says_who_retried_it(site, door):
     """At each door, in its events and on its page."""
@@ -803,6 +776,7 @@ def test_a_run_says_who_retried_it(site, door):
     assert re.search(r"run\.retried</span>\s*<span class=\"hint\">ana<", page)
 
 
+@pytest.mark.full
 def test_runs_are_started_and_changed_with_forms(site):
     """Start, cancel, retry, fork and again lead to the run's page, which says who cancelled it."""
     started = send(site, "/graphs/approval", **{"f.answer": '{"a": 1}'})
@@ -815,22 +789,6 @@ def test_runs_are_started_and_changed_with_forms(site):
     assert "cancelled by ana: no" in site.http.get(path, headers={"Accept": "text/html"}).text
     assert send(site, f"{path}/fork", node="look_up").headers["location"] != path
     assert send(site, f"{path}/again").headers["location"] != path
-
-
-def test_a_failed_node_is_skipped_on_its_page(site):
-    """Only while its run has failed; the run then completes. A node that has failed isn't held."""
-    path = f"/runs/{site.start('broken').id}"
-    page = site.http.get(f"{path}?node=fail", headers=HTML).text
-    assert "run again: it ends with this output" in page
-    assert "/node/hold" not in page
-
-    assert send(site, f"{path}/node/skip", node="fail", output='"paid"').status_code == 303
-    site.work()
-
-    page = site.http.get(f"{path}?node=fail", headers=HTML).text
-    assert "Skipped by ana, did not run." in page
-    assert "/node/skip" not in page
-    assert site.http.get(f"/v1{path}").json()["status"] == "completed"
 
 
 def nested():
@@ -943,6 +901,7 @@ def test_progress_is_shown_until_the_node_ends(redis_url):
     ]
 
 
+@pytest.mark.full
 def test_a_question_has_its_case(redis_url):
     """Task, inputs and conversation are folded on its page, bounded, and only for who may read."""
     agent = Agent("clerk", model=ScriptedModel(["It came late\u202e."]))
@@ -966,6 +925,7 @@ def test_a_question_has_its_case(redis_url):
     assert "came late" not in site.http.get(f"/q/{question.id}", headers=HTML).text
 
 
+@pytest.mark.full
 def test_operators_hold_release_and_skip_a_node_beside_it(site):
     """Who may has the buttons that fit; the page then says who holds it, and that it did not run."""
     run = site.start("approval", {"order": 7})
@@ -996,6 +956,7 @@ def test_operators_hold_release_and_skip_a_node_beside_it(site):
     assert send(site, f"{change}/hold", node="pay").status_code == 403
 
 
+@pytest.mark.full
 def test_a_step_is_shown_before_it_is_done(site):
     """Which nodes run again, are copied or cancelled, which questions are withdrawn; nothing happens yet."""
     run, broken = site.start("approval", {"order": 7}), site.start("broken")
@@ -1029,6 +990,7 @@ def test_a_step_is_shown_before_it_is_done(site):
     )
 
 
+@pytest.mark.full
 def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
     """The others are counted, but for the one that is shown."""
     run = site.start("approval")
@@ -1044,6 +1006,7 @@ def test_of_many_nodes_those_that_need_attention_are_listed(site, monkeypatch):
     assert rows("&node=look_up") == (["look_up"], False)
 
 
+@pytest.mark.full
 def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     """What would become of each node of a run whose graph has changed since."""
     run = site.start("approval")
@@ -1062,6 +1025,7 @@ def test_a_migration_is_shown_before_it_is_done(site, redis_url):
     assert "check" in run.result().results
 
 
+@pytest.mark.full
 def test_home_counts_what_expires_soon(redis_url):
     """Questions that end within a day, not later or never; and those that wait for the reader."""
 
@@ -1079,35 +1043,6 @@ def test_home_counts_what_expires_soon(redis_url):
     assert (">3</span> open" in text, ">1</span> for you" in text) == (True, True)
     site.as_role("approver", name="ben")
     assert ">0</span> for you" in site.http.get("/", headers=HTML).text
-
-
-def test_a_schedule_is_made_with_a_form(site):
-    """The page lists it in words, pauses it, starts runs of times that have passed, and removes it."""
-    made = send(
-        site,
-        "/schedules",
-        name="nightly",
-        graph="echo",
-        cron="0 3 * * *",
-        timezone="Europe/Rome",
-    )
-    assert made.status_code == 303
-    assert "every day at 03:00" in site.http.get("/schedules", headers=HTML).text
-
-    span = {"first": "2026-01-01T00:00", "last": "2026-01-02T23:59"}
-    sent = send(site, "/schedules/nightly/backfill", **span)
-    assert sent.headers["location"] == "/runs?tag=schedule%3Dnightly"
-    assert len(site.client.runs(tags={"schedule": "nightly"})) == 2
-    schedules = site.app.state.services.schedules.schedules
-    schedules.change("nightly", lambda schedule: replace(schedule, error="no worker"))
-    page = site.http.get("/schedules", headers=HTML).text
-    assert "Started no run: no worker" in page
-    assert "<code>runner api DELETE /v1/schedules/nightly</code>" in page
-    assert site.http.get("/v1/schedules").json()["items"][0]["error"] == "no worker"
-    send(site, "/schedules/nightly/pause")
-    assert "paused" in site.http.get("/schedules", headers=HTML).text
-    send(site, "/schedules/nightly/remove")
-    assert "No schedules" in site.http.get("/schedules", headers=HTML).text
 
 
 @pytest.mark.full
@@ -1142,34 +1077,7 @@ def test_a_limit_is_changed_with_forms(site, redis_url):
     assert send(site, "/limits/remove", name="model").status_code == 422
 
 
-def test_a_key_that_waits_for_its_rate_is_on_the_page_of_limits(site, redis_url):
-    """It says how many nodes wait and until when, not for slots; control: one that may start at once."""
-    limits = dict.fromkeys("ab", (Limit("slow", rate=1, per=600),))
-    store = RedisStore(redis_url)
-    worker = ManualWorker(store)
-    run_id = worker.start(shape("a b", entries=["a", "b"], limits=limits))
-    worker.claim(run_id, "a")
-    assert "waits" not in site.http.get("/limits", headers=HTML).text
-    worker.limited(run_id, "b")
-    text = site.http.get("/limits", headers=HTML).text
-    assert re.search("1 node waits.*for start times until", text)
-    assert "slots:" not in text
-
-
-def test_keys_that_wait_for_their_turn_are_on_the_page_of_limits(site, redis_url):
-    """Each has its queue and how many of its nodes wait; control: without any there is no table."""
-    assert "Fairness" not in site.http.get("/limits", headers=HTML).text
-    store = RedisStore(redis_url, push=False)
-    store.do(ShareSlots({"g": LEAST_WINDOW}))
-    worker = ManualWorker(store, ManualClock())
-    for _ in range(LEAST_WINDOW + 2):
-        worker.start(shape("a", fairness=Fairness("tag:tenant")), tags={"tenant": "acme"})
-
-    text = site.http.get("/limits", headers=HTML).text
-    assert '<th scope="row">acme</th>' in text
-    assert '<td class="right" data-label="nodes">2</td>' in text
-
-
+@pytest.mark.full
 def test_a_graph_is_started_from_its_page(redis_url):
     """The form has the fields of the task's type; what does not fit starts nothing."""
     site = Site(
@@ -1200,6 +1108,7 @@ def test_a_graph_is_started_from_its_page(redis_url):
     assert site.http.get("/graphs/unknown", headers=HTML).status_code == 404
 
 
+@pytest.mark.full
 def test_who_may_not_act_sees_no_form(site):
     """A page offers what its reader may do, and no more."""
     run = site.start("approval", "secret")
@@ -1271,6 +1180,7 @@ def test_markdown_hides_nothing(form):
     assert html.unescape(markdown("R&amp;D &copy; 10&nbsp;€")) == "<p>R&D © 10\xa0€</p>\n"
 
 
+@pytest.mark.full
 def test_what_an_agent_writes_turns_nothing_around(redis_url):
     """On the page of its question and in its conversation beside the run."""
     trick = "amount &#x202e;`000,01`&#x202c; EUR\u2066"
@@ -1309,6 +1219,7 @@ def test_a_time_of_another_day_has_its_date():
     assert ">00:00:07 UTC<" in clock(7_000, dated=False)  # where the date stands above
 
 
+@pytest.mark.full
 def test_workers_that_stop_are_counted_alike(site):
     """The first page and the page of workers say the same number; the latter, how many of them stop."""
     now = round(time.time() * 1000)
@@ -1324,6 +1235,7 @@ def test_workers_that_stop_are_counted_alike(site):
     assert "2 alive, 1 of them stopping, 2 of 16 slots busy." in workers
 
 
+@pytest.mark.full
 def test_one_question_alone_is_decided_without_a_number(site):
     """Selected alone it is called what it asks for; of two, the heading says how many."""
     questions = [site.start("refund", requester="cora").interrupts()[0] for _ in range(2)]
@@ -1338,6 +1250,7 @@ def test_one_question_alone_is_decided_without_a_number(site):
     assert ("<h1>refund" in alone, "<h1>2 " in both) == (True, True)
 
 
+@pytest.mark.full
 def test_a_webhook_is_made_with_a_form(site):
     """Its secret is on the page that follows, and on none after it; a delivery is sent again by a button."""
     fields = {"address": "http://127.0.0.1:1/hooks", "event": "run.ended", "graph": "echo"}
@@ -1356,84 +1269,7 @@ def test_a_webhook_is_made_with_a_form(site):
     assert send(site, "/webhooks/mail/burn").status_code == 422
 
 
-def test_a_held_run_says_held_and_why(site):
-    """Its page, the API and the terminal name the node that is held, and what for; one that asks is not."""
-
-    def pay(ctx):
-        return ctx.approved("refund", Action("runner", "function", "refund", {}), rule=Rule())
-
-    site.registry.add("unapproved", lambda: wired({"pay": pay}).build())
-    site.client.engine.publish(["unapproved"])
-    held, asking = site.start("unapproved"), site.start("approval")
-
-    shown = [site.http.get(f"/v1/runs/{run.id}").json() for run in (held, asking)]
-    assert [run["status"] for run in shown] == ["held", "interrupted"]
-    why = shown[0]["reason"]
-    assert why.startswith("pay is held: ApprovalMismatch: ")
-    assert shown[0]["nodes"][0]["status"] == "held"
-    assert (shown[1]["reason"], shown[1]["nodes"][1]["status"]) == ("", "waiting")
-
-    exports = [read_export(site.app.state.services.store, run.id) for run in (held, asking)]
-    assert [
-        export.nodes[name].status
-        for export, name in zip(exports, ("pay", "approve"), strict=True)
-    ] == ["held", "waiting"]
-    assert exports[0].visits[0].status == "held"
-    for word in ("held", "needs_migration"):
-        (listed,) = site.http.get(f"/v1/runs?status={word}").json()["items"]
-        assert (listed["run_id"], listed["status"]) == (held.id, "held")
-        assert [run.run_id for run in site.client.runs(word)] == [held.id]
-    sign = 'data-state="held"><span aria-hidden="true">!</span> held</span>'
-    page, other = (
-        site.http.get(f"/runs/{run.id}", headers=HTML).text for run in (held, asking)
-    )
-    assert (sign in page, str(escape(why)) in page) == (True, True)
-    assert sign not in other
-    assert sign in site.http.get("/runs?status=held", headers=HTML).text
-    console = Console(file=io.StringIO(), width=400)
-    console.print(draw(read_run(site.app.state.services.store, held.id), 0, wrap=False))
-    assert "unapproved  held  " in console.file.getvalue()
-    assert why in console.file.getvalue()
-
-
 @tool
 def order() -> str:
     """Order."""
     return "ordered"
-
-
-def writers(per):
-    """Two agents that begin together, with a budget of one model call."""
-    builder = GraphBuilder()
-    for name in ("first", "second"):
-        model = ScriptedModel([{"toolUse": {"name": "order", "input": {}}}, "done"])
-        budget = Budget(per=per, model_calls=1, over="ask")
-        builder.add_node(Agent(name=name, model=model, tools=[order], budgets=[budget]), name)
-        builder.set_entry_point(name)
-    return builder.build()
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("per", "waits"),
-    [
-        ("run", [("", 0), ("", 1)]),
-        ("tag:team", [("", 0), (0, 0)]),
-        ("invocation", [("", ""), ("", "")]),
-    ],
-)
-def test_a_node_that_waits_for_a_question_of_another_node_says_which(redis_url, per, waits):
-    """Page, API and terminal name it, also of another run; who asks for itself waits for no other."""
-    site = Site(redis_url, {"writers": lambda: writers(per)})
-    runs = [site.start("writers", tags={"team": "red"}).id for _ in range(2)]
-    shown = [site.http.get(f"/v1/runs/{run}").json() for run in runs]
-    asked = [question["id"] for run in shown for question in run["interrupts"]]
-
-    found = [tuple(node["waits_for"] for node in run["nodes"]) for run in shown]
-    assert found == [tuple(asked[n] if n != "" else "" for n in run) for run in waits]
-    awaited = found[1][1]
-    page = site.http.get(f"/runs/{runs[1]}?tab=nodes&node=second", headers=HTML).text
-    assert page.count(f'href="/q/{awaited}">a') == {"run": 2, "tag:team": 3}.get(per, 0)
-    console = Console(file=io.StringIO(), width=400)
-    console.print(draw(read_run(site.app.state.services.store, runs[1]), 0, wrap=False))
-    assert (f"waits for the answer to {awaited}" in console.file.getvalue()) == bool(awaited)

@@ -24,9 +24,7 @@ from runner.approvals import (
     Principal,
     Rule,
     SigningKey,
-    operation_body,
     start_body,
-    vote_body,
 )
 from runner.approvals.judgement import requester_level
 from runner.approvals.passkeys import signature_request
@@ -38,6 +36,8 @@ from tests.passkeys import Device, requests_in
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
 from tests.server.test_pages import plain
+
+pytestmark = pytest.mark.full
 
 ORIGIN = "https://runner.example"
 ANA = Principal("ana", "https://login.example")
@@ -184,7 +184,6 @@ def test_a_browser_without_script_is_told_what_to_do(bank, device):
     assert requests_in(text)  # control: a script would ask for this
 
 
-@pytest.mark.full
 def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
     """Claims and comments have a step of their own; without it nothing is done."""
     question = bank.ask()
@@ -202,33 +201,6 @@ def test_all_that_people_do_to_such_a_question_is_signed(bank, device):
 
 
 PROGRAM = {"accept": "application/json", "authorization": "Bearer of a program, not a browser"}
-
-OPERATIONS = (
-    ("POST", ":claim", "claim", {"ttl": 60}),
-    ("POST", ":release", "release", {}),
-    ("POST", ":comment", "comment", {"comment": "on it"}),
-    ("DELETE", "/votes", "withdraw_vote", {}),
-    ("POST", ":delegate", "delegate", {"to": "human:https://login.example|ben"}),
-)
-
-
-def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
-    """Each operation with the caller's own proof; without it is refused, and the reply says what to do."""
-    question = bank.ask("share")
-    vote = vote_body(question.id, "approve", ANA, digest=question.digest, response=True)
-    body = {"decision": "approve", "response": True, "proof": bank.proof(device, vote)}
-    headers = {"if-match": question.digest}
-    bank.http.headers.update(PROGRAM)
-    assert bank.http.post(
-        f"/v1/questions/{question.id}/votes", json=body, headers=headers
-    ).is_success
-    for method, path, name, fields in OPERATIONS:
-        url = f"/v1/questions/{question.id}{path}"
-        bare = bank.http.request(method, url, json=fields)
-        assert (bare.status_code, "`proof`" in bare.json()["detail"]) == (403, True), name
-        message = operation_body(question.id, name, ANA, **fields)
-        signed = {**fields, "proof": bank.proof(device, message)}
-        assert bank.http.request(method, url, json=signed).is_success, name
 
 
 def test_a_start_is_signed_by_who_asks_for_it(bank, device):
@@ -276,7 +248,6 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     assert 'name="sign"' not in bank.http.get(path).text
 
 
-@pytest.mark.full
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
     """The step that signs shows the changes; signed for these arguments, no other ones run."""
     question = bank.ask()
@@ -362,7 +333,6 @@ FORGERIES = (
 )
 
 
-@pytest.mark.full
 def test_a_signature_of_something_else_decides_nothing(bank, device):
     """Each forgery is refused and the question stays open; then what the device has signed is taken."""
     question = bank.ask()
@@ -388,7 +358,6 @@ def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     assert len(bank.client.engine.store.votes(question.id)) == 1
 
 
-@pytest.mark.full
 def test_a_revoked_passkey_signs_nothing_more(bank, device):
     """The page offers it no longer, and what it had been asked for counts no more; the next one does."""
     question = bank.ask()
@@ -509,7 +478,6 @@ def verified(lines, keys="keys.json"):
     return done.exit_code, done.stdout.split("\t")[2]
 
 
-@pytest.mark.full
 def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     """The exported file, the public keys and nothing else."""
     alone = {
@@ -527,7 +495,6 @@ def test_signed_votes_are_verified_in_a_process_without_redis(exported):
     assert "2 signed votes hold" in done.stdout
 
 
-@pytest.mark.full
 def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     """Changed, exchanged or without its key it is broken; left out it is missing; as it was, it holds."""
     *entries, line = exported
@@ -557,7 +524,6 @@ def test_a_vote_that_nobody_has_signed_does_not_hold(exported, bank, device):
     assert verified(exported)[0] == 1
 
 
-@pytest.mark.full
 def test_a_passkey_that_counts_backwards_is_seen(bank, device, exported):
     """The door refuses it; with the count in Redis deleted, the exported file says which it was."""
     question, device.count = bank.ask(), 1

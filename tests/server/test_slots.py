@@ -10,6 +10,8 @@ import pytest
 from runner.server import slots
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 THREADS = 40
 """Threads in which a process serves requests."""
 
@@ -58,7 +60,6 @@ def vote(site, served, timeout=20):
     return reply.json()["status"]
 
 
-@pytest.mark.full
 def test_votes_and_probes_wait_for_no_page(site, served, blocked):
     """While every slot of pages is taken and more pages wait, a vote counts and both probes answer."""
     site.as_role("approver", groups=["finance"])
@@ -77,7 +78,6 @@ def shown(site, served, timeout=20):
     return httpx.get(path, headers=html, timeout=timeout).status_code
 
 
-@pytest.mark.full
 def test_a_question_waits_for_no_list(site, served, blocked):
     """While every slot of lists is taken and more wait, a question is shown, its style sheet, too."""
     pages = blocked(slots.SLOTS["read"] + 10)
@@ -113,7 +113,6 @@ def test_without_slots_votes_wait_for_pages(site, served, blocked, monkeypatch):
         vote(site, served, timeout=1)
 
 
-@pytest.mark.full
 def test_a_page_that_would_wait_too_long_is_refused(site, served, blocked, monkeypatch):
     """It gets 503 and when to come again; those that waited before are served."""
     monkeypatch.setattr(slots, "MOST_WAITING", 3)
@@ -125,7 +124,6 @@ def test_a_page_that_would_wait_too_long_is_refused(site, served, blocked, monke
     assert reply.headers["content-security-policy"]
 
 
-@pytest.mark.full
 def test_a_stream_takes_no_slot(site, served):
     """A page is shown beside more streams than there are slots."""
     run = site.start("approval")

@@ -15,6 +15,8 @@ from anyio import to_thread
 from runner.server import streams
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.full
+
 SSE = {"Accept": "text/event-stream"}
 
 
@@ -94,7 +96,6 @@ def test_a_viewer_s_stream_has_no_payloads(site, served):
     assert "secret" not in json.dumps(document)
 
 
-@pytest.mark.full
 def test_a_person_has_a_few_streams_at_a_time(site, served):
     """Also where they open more at once; a closed one counts no longer."""
     run = site.start("approval")
@@ -251,7 +252,6 @@ def test_what_happens_to_all_runs_is_heard(site, served):
         assert [next(read)[0], next(read)[0]] == ["reset", "snapshot"]
 
 
-@pytest.mark.full
 def test_the_events_of_several_runs_are_heard(site, served):
     """Those of their nodes too; a client that comes back misses none, and with other runs gets a reset."""
     runs = [site.start("approval") for _ in range(2)]
@@ -287,7 +287,6 @@ def test_the_events_of_several_runs_are_heard(site, served):
         assert {next(read)[0], next(read)[0]} == {"run.ended"}
 
 
-@pytest.mark.full
 def test_a_stream_of_many_runs_counts_as_several(site, served):
     """Fifty runs take five of a person's six streams, so two such are refused; so is one of more runs."""
     ids = [site.start("echo").id for _ in range(streams.MOST_RUNS + 1)]

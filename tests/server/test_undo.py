@@ -17,7 +17,6 @@ from tests.ports import free_port
 from tests.server.conftest import Served, Site
 from tests.server.test_finance_day import look
 from tests.server.test_pages import HTML, send
-from tests.waiting import wait_until
 
 UNDO = 1_000
 
@@ -54,6 +53,7 @@ def decide(site, question, decision="approve", **fields):
     return send(site, f"/q/{question.id}", digest=question.digest, decision=decision, **fields)
 
 
+@pytest.mark.full
 def test_a_decision_is_taken_back_on_its_page(desk):
     """Without a script: the page says until when, and the question is open again."""
     run, question = asked(desk)
@@ -80,6 +80,7 @@ def test_a_decision_is_taken_back_on_its_page(desk):
     assert run.status == "interrupted"
 
 
+@pytest.mark.full
 def test_the_api_says_until_when(desk):
     """Like the message of other doors, which has no button any more; a late vote is 410."""
     _, question = asked(desk)
@@ -110,25 +111,6 @@ def test_the_api_says_until_when(desk):
     back = desk.http.delete(votes, headers=etag)
     assert back.json()["status"] == "withdrawn_vote", back.text
     assert desk.http.get(f"/v1/questions/{question.id}").json()["undo"] is None
-
-
-def test_the_node_goes_on_by_itself(desk):
-    """After the seconds, by a sweep; then the decision can't be taken back."""
-    run, question = asked(desk, 0.2)
-    assert "takes effect at" in decide(desk, question).text
-
-    def swept():
-        desk.bells.extend(desk.client.engine.store.sweep().doorbells)
-        desk.work()
-        return run.status == "completed"
-
-    wait_until(swept, "the node continues")
-    assert run.result().results["refund"].output == "approve"
-    late = send(desk, f"/q/{question.id}/withdraw_vote", digest=question.digest)
-    assert (late.status_code, "already decided by ana" in late.text) == (409, True)
-    page = page_of(desk, question)
-    assert "Take it back</button>" not in page
-    assert "Outcome" in page
 
 
 @pytest.mark.slow

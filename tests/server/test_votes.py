@@ -10,6 +10,8 @@ from runner.settings import Settings
 from runner.store.redis.measurements import spending
 from tests.server.test_pages import send
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture
 def asked(site):
@@ -53,38 +55,6 @@ def test_two_of_finance_decide(site, asked):
         ("human:|ana", ""),
         ("human:|ben", "looks right"),
     ]
-
-
-def test_an_edit_is_seen_and_agreed_on(site, asked):
-    """The second approver sees what the first one changed, at the API and in the notice; a vote names it."""
-    finance(site, "ben")
-    vote(site, asked, "edit", response={"order": 7, "amount": 12})
-    finance(site, "ana")
-    shown = site.http.get(f"/v1/questions/{asked.id}").json()
-    proposed, edited = shown["variants"]
-    lost = vote(site, asked, variant="sha256:other")
-    both = vote(
-        site, asked, "edit", variant=edited["effect"], response={"order": 7, "amount": 1}
-    )
-    decided = vote(site, asked, variant=edited["effect"])
-    site.work()
-
-    assert (proposed["is_proposed"], proposed["have"], proposed["voters"]) == (True, 0, [])
-    assert (edited["have"], edited["voters"]) == (1, ["human:|ben"])
-    assert edited["response"] == {"order": 7, "amount": 12}
-    assert edited["changes"] == [{"name": "amount", "before": 120, "after": 12}]
-    assert (lost.status_code, both.status_code, decided.json()["status"]) == (
-        422,
-        422,
-        "accepted",
-    )
-    output = site.client.run(asked.run_id).result().results["refund"].output
-    assert output == ["edit", {"order": 7, "amount": 12}]
-    notices = site.app.state.services.notices.read(["0-0"])
-    said = [
-        notice.message()["data"] for notice, _ in notices if notice.kind == "interrupt.voted"
-    ]
-    assert [one.get("response") for one in said] == [{"order": 7, "amount": 12}, None]
 
 
 def test_only_what_has_the_digest_is_shown_as_voted_for(site, asked):

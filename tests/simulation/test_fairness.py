@@ -36,6 +36,7 @@ def test_a_noisy_tenant_costs_the_others_little():
     assert p95(in_order, expected=len(TENANTS)) > 3 * alone
 
 
+@pytest.mark.full
 def test_weights_are_shares():
     """A key of weight 5 begins five times as often as one of 1; control: without weights as often."""
     both = {"gold": [0], "plain": [0]}
@@ -61,6 +62,7 @@ def test_an_idle_key_begins_at_the_time_of_the_queue():
     ] == pytest.approx(100, abs=1)
 
 
+@pytest.mark.full
 def test_a_key_that_has_few_nodes_at_a_time_gets_no_more_than_its_share():
     """A key whose queue is often empty keeps its pass; control: one that forgets it gets thrice that."""
     share = 0.1 / 9.1
@@ -69,6 +71,7 @@ def test_a_key_that_has_few_nodes_at_a_time_gets_no_more_than_its_share():
     assert few_at_a_time(forgets=True) > 3 * share
 
 
+@pytest.mark.full
 def test_the_first_priority_comes_before_fairness():
     """While nodes of a more urgent priority are ready no other begins; control: in one priority both do."""
     urgent = shares(replace(SETTING, priorities=2), {"urgent": [0], "later": [1]})

@@ -143,6 +143,7 @@ def test_a_diamond_on_redis_ends_alike_in_every_order(redis_url):
     assert end_alike(*DIAMONDS[0][:2], make=on_redis(redis_url)) >= DIAMONDS[0][2]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("saboteur", "doubled"), [(LastAnswerWins, ""), (TwoClaims, "d")])
 def test_some_order_shows_what_is_missing(saboteur, doubled):
     """Without the compare-and-set of an answer or of a claim, some order breaks a promise."""

@@ -46,7 +46,7 @@ from tests.simulation.world import Setting, World, in_memory
 
 SEEDS = 200
 PART = 50
-QUICK = range(1, 6)
+QUICK = range(1, 3)
 ON_REDIS = range(1, 21)
 RACES = range(1, 21)
 VOTED = (5, 96)
@@ -73,6 +73,7 @@ def holds(seed: int, make=in_memory, draw=drawn) -> None:
     assert not error, report(history, error, make, command)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", QUICK)
 def test_some_clusters_keep_every_promise(seed):
     """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
@@ -87,6 +88,7 @@ def test_many_clusters_keep_every_promise(first):
         holds(seed)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", REGRESSIONS)
 def test_what_once_failed_holds(seed):
     """A history that showed a fault shows none."""
@@ -100,6 +102,7 @@ def test_votes_keep_every_promise(seed):
     holds(seed, draw=voted)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", UNDONE)
 def test_undos_keep_every_promise(seed):
     """Whatever happens to a run that fails or is cancelled: what it did is undone once, the newest first."""
@@ -193,6 +196,7 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
     assert error.startswith("I12: ")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", KEYED[3:5])
 def test_runs_of_a_key_keep_every_promise(seed, redis_url):
     """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
@@ -317,6 +321,7 @@ def test_many_who_come_in_between_are_seen(first, redis_url):
         holds_in_races(seed, redis_url)
 
 
+@pytest.mark.full
 def test_without_the_look_at_what_has_changed_a_race_breaks_a_promise(redis_url):
     """Control: where `commit` writes whatever has changed since, some of these histories go wrong."""
 
@@ -438,6 +443,7 @@ def test_a_missing_mechanism_of_undos_is_noticed(saboteur):
     assert error.partition(":")[0] == "I17"
 
 
+@pytest.mark.full
 def test_a_hold_that_is_forgotten_is_noticed(redis_url):
     """A node that begins although it was held before its turn breaks a promise within some seeds."""
     _, error = caught(sabotage.StartsHeld, held, partial(spoilt, url=redis_url))

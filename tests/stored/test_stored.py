@@ -107,6 +107,7 @@ def test_a_stored_run_goes_on_and_ends_right(office, form, name):
     assert {at: snapshot.outputs[at] for at in before.outputs} == before.outputs
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS, ids=[form.stem for form in FORMS])
 def test_what_is_stored_has_a_form_and_a_declared_key(office, form, redis_url):
     """Every run says in which form it is stored, and the dictionary still knows the keys."""
@@ -139,6 +140,7 @@ def test_a_form_of_the_future_is_refused_and_left_as_it_is(office, form, redis_u
         assert client.hgetall(key) == before
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("form", FORMS[-1:], ids=[form.stem for form in FORMS[-1:]])
 def test_a_document_of_the_future_holds_its_node(office, form, redis_url):
     """A node whose own document is newer waits for migration with its answer, and goes on once it is read."""

@@ -97,6 +97,7 @@ USES = {
 }  # of approvals: tests/execution/test_effects.py
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("point", [point for point in CrashPoint if point not in USES])
 def test_an_agent_survives_its_worker(run_graph, crash_at, point):
     """Wherever an agent's worker dies, its run ends as if nothing had been."""

@@ -413,21 +413,6 @@ class AskingContract:
         assert worker.answer(first) == ["superseded"]
         assert worker.answer(again, second) == ["accepted"] * 2
 
-    def test_without_asking_again_the_rule_of_the_node_holds(
-        self, worker: ManualWorker
-    ) -> None:
-        """A node that waits for all its answers waits for the others still."""
-        run_id = worker.start("a")
-        first, second = worker.park(run_id, "a", "one", "two")
-
-        assert rung(worker.store.do(WithdrawQuestion(first.id, "", reask=False))) == []
-        worker.answer(second)
-
-        assert {answer.id for answer in worker.claim(run_id, "a").answers} == {
-            first.id,
-            second.id,
-        }
-
     def test_a_running_node_learns_it_when_it_would_wait(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -440,18 +425,6 @@ class AskingContract:
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
         assert worker.open() == []
-
-    def test_a_withdrawn_question_does_not_expire(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Nothing waits for its time any more."""
-        run_id, question = worker.asking("a", expires_in=10)
-        store.do(WithdrawQuestion(question.id, "", reask=False))
-        worker.fail(worker.token(run_id, "a"))
-
-        (interrupt,) = store.interrupts([question.id])
-        assert interrupt is not None
-        assert interrupt.status is InterruptStatus.WITHDRAWN
 
     @pytest.mark.parametrize("late", LATE)
     def test_a_late_answer_is_told_why_and_changes_nothing(

@@ -330,24 +330,6 @@ class LimitContract:
             )
             worker.end(first.token)
 
-    def test_another_tenant_has_places_of_its_own(self, worker: ManualWorker) -> None:
-        """Runs with another value of the tag do not wait; a child run has the value of the outermost."""
-        limit = Limit("tenant", concurrency=1, by="tag:tenant")
-        one, same, other = (
-            worker.start(crowd(limit, names="a"), tags={"tenant": tenant})
-            for tenant in ("x", "x", "y")
-        )
-        worker.claim(one, "a")
-        worker.claim(other, "a")
-        # As a worker does: a graph is known with those inside it before it is started.
-        inner = crowd(limit, names="a", name="outer/p")
-        worker.store.publish([shape("p", name="outer"), inner])
-        parent = worker.start(shape("p", name="outer"), tags={"tenant": "x"})
-        child = worker.start(inner, parent=worker.token(parent, "p"))
-
-        worker.limited(same, "a")
-        worker.limited(child, "a")
-
     def test_a_value_of_the_input_has_places_of_its_own(self, worker: ManualWorker) -> None:
         """Runs whose tasks have another value at the path do not wait; those with the same value do."""
         limit = Limit("customer", concurrency=1, by="input:customer.id")
@@ -364,19 +346,7 @@ class LimitContract:
         assert [bell.run_id for bell in reply.doorbells] == [same]
         worker.claim(same, "a")
 
-    def test_a_rate_by_a_value_delays_that_value_alone(self, worker: ManualWorker) -> None:
-        """The first execution of each value begins at once, also where the value is large in the store."""
-        limit = Limit("slow customer", rate=2, per=10, by="input:id")
-        text = "x" * 100_000
-        one, same, other = (
-            worker.start(crowd(limit, names="a"), task={"id": number, "text": text})
-            for number in (7, 7, 8)
-        )
-        worker.claim(one, "a")
-        worker.claim(other, "a")
-
-        assert worker.limited(same, "a").delay_ms == 5_000
-
+    @pytest.mark.full
     @pytest.mark.parametrize("more", [0, 600])
     def test_the_items_of_a_map_are_counted_by_their_own_values(
         self, worker: ManualWorker, more: int

@@ -133,6 +133,7 @@ class ListingContract:
             ], query
             assert page.next is None
 
+    @pytest.mark.full
     @pytest.mark.routed
     def test_questions_are_listed_by_what_their_rule_and_their_call_are(
         self, worker: ManualWorker, store: Store
@@ -193,25 +194,7 @@ class ListingContract:
         queries = [InterruptQuery(tool="pay"), InterruptQuery(assignee="ann"), InterruptQuery()]
         assert store.count_questions(queries) == [0, 0, 2]
 
-    def test_a_closed_question_leaves_every_listing(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Answered or withdrawn, a question is in no listing any more, and the pages after it stay whole."""
-        graph = shape("a")
-        runs = sorted(worker.start(graph) for _ in range(4))
-        questions = [worker.park(run_id, "a", assignees=["ann"])[0] for run_id in runs]
-        query = InterruptQuery(graph="g", assignee="ann")
-        page = store.open_interrupts(query, 2)
-        for question in page:
-            worker.answer(question, responder="ann")
-        store.do(CancelRun(questions[2].run_id, "enough"))
-
-        assert page.next is not None
-        rest = store.open_interrupts(query, 2, page.next)
-        listed = [question.id for question in [*page, *rest]]
-        assert listed == [questions[0].id, questions[1].id, questions[3].id]
-        assert [question.id for question in store.open_interrupts(query)] == [questions[3].id]
-
+    @pytest.mark.full
     @pytest.mark.routed
     def test_closed_questions_are_listed_newest_first(
         self, worker: ManualWorker, store: Store

@@ -223,6 +223,7 @@ class KeyContract:
         assert worker.statuses("00three") == "cancelled: a cancelled"
         assert worker.statuses("00four") == "executing: a ready"
 
+    @pytest.mark.full
     @pytest.mark.parametrize("while_waiting", [True, False])
     def test_a_run_that_waits_for_a_person_counts_if_the_key_says_so(
         self, worker: ManualWorker, of_key: Callable[..., Reply], while_waiting: bool
@@ -289,6 +290,7 @@ class KeyContract:
             worker.run(f"00{name}", "a", "b")
         assert rung(of_key("g")) == ["a.1.1"]
 
+    @pytest.mark.full
     @pytest.mark.parametrize("account", ["\0", "x\0key:o:g:account=7", "\n", "|:ü"])
     def test_any_text_is_a_key(
         self, worker: ManualWorker, of_key: Callable[..., Reply], account: str
@@ -425,6 +427,7 @@ class DebounceContract:
         worker.ask(claim.token)
         assert claim.task == "four"
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("first", "second", "accepted"),
         [

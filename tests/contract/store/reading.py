@@ -87,38 +87,6 @@ class ReadingContract:
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
-    def test_events_are_complete_and_in_order(self, worker: ManualWorker, store: Store) -> None:
-        """A run's events are complete, in order, and have the store's time."""
-        run_id = worker.start("a>b a>c")
-        worker.clock.advance(1)
-        worker.run(run_id, "a", edges="10")
-        worker.answer(*worker.park(run_id, "b"))
-        worker.run(run_id, "b")
-
-        assert worker.kinds(run_id) == [
-            "run.started",
-            "node.started a",
-            "node.completed a",
-            "node.skipped c",
-            "node.started b",
-            "interrupt.asked b",
-            "node.waiting b",
-            "run.status",
-            "interrupt.answered b",
-            "node.resumed b",
-            "run.status",
-            "node.started b",
-            "node.completed b",
-            "run.ended",
-        ]
-        events = store.events(run_id)
-        assert [event.at - events[0].at for event in events[:2]] == [0, 1000]
-        assert (events[-1].detail, events[7].detail, events[1].visit) == (
-            "completed",
-            "interrupted",
-            1,
-        )
-
     def test_an_event_has_an_empty_answer(self, worker: ManualWorker, store: Store) -> None:
         """An answer that is an empty list, text or number is in its event like any other."""
         responses: list[JSON] = [[], {}, "", 0, False]

@@ -323,28 +323,6 @@ class RecoveryContract:
         assert worker.read(run_id) == before
         assert [event.detail for event in store.events(new_id(run_id))][:2] == ["g", run_id]
 
-    def test_what_comes_after_has_the_task_of_the_run(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Only the visit itself gets the edited input; a repeat of the request changes nothing."""
-        graph = shape("a>b")
-        run_id = worker.start(graph)
-        worker.run(run_id, "a", "b")
-        replies = [self.fork(store, run_id, "a", edited=True, input=None) for _ in range(2)]
-        assert [(reply.word, rung(reply)) for reply in replies] == [
-            ("forked", ["a.1.1"]),
-            ("forked", []),
-        ]
-
-        claim = worker.claim(new_id(run_id), "a")
-        assert claim.task is None
-        worker.know(new_id(run_id), graph)
-        worker.settle(claim.token, "new")
-        claim = worker.claim(new_id(run_id), "b")
-        assert (claim.task, list(claim.inputs)) == ("task", [("a", 1, "new")])
-        worker.settle(claim.token, "end")
-        assert list(worker.read(new_id(run_id)).order) == ["a", "b"]
-
     def test_an_earlier_visit_may_be_chosen(self, worker: ManualWorker, store: Store) -> None:
         """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
         run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))

@@ -234,32 +234,6 @@ class RunContract:
         assert store.do(SettleVisit(token, settlement, "other")).word == "stale"
         assert worker.read(run_id) == before
 
-    @pytest.mark.scripts
-    def test_join_all_waits_for_every_edge(self, worker: ManualWorker) -> None:
-        """A node with join "all" is ready when each edge has arrived and one of them is live."""
-        run_id = worker.start("a>c b>c")
-        worker.run(run_id, "a", edges="0")
-        assert worker.statuses(run_id) == "executing: a completed, b ready"
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
-
-    @pytest.mark.scripts
-    def test_join_any_is_ready_once(self, worker: ManualWorker) -> None:
-        """A node with join "any" is ready at its first live edge, and later ones change nothing."""
-        run_id = worker.start(shape("a>c b>c", any_join=["c"]))
-        worker.run(run_id, "a", "c", "b")
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
-        assert list(worker.read(run_id).order) == ["a", "c", "b"]
-
-    def test_a_dead_path_is_skipped_to_its_end(self, worker: ManualWorker) -> None:
-        """A node all of whose edges are dead is skipped, and so is what only it leads to."""
-        run_id = worker.start("a>b a>x b>c x>c c>d")
-        worker.run(run_id, "a", edges="00")
-        assert (
-            worker.statuses(run_id)
-            == "completed: a completed, b skipped, c skipped, d skipped, x skipped"
-        )
-
     def test_conditions_that_read_what_changed_are_asked_again(
         self, worker: ManualWorker
     ) -> None:
@@ -328,16 +302,6 @@ class RunContract:
         assert list(worker.read(run_id).order) == ["a", "b", "a", "b", "c"]
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
-
-    def test_a_node_may_loop_on_itself(self, worker: ManualWorker) -> None:
-        """A visit's result is its own, even when its end begins the next visit in the same step."""
-        run_id = worker.start("a>a")
-        worker.settle(worker.token(run_id, "a"), "one")
-        worker.settle(worker.token(run_id, "a", visit=2), "two", edges="0")
-
-        snapshot = worker.read(run_id)
-        assert snapshot.outputs == {("a", 1): "one", ("a", 2): "two"}
-        assert (snapshot.record.status, list(snapshot.order)) == (Status.COMPLETED, ["a", "a"])
 
     def test_executions_are_limited(self, worker: ManualWorker) -> None:
         """A run that wants more executions than it may fails, with the reason."""
@@ -425,28 +389,6 @@ class RunContract:
         assert claim.token.fence > token.fence
         assert "node.released a" in worker.kinds(run_id)
 
-    def test_an_operator_holds_a_node_before_it_is_ready(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Held while it waits for others it doesn't begin, the others do, and released it begins."""
-        run_id = worker.start("a>b a>c")
-        assert [_hold(store, run_id, "b") for _ in range(2)] == ["done", "repeated"]
-
-        worker.run(run_id, "a", "c")
-
-        assert worker.statuses(run_id) == "needs_migration: a completed, b waiting, c completed"
-        assert worker.sweep(after=400) == []
-        assert store.do(ReleaseNodes(run_id, ["b"])).word == "stale"
-        assert _release(store, run_id, "b") == ["b.1.1"]
-        assert _release(store, run_id, "b") == []
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
-        data = [event.data for event in store.events(run_id) if event.node == "b"][:2]
-        assert data == [
-            {"by": "human:|ana", "reason": "audit"},
-            {"by": "human:|bo", "reason": ""},
-        ]
-
     def test_a_held_node_that_was_ready_is_not_claimed(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -499,33 +441,6 @@ class RunContract:
         assert store.do(skip).word == "repeated"
         worker.run(run_id, "b")
         assert worker.read(run_id).record.status is Status.COMPLETED
-
-    def test_a_node_is_skipped_before_its_turn(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """It gets its turn as ever, and a worker then finds the output."""
-        run_id = worker.start("a>c b>c c>d")
-        _hold(store, run_id, "c")
-        skip = Intervene(run_id, "c", EventKind.NODE_OVERRIDDEN, "human:|ana", "", ["out"])
-        assert rung(store.do(skip)) == []
-        worker.run(run_id, "a", "b")
-        assert worker.claim(run_id, "c").report == ["human:|ana", "out"]
-
-    def test_a_node_held_while_it_asks_keeps_the_answer(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """It waits for the person first and is held with the answer; released, it has it."""
-        run_id, question = worker.asking("a")
-        assert _hold(store, run_id, "a") == "done"
-        assert _release(store, run_id, "a") == []
-        assert _hold(store, run_id, "a") == "done"
-        assert worker.read(run_id).record.status is Status.INTERRUPTED
-
-        assert worker.answer(question) == ["accepted"]
-
-        assert worker.read(run_id).record.status is Status.NEEDS_MIGRATION
-        assert _release(store, run_id, "a") == ["a.1.1"]
-        assert [answer.response for answer in worker.claim(run_id, "a").answers] == ["yes"]
 
     def test_a_hold_ends_with_its_visit(self, worker: ManualWorker, store: Store) -> None:
         """A dead path skips a held node; a held run can be cancelled, and keeps it for a retry."""
@@ -779,19 +694,6 @@ class RunContract:
         }
         assert not worker.open()
 
-    def test_under_continue_other_branches_go_on(self, worker: ManualWorker) -> None:
-        """Under continue only the failed branch dies; the run goes to its end and has then failed."""
-        run_id, question = worker.asking(shape("a>c b>d c>e d>e", policy="continue"), node="b")
-        worker.fail(worker.token(run_id, "a"))
-        assert worker.statuses(run_id) == "interrupted: a failed, b waiting, c skipped"
-        worker.answer(question)
-        worker.run(run_id, "b", "d", "e")
-
-        assert (
-            worker.statuses(run_id)
-            == "failed: a failed, b completed, c skipped, d completed, e completed"
-        )
-
     @pytest.mark.scripts
     def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
         """A cancelled run ends at once when nothing runs; its reason can be read."""
@@ -884,23 +786,6 @@ class RunContract:
         while store.sweep().count != 0:
             pass
         assert worker.read(left).record.status is Status.CANCELLED
-
-    @pytest.mark.full
-    def test_many_questions_are_withdrawn_in_steps(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A stop of nodes that have asked very many questions is done by several sweeps, too."""
-        run_id = worker.start("a b c")
-        for node in "abc":
-            worker.park(run_id, node, *(f"q{number}" for number in range(300)))
-
-        store.do(CancelRun(run_id, "enough"))
-
-        assert len(worker.open()) == 400
-        worker.clock.advance(1)
-        assert store.sweep().count == 1
-        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled, c cancelled"
-        assert not worker.open()
 
     @pytest.mark.full
     def test_a_stop_in_steps_reaches_items_of_maps(

@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 
-from runner.definition.model import MapSpec
 from runner.records.interrupts import InterruptStatus
 from runner.store.interface import Store
 from runner.store.requests import (
     AskQuestions,
     CancelRun,
     ClaimVisit,
-    ExpandMap,
     ParkVisit,
     RetryVisit,
     WithdrawQuestion,
@@ -32,6 +30,7 @@ ROUTE: dict[str, Any] = {"expires_in": 60, "on_expire": {"route": "late"}, "reas
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
+    @pytest.mark.full
     def test_a_lost_doorbell_is_rung_again(self, worker: ManualWorker) -> None:
         """A ready visit that no worker claims is rung after a lease, then twice as long, up to 5 minutes."""
         worker.start("a")
@@ -183,38 +182,6 @@ class TimingContract:
         assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
         assert store.sweep().count == 0
 
-    def test_under_continue_an_expiry_fails_its_branch_only(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Other branches go on, as they do beside any failed node."""
-        run_id = worker.start(shape("a>c b>d", policy="continue"))
-        worker.park(run_id, "a", **FAIL)
-        token = worker.token(run_id, "b")
-        worker.clock.advance(29)
-        store.renew([token])
-        worker.clock.advance(29)
-        store.renew([token])
-        worker.sweep(after=2)
-        worker.settle(token)
-        worker.run(run_id, "d")
-
-        assert (
-            worker.statuses(run_id) == "failed: a failed, b completed, c skipped, d completed"
-        )
-
-    def test_an_item_whose_question_expires_fails_in_its_map(
-        self, worker: ManualWorker
-    ) -> None:
-        """A map that goes on without failed items collects the others."""
-        graph = shape("m", maps={"m": MapSpec("function", None, None, stops=False)})
-        run_id = worker.start(graph)
-        worker.store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
-        worker.park(run_id, "m[0]", **FAIL)
-        worker.run(run_id, "m[1]")
-
-        assert worker.sweep(after=60) == ["m[0].1.1", "m.1.1"]
-        assert worker.claim(run_id, "m").map.failed == 1  # type: ignore[union-attr] # it has items
-
     def test_an_expiry_can_lead_elsewhere(self, worker: ManualWorker, store: Store) -> None:
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""
         run_id, token = worker.begin("a>b a~late a~later late>c b>c")
@@ -345,6 +312,7 @@ class TimingContract:
         assert seen == [5, 27, 47]
         assert store.sweep().count == 0
 
+    @pytest.mark.full
     def test_reminders_end(self, worker: ManualWorker, store: Store) -> None:
         """One question reminds a hundred times, no more: a run keeps some thousands of events."""
         run_id = worker.start("a")

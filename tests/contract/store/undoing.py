@@ -131,6 +131,7 @@ class UndoingContract:
         worker.sweep(after=10)
         assert judged(people) == people.now.decision == "approve"
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         "rule",
         [

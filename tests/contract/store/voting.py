@@ -193,6 +193,7 @@ class VotingContract:
         assert people.vote("ana", response=edited("5"), body=second).have == 2
         assert store.standings([people.question.id]) == [before]
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("seconds", "taken"),
         [(-61, False), (-60, True), (LIFETIME + 60, True), (LIFETIME + 61, False)],
@@ -210,6 +211,7 @@ class VotingContract:
         again = people.act("ben", "claim", ttl=60, body=body)
         assert again == ("accepted" if taken else "forbidden")
 
+    @pytest.mark.full
     @pytest.mark.parametrize(
         ("count", "again"), [(4, "forbidden"), (5, "forbidden"), (6, "counted")]
     )
@@ -492,6 +494,7 @@ class VotingContract:
         assert people.act("ben", "delegate", to="fay") == "accepted"
         assert people.words(("fay",)) == ["accepted"]
 
+    @pytest.mark.full
     def test_a_vote_can_be_taken_back(self, worker: ManualWorker, store: Store) -> None:
         """While nothing has followed from it: then it does not count, and its voter may vote again."""
         people = voting(worker, replace(TWO, veto=2))
@@ -511,6 +514,7 @@ class VotingContract:
         ]
         assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
 
+    @pytest.mark.full
     @pytest.mark.parametrize("key", ["first", "second"])
     def test_a_vote_that_was_taken_back_counts_no_more(
         self, worker: ManualWorker, store: Store, key: str
@@ -584,6 +588,7 @@ class VotingContract:
         assert store.standings([people.question.id])[0].comments == 0
         assert "interrupt.commented a" not in worker.kinds(run_id)
 
+    @pytest.mark.full
     @pytest.mark.parametrize("end", ["withdrawn", "expired", "cancelled"])
     def test_a_question_that_has_ended_leaves_no_timer(
         self, worker: ManualWorker, store: Store, end: str
