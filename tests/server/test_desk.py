@@ -14,7 +14,7 @@ import pytest
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
 from runner.server.access import Person
-from runner.server.pages.amounts import amount_of
+from runner.server.pages.amounts import amount_of, sums_of
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
@@ -540,7 +540,9 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
     ("arguments", "amount"),
     [
         ({"amount": 120, "currency": "EUR"}, (Decimal(120), "EUR")),
-        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"order": 7, "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"fee": "1.5", "refundTotal": 900, "currency": None}, (Decimal(900), "")),
+        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, None),
         ({"total_costs": 0.1, "currency": "E\u202eUR" * 9}, (Decimal("0.1"), r"E\u202eURE\u")),
         ({"coffee": 2, "summary": 3, "subtotals": 4, "costly": 5}, None),
         ({"amount": "1e1000000"}, None),
@@ -554,6 +556,17 @@ def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
     for question in ({"args": arguments}, None), (None, arguments):
         action, reason = question
         assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
+
+
+def test_a_sum_says_how_many_questions_are_not_in_it():
+    """An amount that is no number is not left out silently; control: questions without any amount."""
+
+    def summed(*amounts):
+        asked = [SimpleNamespace(action=None, reason=reason) for reason in amounts]
+        return sums_of(asked).striptags()
+
+    assert summed({"amount": 5}, {"amount": "1.234,50"}, {}) == "5.00, 2 without an amount"
+    assert summed({"order": 5}, {}) == ""
 
 
 @pytest.mark.slow
