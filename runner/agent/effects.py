@@ -62,7 +62,7 @@ from runner.agent.tools import (
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import EditRefused, Granted, decide
+from runner.approvals.gate import Granted, decide
 from runner.approvals.policies import CallContext, Policy
 from runner.approvals.rules import Approval, Rule
 from runner.errors import (
@@ -449,7 +449,7 @@ class ToolExecution:
             state = await async_loop.in_thread(decide, gate, self, args, context)
         except (ApprovalMismatch, ConflictError):
             raise
-        except (InterruptExpired, InterruptWithdrawn, ValidationError, EditRefused) as error:
+        except (InterruptExpired, InterruptWithdrawn) as error:
             return self.failed(error)
         except Exception as error:  # noqa: BLE001 - users' policies raise anything
             return CallbackFailed("tool", self.id, self.effects.record(error))
@@ -500,14 +500,17 @@ class ToolExecution:
 
     def _asked_by_hooks(self) -> list[Interrupt]:
         """List the answered questions about this call that hooks asked by a rule."""
-        scope = f"{self.address.within}before_tool_call:{self.id}"
         return [
             question
-            for question in self.questions.values()
-            if (question.scope, question.number) == (scope, self.command.attempt)
-            and question.action is not None
+            for question in self._asked_in(f"before_tool_call:{self.id}")
+            if question.action is not None
             and (question.status is InterruptStatus.ANSWERED or default_answer(question))
         ]
+
+    def _asked_in(self, scope: str) -> Iterator[Interrupt]:
+        place = (self.address.within + scope, self.command.attempt)
+        questions = self.questions.values()
+        return (each for each in questions if (each.scope, each.number) == place)
 
     # The call as the gate sees it: see `GatedCall`.
 
@@ -546,12 +549,7 @@ class ToolExecution:
 
     def earlier(self, step: int) -> Iterator[Interrupt]:
         """Return the questions already asked about this call."""
-        scope_and_number = (self.address.within + self._scope(step), self.command.attempt)
-        return (
-            question
-            for question in self.questions.values()
-            if (question.scope, question.number) == scope_and_number
-        )
+        return self._asked_in(self._scope(step))
 
     def _scope(self, step: int) -> str:
         return f"approval:{self.id}" + (f":{step}" if step else "")
@@ -566,22 +564,8 @@ class ToolExecution:
         return typed_arguments(self.tool, args)
 
     def edited(self, approval: Approval) -> JSON:
-        """Return the arguments of an edit, which must contain everything the tool gets.
-
-        Raises:
-            ValidationError: they don't fit the tool.
-            EditRefused: they don't fit the tool, or it would be called with other arguments.
-        """
-        try:
-            whole = whole_arguments(self.tool, approval.response)
-        except UsageError as error:
-            raise EditRefused(str(error)) from error
-        if self.action(whole).digest() != approval.effect:
-            raise EditRefused(
-                f"the approved edit of this call is not what {self.tool.tool_name} would get, which is "
-                f"{codec.dump_json(whole).decode()}. It was not called."
-            )
-        return whole
+        """Return the whole arguments of an edit."""
+        return whole_arguments(self.tool, approval.response)
 
     def action(self, args: Any) -> Action:
         """Return the action of calling the tool with these arguments."""

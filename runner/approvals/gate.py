@@ -2,7 +2,8 @@
 
 A policy is asked for the rule twice: when the call begins, and after the decision, for the
 arguments with which the call would be made. If the policy then wants more than was given, or
-raises, the call is not made and a new question is asked, about those arguments and by that rule.
+raises, or the tool doesn't take an edit as it is, the call is not made and a new question is asked,
+about those arguments and by that rule.
 """
 
 from __future__ import annotations
@@ -11,30 +12,28 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
+from pydantic import ValidationError
+
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
 from runner.approvals.policies import CallContext, Policy, rule_of, wants_no_more
 from runner.approvals.rules import Approval, Rule
+from runner.approvals.titles import LONGEST
 from runner.errors import ApprovalMismatch, UsageError
 from runner.immutable import immutable
+from runner.records import validation
 from runner.records.asking import is_answered, judged_value
 from runner.records.codec import JSONMapping
 from runner.records.interrupts import Address, Interrupt
 
 MOST_STEPS = 20
-"""Maximum number of questions about one call, each wanting more than the one before."""
-
-
-class EditRefused(UsageError):
-    """An edit differs from the arguments that the tool would get; the model reads why."""
+"""Maximum number of questions about one call."""
 
 
 @immutable
 class CallState:
-    """State of a call that needs approval: its question, the decision, and the arguments of the call.
-
-    The decision is None while the question is open. The arguments are those with which the call
-    would be made.
+    """State of a call that needs approval: its question, the decision (None while it is open), and the
+    arguments with which the call would be made.
     """
 
     question: Interrupt
@@ -67,7 +66,7 @@ class GatedCall(Protocol):
         """The known questions of this visit, by id."""
 
     def question(self, step: int, rule: Rule, args: Any) -> Interrupt:
-        """Build the question about these arguments; `step` counts the questions that wanted more, from 0.
+        """Build the question about these arguments; `step` counts the call's questions, from 0.
 
         Raises:
             UsageError: it can't be asked.
@@ -86,7 +85,7 @@ class GatedCall(Protocol):
         """Return the arguments in the form that a policy takes."""
 
     def edited(self, approval: Approval) -> Any:
-        """Return the arguments of an edit.
+        """Return the arguments that the tool would get for an edit.
 
         Raises:
             UsageError, pydantic.ValidationError: they don't fit the tool.
@@ -109,7 +108,8 @@ def decide(
     for step in range(MOST_STEPS):
         rule = asked_rule = _asked_rule(call, step)
         if isinstance(approval, Rule):
-            rule = approval
+            again = asked_rule or stricter_rule
+            rule = replace(approval, because=again.because) if step and again else approval
         elif asked_rule is None:
             rule = (
                 stricter_rule
@@ -128,15 +128,30 @@ def decide(
             return CallState(question, None, args)
         decision: Approval = judged_value(call.address, question, earlier)
         if decision.decision == "edit":
-            args = call.edited(decision)
+            args, problem = _edited(call, decision, args)
+            if problem:
+                stricter_rule = replace(rule, because=problem)
+                continue
         state = CallState(earlier, decision, args)
         if isinstance(approval, Rule) or not decision.approved:
             return state
         stricter_rule = _wanted(approval, rule, call, args, context)
     raise ApprovalMismatch(
-        f"the policy of {context.tool!r} wanted more than was given {MOST_STEPS} times; the call was not "
-        "made."
+        f"{context.tool!r} was asked about {MOST_STEPS} times, and not called."
     )
+
+
+def _edited(call: GatedCall, edit: Approval, args: Any) -> tuple[Any, str]:
+    """Return the arguments of an edit, and why they are asked about again: "" if they are not."""
+    try:
+        edited = call.edited(edit)
+        is_same = call.action(edited).digest() == edit.effect
+        return edited, "" if is_same else "this is how the tool reads the edit"
+    except ValidationError as error:
+        problem = validation.of_model(error)
+    except UsageError as error:
+        problem = str(error)
+    return args, validation.one_line(problem)[:LONGEST]
 
 
 def _asked_rule(call: GatedCall, step: int) -> Rule | None:

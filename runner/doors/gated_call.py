@@ -207,7 +207,7 @@ class Calls:
         Raises:
             UsageError: the arguments don't fit the schema. Any error of the policy.
         """
-        args = args if schema is None else whole_call(tool, args, schema)
+        args = whole_call(tool, args, schema)
         context = CallContext(tool, "", NODE, 0, self)
         if policies.rule_of(policies.of_tool(self._gates, tool), args, context) is None:
             return None, args

@@ -330,7 +330,7 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
                 if not ballot.approved:
                     reason = str(ballot.response["rejected"] or "")
                 else:
-                    override = args if ballot.decision == "edit" else None
+                    override = None if args == call["input"] else args
                     await async_loop.in_thread(
                         self._gate.begin, call["name"], args, None, call["id"]
                     )

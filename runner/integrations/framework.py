@@ -21,7 +21,7 @@ from runner.agent.tools import whole_arguments
 from runner.approvals import policies
 from runner.approvals.ballots import Use
 from runner.approvals.digests import Action
-from runner.approvals.gate import CallState, EditRefused, Granted, decide
+from runner.approvals.gate import CallState, Granted, decide
 from runner.approvals.policies import CallContext, Gates, ToolApprovals, wants_no_more
 from runner.approvals.rules import DECISIONS, Approval, Rule
 from runner.errors import (
@@ -289,12 +289,14 @@ def strict(schema: Any) -> Any:
     return result
 
 
-def whole_call(tool: str, args: Any, schema: JSON) -> JSONObject:
-    """Return a call's arguments as the tool gets them, with its defaults; `schema` is strict.
+def whole_call(tool: str, args: Any, schema: JSON) -> Any:
+    """Return a call's arguments as the tool gets them, with its defaults; `schema` is strict, or None.
 
     Raises:
         UsageError: the arguments don't fit the schema.
     """
+    if schema is None:
+        return args
     spec: Any = SimpleNamespace(tool_name=tool, tool_spec={"inputSchema": {"json": schema}})
     return whole_arguments(spec, args)
 
@@ -362,9 +364,7 @@ class CallGate:
         """
         gate = policies.of_tool(self._gates, call.tool)
         try:
-            whole = call.args
-            if call.args_schema is not None:
-                whole = whole_call(call.tool, call.args, call.args_schema)
+            whole = whole_call(call.tool, call.args, call.args_schema)
             self.action(call.tool, whole, call.args_schema).digest()
         except UsageError as error:
             return f"{error} The call was not made; send other arguments."
@@ -372,10 +372,7 @@ class CallGate:
             reason = {"tool": call.tool, "args": whole, "description": call.description}
             return self._questions.ask(call.inner, call.tool, reason, response_schema=schema)
         gated_call = _GatedCall(self, call, self._visit, self._questions)
-        try:
-            state = decide(gate, gated_call, whole, self._context(call.tool))
-        except EditRefused as error:
-            return str(error)
+        state = decide(gate, gated_call, whole, self._context(call.tool))
         if isinstance(state, Granted):
             self._granted.append((call.tool, state.effect))
             return None
@@ -390,7 +387,7 @@ class CallGate:
         if not self.is_for(tool):
             return
         try:
-            whole = args if args_schema is None else whole_call(tool, args, args_schema)
+            whole = whole_call(tool, args, args_schema)
             rule = self.rule(tool, whole)
         except UsageError as error:
             raise ApprovalMismatch(
@@ -510,15 +507,7 @@ class _GatedCall:
         return args
 
     def edited(self, approval: Approval) -> Any:
-        tool = self.call.tool
-        schema = self.call.args_schema
-        args = approval.response
-        try:
-            if schema is not None and whole_call(tool, args, schema) != args:
-                raise EditRefused(f"the edit leaves arguments of {tool} to their defaults.")
-        except UsageError as error:
-            raise EditRefused(str(error)) from error
-        return args
+        return whole_call(self.call.tool, approval.response, self.call.args_schema)
 
 
 class FrameworkExecution(Generic[PastT]):

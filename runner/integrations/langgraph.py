@@ -317,7 +317,8 @@ class _Execution(FrameworkExecution[_LangGraphPast]):
         if question is None:
             return {"type": "approve"}
         if isinstance(question, CallState) and question.approval is not None:
-            return _decision_of(call, question.approval)
+            whole = whole_call(call.name, call.args, self._schemas.get(call.name))
+            return _decision_of(call, question.approval, question.args, whole)
         if isinstance(question, Interrupt):
             try:
                 self._check_edit(call, answer)
@@ -335,11 +336,10 @@ class _Execution(FrameworkExecution[_LangGraphPast]):
         Raises:
             UsageError: the edit leaves arguments out, or doesn't fit the tool.
         """
-        schema = self._schemas.get(call.name)
-        if schema is None or decision["type"] != "edit":
+        if decision["type"] != "edit":
             return
         args = decision["edited_action"]["args"]
-        if whole_call(call.name, args, schema) != args:
+        if whole_call(call.name, args, self._schemas.get(call.name)) != args:
             raise UsageError(f"the edit leaves arguments of {call.name} to their defaults.")
 
     def _begin(self, tool: str, args: Any, call_id: str) -> None:
@@ -578,13 +578,13 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
     return {"anyOf": decisions, **top}
 
 
-def _decision_of(call: _Call, approval: Approval) -> JSONObject:
-    """Return a rule's decision in the middleware's form."""
+def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSONObject:
+    """Return a rule's decision in the middleware's form; what is approved after an edit is one."""
     match approval.decision:
-        case "approve":
+        case "approve" if args == whole:
             return {"type": "approve"}
-        case "edit":
-            edited_action = {"name": call.name, "args": approval.response}
+        case "approve" | "edit":
+            edited_action = {"name": call.name, "args": args}
             return {"type": "edit", "edited_action": edited_action}
         case "reject":
             message = approval.response["rejected"]

@@ -240,7 +240,7 @@ class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
         """Return whether people decide a call; one that doesn't fit the tool is refused later."""
         schema = _schema_of(agent, {tool.name})
         try:
-            whole = args if schema is None else whole_call(tool.name, args, schema)
+            whole = whole_call(tool.name, args, schema)
         except UsageError:
             return True
         return await async_loop.in_thread(self._gate.rule, tool.name, whole) is not None

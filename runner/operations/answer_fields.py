@@ -13,6 +13,7 @@ from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSONMapping, JSONObject
 from runner.records.nested_schemas import part, pointer_step
+from runner.records.schema_paths import pointed
 from runner.records.validation import violation
 
 NULL = {"type": "null"}
@@ -21,7 +22,10 @@ DEEPEST = 8
 """Depth to which nested references and "or null" are read; a schema may refer to itself."""
 
 PLAIN_WORDS = [
-    (re.compile(r'does not match ".*"$'), "does not have the expected form"),
+    (
+        re.compile(r'(does not match ".*"|is not valid under any .*)$'),
+        "does not have the expected form",
+    ),
     (re.compile(r'is not of type "integer"$'), "is not a whole number"),
     (re.compile(r'is not of type "(\w+)"$'), r"is not a \1"),
     (re.compile(r'is not a "(\S+)"$'), r"is not a valid \1"),
@@ -155,13 +159,7 @@ def _inner(subschema: JSONMapping, pointer: str) -> tuple[str, str]:
 
 def _at(root: JSONMapping, pointer: str) -> JSONMapping:
     """Return the part of a schema at a JSON pointer; {}, which accepts anything, if no object is there."""
-    value: Any = root
-    for step in pointer.split("/")[1:]:
-        key = unquote(step).replace("~1", "/").replace("~0", "~")
-        if isinstance(value, list) and key.isdecimal() and int(key) < len(value):
-            value = value[int(key)]
-        else:
-            value = value.get(key) if isinstance(value, Mapping) else None
+    value = pointed(root, unquote(pointer))
     return value if isinstance(value, Mapping) else {}
 
 

@@ -340,15 +340,12 @@ def edit_schema(schema: JSONMapping | None, args: JSONMapping) -> JSONMapping:
     """Return the schema of a call's arguments, or one made from their values if it has no fields."""
     if schema and answer_field(schema).fields:
         return schema
+    kinds = {bool: "boolean", int: "number", float: "number", str: "string"}
     properties = {
-        name: {"type": _kind(value)} if _kind(value) else {} for name, value in args.items()
+        name: {"type": kinds[type(value)]} if type(value) in kinds else {}
+        for name, value in args.items()
     }
     return {"type": "object", "properties": properties, "required": list(args)}
-
-
-def _kind(value: Any) -> str:
-    kinds = {bool: "boolean", int: "number", float: "number", str: "string"}
-    return next((kind for of, kind in kinds.items() if isinstance(value, of)), "")
 
 
 def edit_texts(schema: JSONMapping, args: JSONMapping) -> dict[str, str]:

@@ -202,14 +202,60 @@ def test_an_edit_that_does_not_fit_is_refused_at_the_door(asked, edit, decision)
 def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(
     run_graph, keys, edit, signed
 ):
-    """A worker believes no door: the model gets an error, and nothing is paid."""
+    """A worker believes no door: people are asked again, about a whole call, and nothing is paid."""
     run = run_graph(
         graph_of(refund, {"order": "7", "amount": 120}, rule=SIGNED if signed else None), "go"
     )
     for name in ("ana", "ben")[: 1 + signed]:
         vote(run, name, "edit", edit, signed=signed, keys=keys)
-    assert (run.status, PAID) == (Status.COMPLETED, [])
-    assert [result["status"] for result in results(run)] == ["error"]
+    (again,) = run.interrupts
+    assert (again.decision, PAID) == ("", [])
+    assert again.action["args"].keys() == WHOLE.keys()
+
+
+Money = Annotated[Decimal, pydantic.Field(gt=0, decimal_places=2)]
+
+
+@tool(approval=ONE)
+def refund_money(amount: Money, at: dt.datetime | None = None) -> str:
+    """Pay back."""
+    PAID.append((amount, at))
+    return f"paid {amount}"
+
+
+NOON = dt.datetime(2026, 12, 31, 12, tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize("rule", [ONE, lambda args: ONE])
+@pytest.mark.parametrize(
+    ("edit", "read", "because"),
+    [
+        ({"amount": " 50 "}, {"amount": "50"}, "this is how the tool reads the edit"),
+        ({"amount": ".5"}, {"amount": "0.5"}, "this is how the tool reads the edit"),
+        ({"amount": 50}, {"amount": "50"}, "this is how the tool reads the edit"),
+        (
+            {"amount": "9", "at": "2026-12-31T12:00:00+00:00"},
+            {"amount": "9", "at": "2026-12-31T12:00:00Z"},
+            "this is how the tool reads the edit",
+        ),
+        ({"amount": "1.234,50"}, {}, "amount: Input should be a valid decimal"),
+        ({"amount": "-1"}, {}, "amount: Input should be greater than 0"),
+        ({"amount": "1.005"}, {}, "no more than 2 decimal places"),
+    ],
+)
+def test_an_edit_that_a_tool_reads_otherwise_is_asked_about_again(
+    run_graph, rule, edit, read, because
+):
+    """As the tool would get it, or as the call was if the tool does not take it; nothing is lost."""
+    run = run_graph(graph_of(refund_money, {"amount": "120"}, rule=rule), "go")
+    proposed = {"amount": "120", "at": None}
+    assert vote(run, "ana", "edit", {**proposed, **edit}) == "accepted"
+    (again,) = run.interrupts
+    assert (again.action["args"], PAID) == ({**proposed, **read}, [])
+    assert because in again.rule["because"]
+    assert vote(run, "ana", question=again.id) == "accepted"
+    at = NOON if "at" in edit else None
+    assert [(Decimal(read.get("amount", "120")), at)] == PAID
 
 
 def test_an_edit_of_a_function_has_the_names_that_were_shown(run_graph):

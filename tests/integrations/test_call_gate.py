@@ -188,6 +188,18 @@ def test_an_edit_is_what_runs_and_one_that_needs_more_people_asks_them(run_graph
     assert (run.status, tills.paid) == (Status.COMPLETED, [("7", 700)])
 
 
+@pytest.mark.parametrize("framework", [name for name in FRAMEWORKS if name != "openai"])
+def test_an_edit_that_more_people_approve_is_what_runs(run_graph, framework):
+    """And not the call as it was proposed, though the last decision is no edit."""
+    tills = Tills()
+    run = run_graph(graph_of(getattr(tills, framework)(above_500, 600)), "go")
+    vote(run, "ana", "edit", {"order": "7", "amount": 9_000})
+    (again,) = run.interrupts
+    vote(run, "ana", question=again.id)
+    assert vote(run, "ben", question=again.id) == "accepted"
+    assert (run.status, tills.paid) == (Status.COMPLETED, [("7", 9_000)])
+
+
 def test_a_policy_that_the_middleware_does_not_ask_holds_the_node(run_graph):
     """A call that needs approval, of a tool that LangChain's middleware lets through, is not made."""
     tills = Tills()

@@ -141,10 +141,11 @@ def test_an_edit_is_all_that_the_tool_gets(run_graph, node, edit):
 @pytest.mark.parametrize("node", [langgraph_node, per_call_node])
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_that_passed_a_door_is_not_called_where_it_does_not_fit(run_graph, node, edit):
-    """A worker believes no door: the model gets an error, and nothing is paid."""
+    """A worker believes no door: people are asked again, about a whole call, and nothing is paid."""
     run = run_of(run_graph, node, {"order": "7", "amount": 120}, Rule())
     assert vote(run, "ana", "edit", edit) == "accepted"
-    assert (run.status, PAID) == (Status.COMPLETED, [])
+    [again] = run.interrupts
+    assert (again.action["args"].keys(), PAID) == (WHOLE.keys(), [])
 
 
 @pytest.mark.parametrize("args", [{"order": "7"}, {"order": "7", "amount": "1_0"}])

@@ -14,7 +14,7 @@ import pytest
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
 from runner.server.access import Person
-from runner.server.pages.amounts import amount_of
+from runner.server.pages.amounts import amount_of, sums_of
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
@@ -508,7 +508,9 @@ def test_the_history_says_what_was_changed(desk):
     ("arguments", "amount"),
     [
         ({"amount": 120, "currency": "EUR"}, (Decimal(120), "EUR")),
-        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"order": 7, "fee": "1.5"}, (Decimal("1.5"), "")),
+        ({"fee": "1.5", "refundTotal": 900, "currency": None}, (Decimal(900), "")),
+        ({"order": 7, "refundTotal": "41,203.50", "fee": "1.5"}, None),
         ({"total_costs": 0.1, "currency": "E\u202eUR" * 9}, (Decimal("0.1"), r"E\u202eURE\u")),
         ({"coffee": 2, "summary": 3, "subtotals": 4, "costly": 5}, None),
         ({"amount": "1e1000000"}, None),
@@ -522,6 +524,63 @@ def test_an_amount_is_a_number_whose_name_says_so(arguments, amount):
     for question in ({"args": arguments}, None), (None, arguments):
         action, reason = question
         assert amount_of(SimpleNamespace(action=action, reason=reason)) == amount
+
+
+def test_a_sum_says_how_many_questions_are_not_in_it():
+    """An amount that is no number is not left out silently; control: questions without any amount."""
+
+    def summed(*amounts):
+        asked = [SimpleNamespace(action=None, reason=reason) for reason in amounts]
+        return sums_of(asked).striptags()
+
+    assert summed({"amount": 5}, {"amount": "1.234,50"}, {}) == "5.00, 2 without an amount"
+    assert summed({"order": 5}, {}) == ""
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("browser")
+def test_thirty_equal_refunds_take_three_clicks(desk, browser, tmp_path):
+    """The bar counts and sums the selected ones and covers no row; it works without a script."""
+    for number in range(30):
+        asked(desk, {"amount": 100 + number + 0.5, "iban": "DE90" if number == 7 else "DE89"})
+    desk.app.state.auth = lambda request: Person(
+        Principal("ana"), frozenset({"approver", "reader"}), frozenset({"finance"})
+    )
+    with Served(desk.app, free_port()) as served:
+        page = browser.new_page(base_url=served.url)
+        page.goto("/inbox?tab=mine&graph=refunds")
+        seen = look(page, tmp_path, "inbox")
+        page.click("#pick-all")
+        bar = page.locator(".sticky")
+        assert "Decide 30 together · 3,450.00 EUR" in bar.inner_text()
+        page.locator("tbody th a").nth(29).focus()
+        last = page.locator("tbody tr").nth(29).bounding_box()
+        assert last["y"] + last["height"] <= bar.bounding_box()["y"] + 1
+        page.click("text=Decide 30 together")
+        page.wait_for_selector("table.together")
+        seen += look(page, tmp_path, "together")
+        assert page.evaluate("document.documentElement.scrollHeight") < 2500
+        assert page.locator("[data-odd]").all_inner_texts() == ["DE90 differs"]
+        page.uncheck("tr:has-text('DE90') input[name=pick]")
+        assert (
+            page.locator("button:has-text('Approve')").inner_text()
+            == "Approve 29 · 3,342.50 EUR"
+        )
+        page.click("text=Approve 29")
+        page.wait_for_selector("#result:has-text('29 approved')")
+        seen += look(page, tmp_path, "result")
+        page.click("#result >> text=Back to the inbox")
+        page.wait_for_url("**/inbox?tab=mine&graph=refunds")
+        assert page.locator("tbody tr").count() == 1
+        page.close()
+        plain = browser.new_context(base_url=served.url, java_script_enabled=False).new_page()
+        plain.goto("/inbox?tab=mine&graph=refunds")
+        plain.check("input[name=q]")
+        plain.click("text=Decide the selected together")
+        plain.click("text=Approve the selected")
+        assert "1 approved" in plain.inner_text("#result")
+        plain.context.close()
+    assert not seen
 
 
 def test_an_unknown_filter_is_refused(desk):

@@ -7,7 +7,7 @@ from pydantic import BaseModel, Field
 
 from runner.errors import UsageError
 from runner.operations.answer_fields import answer_field
-from runner.records.validation import check_schema
+from runner.records.validation import check_schema, mismatch
 from runner.server.forms import (
     answer_of,
     edit_of,
@@ -427,3 +427,29 @@ def test_fields_begin_with_the_values_of_the_reason():
     for other in (None, "Acme", ["name"]):
         assert with_first_values(SUPPLIER, other) == SUPPLIER
     assert with_first_values(None, reason) is None
+
+
+@pytest.mark.parametrize(
+    ("part", "text", "problem"),
+    [
+        ({"type": "string", "format": "date"}, "31.12.2026", "is not a valid date"),
+        ({"type": "integer", "minimum": 3}, "1", "1 is less than the minimum of 3"),
+        ({"enum": ["EUR", "USD"]}, '"GBP"', '"GBP" is not one of "EUR" or "USD"'),
+        ({"type": ["number", "boolean"]}, "1,5", '"1,5" is not'),
+    ],
+)
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+def test_a_problem_of_an_optional_field_is_told_as_of_a_required_one(
+    part, text, problem, keyword
+):
+    """By the field's schema, not by the words of the schema's union with null."""
+    for schema in (part, {keyword: [part, {"type": "null"}]}):
+        assert problem in answer_of({"properties": {"x": schema}}, {"x": text})[1]["x"]
+        assert "Of" not in mismatch({"properties": {"x": schema}}, {"x": ["no"]})
+
+
+def test_a_problem_of_a_union_has_no_words_of_its_schema():
+    """Where no alternative is the only one."""
+    part = {"anyOf": [{"type": "integer"}, {"type": "boolean"}]}
+    problems = answer_of({"properties": {"x": part}}, {"x": "1,5"})[1]
+    assert problems == {"x": '"1,5" does not have the expected form'}

@@ -20,6 +20,9 @@ AMOUNT = re.compile(
 )
 """Names of amounts, also in camelCase, but no parts of words such as "coffee"."""
 
+KINDS = ("amount", "total", "sum", "price", "cost", "fee")
+"""Words of these names, the main one first: a fee beside an amount isn't what is paid."""
+
 
 def content_of(question: QuestionView) -> JSONMapping:
     """Return the arguments of a question's call; without a call its reason, if that is an object."""
@@ -28,12 +31,11 @@ def content_of(question: QuestionView) -> JSONMapping:
 
 
 def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
-    """Return the first amount of a question and its currency; None without an amount."""
+    """Return the main amount of a question and its currency; None if it isn't a number."""
     args = content_of(question)
-    for name, value in args.items():
-        if AMOUNT.search(name) and (amount := number_of(value)) is not None:
-            return amount, shown(str(args.get("currency", "")))[:12]
-    return None
+    names = [name for kind in KINDS for name in args if kind in name.lower()]
+    amount = number_of(args.get(next(filter(AMOUNT.search, names), "")))
+    return None if amount is None else (amount, shown(str(args.get("currency") or ""))[:12])
 
 
 def written(value: Any, name: str = "amount") -> Markup | None:
@@ -49,11 +51,15 @@ def _marked(amount: Decimal) -> Markup:
 
 
 def sums_of(questions: Iterable[QuestionView]) -> Markup:
-    """Return the sums of the amounts by currency, such as "41,203.50 EUR, 90.00 USD"."""
+    """Return the sums of the amounts by currency, such as "41,203.50 EUR, 1 without an amount"."""
     sums = defaultdict[str, Decimal](Decimal)
-    for amount, currency in filter(None, map(amount_of, questions)):
+    amounts = [*map(amount_of, questions)]
+    for amount, currency in filter(None, amounts):
         sums[currency] += amount
-    return Markup(", ").join(
+    texts = [
         Markup("{} {}").format(_marked(amount), currency).rstrip()
         for currency, amount in sums.items()
-    )
+    ]
+    if texts and None in amounts:
+        texts.append(Markup("{} without an amount").format(amounts.count(None)))
+    return Markup(", ").join(texts)

@@ -246,8 +246,9 @@
   function tally(form) {
     const picked = all(form, "[data-pick]:checked"), sums = new Map();
     for (const { dataset } of picked) if (dataset.amount) sums.set(dataset.currency, (sums.get(dataset.currency) ?? 0) + Number(dataset.amount));
+    const others = picked.filter(({ dataset }) => !dataset.amount).length;
     for (const item of all(form, "[data-tally]")) item.textContent = picked.length || "the selected";
-    for (const item of all(form, "[data-sum]")) item.textContent = [...sums].map(([currency, sum]) => ` · ${money(Math.round(sum * 1e6) / 1e6)} ${currency}`.trimEnd()).join("");
+    for (const item of all(form, "[data-sum]")) item.textContent = [...sums].map(([currency, sum]) => ` · ${money(Math.round(sum * 1e6) / 1e6)} ${currency}`.trimEnd()).join("") + (sums.size && others ? ` · ${others} without an amount` : "");
   }
   const tallyAll = () => all(document, "form:has([data-pick])").forEach(tally);
   addEventListener("pageshow", tallyAll);
