@@ -128,7 +128,7 @@ def decide(
             return CallState(question, None, args)
         decision: Approval = judged_value(call.address, question, earlier)
         if decision.decision == "edit":
-            args, problem = _edited(call, decision, args)
+            args, problem = _edited_call(call, decision, args)
             if problem:
                 stricter_rule = replace(rule, because=problem)
                 continue
@@ -141,7 +141,7 @@ def decide(
     )
 
 
-def _edited(call: GatedCall, edit: Approval, args: Any) -> tuple[Any, str]:
+def _edited_call(call: GatedCall, edit: Approval, args: Any) -> tuple[Any, str]:
     """Return the arguments of an edit, and why they are asked about again: "" if they are not."""
     try:
         edited = call.edited(edit)

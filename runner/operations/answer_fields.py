@@ -13,7 +13,7 @@ from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSONMapping, JSONObject
 from runner.records.nested_schemas import part, pointer_step
-from runner.records.schema_paths import pointed
+from runner.records.schema_paths import at_pointer
 from runner.records.validation import violation
 
 NULL = {"type": "null"}
@@ -159,7 +159,7 @@ def _inner(subschema: JSONMapping, pointer: str) -> tuple[str, str]:
 
 def _at(root: JSONMapping, pointer: str) -> JSONMapping:
     """Return the part of a schema at a JSON pointer; {}, which accepts anything, if no object is there."""
-    value = pointed(root, unquote(pointer))
+    value = at_pointer(root, unquote(pointer))
     return value if isinstance(value, Mapping) else {}
 
 

@@ -256,7 +256,7 @@ class _Addresses:
         if fragment and not fragment.startswith("/"):
             subschemas = [self._resources.get(address)]
         else:
-            subschemas = [pointed(self._resources.get(url), unquote(fragment))]
+            subschemas = [at_pointer(self._resources.get(url), unquote(fragment))]
         if keyword == "$dynamicRef":  # the outermost of that name, wherever it is used
             subschemas += [
                 entry
@@ -273,7 +273,7 @@ class _Addresses:
         return list({id(entry): entry for entry in subschemas}.values())
 
 
-def pointed(resource: Any, pointer: str) -> Any:
+def at_pointer(resource: Any, pointer: str) -> Any:
     """Follow a JSON pointer; None if it leads nowhere."""
     for token in pointer.split("/")[1:]:
         name = token.replace("~1", "/").replace("~0", "~")

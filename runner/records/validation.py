@@ -144,18 +144,18 @@ def violation(schema: JSONMapping, value: Any) -> tuple[Sequence[str | int] | No
     if paths is not None and (refusal := paths.refusal(value)):
         return (), refusal
     error = None if validator is None else next(validator.iter_errors(value), None)
-    error = error and _told(error)
+    error = error and _main_error(error)
     return (None, reason) if error is None else (error.instance_path, error.message)
 
 
-def _told(error: Any) -> Any:
+def _main_error(error: Any) -> Any:
     """Return the error in the only alternative beside null."""
     inner = [
         errors[0]
         for errors in getattr(error.kind, "context", ())
         if getattr(errors[0].kind, "types", ()) != ["null"]
     ]
-    return _told(inner[0]) if len(inner) == 1 else error
+    return _main_error(inner[0]) if len(inner) == 1 else error
 
 
 @lru_cache(maxsize=256)

@@ -111,12 +111,12 @@ def _effects(services: Services, run: RunView, action: Action, node: str) -> Ite
         case "cancel":
             yield from _cancelled(run, names)
         case "retry":
-            retried = plan_retry(services.store, run.run_id)[0].records
-            yield from _continued(names, retried, "Run again at once", "Stay as they are")
+            records = plan_retry(services.store, run.run_id)[0].records
+            yield from _next_steps(names, records, "Run again at once", "Stay as they are")
         case "fork" if node:
-            copied = plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records
-            yield from _continued(
-                names, copied, "Start at once", "Are copied, and not run again"
+            copies = plan_fork(services.store, run.run_id, node, None, ForkOptions("")).records
+            yield from _next_steps(
+                names, copies, "Start at once", "Are copied, and not run again"
             )
         case "again":
             yield Effect("Run, from the beginning", tuple(names))
@@ -154,14 +154,14 @@ def _cancelled(run: RunView, names: Sequence[str]) -> Iterator[Effect]:
     )
 
 
-def _continued(
-    names: Sequence[str], records: Records, begun: str, completed: str
+def _next_steps(
+    names: Sequence[str], records: Records, begun_title: str, done_title: str
 ) -> Iterator[Effect]:
     """Describe a run that goes on; nodes that were not reached have no record."""
-    yield Effect(begun, tuple(running_again(records)))
+    yield Effect(begun_title, tuple(running_again(records)))
     for words, status in (
         ("Wait for their turn", Status.PENDING),
-        (completed, Status.COMPLETED),
+        (done_title, Status.COMPLETED),
         ("Stay failed", Status.FAILED),
     ):
         yield Effect(

@@ -511,7 +511,7 @@ class NoticeTail:
         if not server.call("EXISTS", stream):
             return "0-0"
         facts = mapping_of(server.call("XINFO", "STREAM", stream))
-        return facts[b"last-generated-id"].decode()
+        return str(facts[b"last-generated-id"], "utf-8")
 
 
 def _notices(found: Found) -> list[Notice]:
