@@ -531,8 +531,8 @@ def test_pages_of_ones_own_are_full_and_repeat_nothing(desk):
 
 def test_a_list_says_how_much_money_waits(desk):
     """The sums of the amounts that its rows show, by currency, above them; a folded map shows none."""
-    for task in (("EUR", "12.50"), ("EUR", "80"), ("USD", "9")):
-        asked(desk, "transfers", dict(zip(("currency", "amount"), task, strict=True)))
+    for currency, amount in (("EUR", "12.50"), ("EUR", "80"), ("USD", "9")):
+        asked(desk, "transfers", {"currency": currency, "amount": amount, "iban": "DE1"})
     text = desk.http.get("/inbox?tab=mine", headers=HTML).text
 
     (sums,) = re.findall('<p class="hint">(.+) in these rows', text)
