@@ -449,3 +449,15 @@ def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, ra
 
 def known(inbox, question):
     return question in {interrupt["id"] for interrupt in inbox.questions()}
+
+
+@pytest.mark.full
+def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
+    """A question from inside a graph in a graph is answered, and the outer run ends."""
+    ready(site, rabbit)
+    run = site.client.start("nested", "go")
+    (question,) = run.wait(60).interrupts
+
+    site.client.respond(question.id, "yes")
+
+    assert run.wait(60).status is Status.COMPLETED

@@ -311,3 +311,43 @@ def done(runner, *arguments):
     """Run a command about a question; return its exit code and the status on its line."""
     called = runner("interrupts", *arguments)
     return called.exit_code, called.stdout.split("\t")[0]
+
+
+@pytest.mark.full
+def test_an_approval_has_no_arguments_of_its_own(runner, store, monkeypatch):
+    """Others than the call's are refused; control: its own, those of a version, and an edit."""
+    monkeypatch.setenv("RUNNER_DIRECTORY", f"{__name__}:directory")
+    question = voting(ManualWorker(store), replace(FOUR_EYES, need=3)).question
+    edit = json.dumps({"order": "7", "amount": "1"})
+
+    code, _, errors = vote(runner, question, "approve", "ana", "--response", edit)
+    assert (code, "vote edit" in errors) == (2, True)
+    assert store.votes(question.id) == []
+
+    same = json.dumps(question.action["args"])
+    assert vote(runner, question, "approve", "ana", "--response", same)[1][0] == "counted"
+    assert vote(runner, question, "edit", "ben", "--response", edit)[1][0] == "counted"
+    assert vote(runner, question, "approve", "eva", "--response", edit)[1][3] == "2 of 3"
+
+
+@pytest.mark.full
+def test_a_call_is_decided_and_not_answered(runner, store):
+    """`respond` sends nothing and names the vote that approves; control: `vote respond` says what it does."""
+    question = voting(ManualWorker(store), Rule(eligible=["ana"])).question
+    command = (
+        f"runner interrupts vote {question.id} approve --by WHO --digest {question.digest}"
+    )
+
+    for options in (
+        ("--response", "true"),
+        ("--response", "true", "--digest", "x"),
+    ):
+        refused = runner("interrupts", "respond", question.id, "--responder", "ana", *options)
+        assert (refused.exit_code, command in refused.stderr) == (2, True)
+        assert "The decision respond answers instead" in refused.stderr
+    assert store.votes(question.id) == []
+
+    _, cells, _ = vote(runner, question, "respond", "ana", "--response", "true")
+    assert cells[3] == "1 of 1; for an answer instead: the call is not made"
+    shown = drawn(_show_whole, read_question(store, store.interrupts([question.id])[0]))
+    assert "1 of 1: the call is not made" in shown

@@ -359,3 +359,50 @@ def test_a_damaged_node_that_has_a_slot_stops_no_sweep(store, worker):
 
     heal()
     assert worker.end(token) == ["b.1.1"]
+
+
+def test_a_slot_that_was_kept_for_minutes_costs_a_lease_no_more_than_others(store, worker):
+    """A node keeps one while it waits for a later limit; once it has run, a lost return costs a lease."""
+    limits = [Limit("first", concurrency=1), Limit("second", concurrency=1)]
+    nodes = {"a": limits, "b": limits[1:], "c": limits[:1]}
+    run_id = worker.start(shape("a b c", limits=nodes), beside="01")
+    token = worker.token(run_id, "b")
+    worker.limited(run_id, "a")
+    assert worker.end(token) == ["a.1.1"]
+    token = worker.token(run_id, "a")
+    worker.limited(run_id, "c")
+    before(store._partitions[0], "slot", lambda: fail(Death), how="drop")
+    with pytest.raises(Death):
+        worker.end(token)
+
+    assert "c.1.1" in worker.sweep(after=30)
+    worker.claim(run_id, "c")
+
+
+def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
+    """A check at the end of each lease finds it at work; its lease is renewed as ever."""
+    run_id = worker.start(GRAPH, beside="01")
+    token = worker.token(run_id, "a")
+    for _ in range(10):
+        clock.advance(15)
+        store.renew([token])
+        store.sweep()
+        worker.limited(run_id, "b")
+
+    assert worker.end(token) == ["b.1.1"]
+
+
+def test_a_slot_kept_for_a_node_that_comes_late_is_free_once(store, worker, clock):
+    """A lease later one other node gets it, whether that asks before the sweep that returns it or after."""
+    run_id = worker.start(crowd(ONE, names="a b c d"), beside="01")
+    token = worker.token(run_id, "a")
+    for node in "bcd":
+        worker.limited(run_id, node)
+    assert worker.end(token) == ["b.1.1"]
+    clock.advance(30)
+    store.do(ClaimVisit(run_id, "c", 1, 1, worker.nonce()))
+
+    worker.sweep()
+    for node in "bcd":
+        store.do(ClaimVisit(run_id, node, 1, 1, worker.nonce()))
+    assert at_work(worker, run_id) == 1

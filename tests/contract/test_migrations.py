@@ -934,3 +934,200 @@ def test_a_moved_run_takes_a_place_in_the_key_of_its_new_graph(opened):
     site.migrate({"b": "new"})
     assert not site.store.peek(second).is_queued
     assert site.store.peek(start()).is_queued
+
+
+@pytest.mark.full
+def test_a_map_can_have_its_old_name_back(opened):
+    """Also where some of its items have asked and completed under that name."""
+    run = Deployed(opened, items())
+    first = next(question for question in run.asked if question.name == "item 1")
+    apply_decisions(run.engine, [Decision(first.id, "one")])
+    run.finish()
+
+    for old, new in (("b", "m"), ("m", "b")):
+        run.deploy(items(name=new))
+        run.migrate({old: new})
+        run.finish()
+
+    assert [
+        receipt.status for receipt in apply_decisions(run.engine, [Decision(first.id, "late")])
+    ] == ["duplicate"]
+    run.answer("more")
+    (output,) = run.finish().results["c"].output.values()
+    assert output == [[1, "one"], [2, "more"], [3, "more"]]
+
+
+@pytest.mark.full
+def test_items_of_a_round_that_does_not_come_any_more_are_dropped(opened):
+    """Their map has ended in the round before; who was asked learns that no answer is needed."""
+
+    def build(*back):
+        builder = GraphBuilder()
+        builder.add_node(lambda ctx: [1, 2], "a")
+        builder.add_map(lambda ctx: ctx.interrupt(f"item {ctx.task}"), "b", over="a")
+        builder.add_node(ident, "c")
+        for source, target, *condition in (("a", "b"), ("b", "c"), *back):
+            builder.add_edge(source, target, *condition)
+        return builder.set_entry_point("a").build()
+
+    run = Deployed(opened, build(("c", "b", lambda state: state.results["c"].visit < 2)))
+    run.answer("first round")
+    asked = run.finish().interrupts
+    done = next(question for question in asked if question.name == "item 1")
+    apply_decisions(run.engine, [Decision(done.id, "second round")])
+    run.finish()
+    run.deploy(build())
+
+    run.migrate()
+
+    result, snapshot = run.finish(), run.store.read(run.run_id)
+    assert (result.status, result.execution_order) == (Status.COMPLETED, ["a", "b", "c"])
+    assert result.results["b"].output == ["first round", "first round"]
+    assert not snapshot.maps
+    assert not any(question.is_open for question in snapshot.interrupts)
+
+
+@pytest.mark.full
+def test_a_visit_of_a_map_that_is_undone_leaves_no_items(opened):
+    """The new shape's loop comes to the map again: it has another list, and asks for each item anew."""
+
+    def build(nodes, *more):
+        builder = GraphBuilder()
+        builder.add_map(lambda ctx: [ctx.task, ctx.interrupt("approve")], "b", over="a")
+        for name, function in nodes.items():
+            builder.add_node(function, name)
+        for source, target, *condition in (("a", "b"), ("b", "c"), *more):
+            builder.add_edge(source, target, *condition)
+        return builder.set_entry_point("a").build()
+
+    nodes = {"a": lambda ctx: [3] if ctx.inputs else [1, 2], "c": ident}
+    run = Deployed(opened, build(nodes, ("c", "b", lambda state: state.results["c"].visit < 2)))
+    run.answer("first")
+    done, _ = run.finish().interrupts
+    apply_decisions(run.engine, [Decision(done.id, "of the old round")])
+    run.finish()
+    back = ("d", "a", lambda state: state.results["d"].visit < 2)
+    run.deploy(build({**nodes, "d": ident}, ("c", "d"), back))
+
+    run.migrate()
+
+    (anew,) = run.finish().interrupts
+    assert (anew.visit, anew.id != done.id) == (3, True)
+    run.answer("new")
+    assert run.finish().results["b"].output == [[3, "new"]]
+
+
+@pytest.mark.full
+def test_a_graph_inside_whose_node_is_gone_is_stopped(opened):
+    """Its end is told to a run that has no such node any more: that changes nothing."""
+    run = Deployed(opened, nested(INNER))
+    (child,) = run.store.children(run.run_id)
+    run.deploy(graph("a c", nodes={"a": ident, "c": got}))
+
+    run.migrate(drop=["b"])
+
+    assert run.store.peek(child).status is Status.CANCELLED
+    assert [receipt.status for receipt in run.answer_old()] == ["superseded"]
+    assert run.finish().execution_order == ["a", "c"]
+
+
+@pytest.mark.full
+def test_a_loop_keeps_its_rounds(opened):
+    """A run in the second round of a loop is moved within it, and its visits keep their numbers."""
+
+    def again(state):
+        return state.results["b"].visit < 3
+
+    def build(name):
+        nodes = {"a": ident, name: ask, "c": got}
+        return graph(
+            f"a {name}",
+            f"{name} c",
+            (f"c {name}", again if name == "b" else lambda s: False),
+            nodes=nodes,
+        )
+
+    run = Deployed(opened, build("b"))
+    run.answer("first")
+    (second,) = run.finish().interrupts
+    run.asked = [second]
+    run.deploy(build("d"))
+    run.answer_old("second")
+    run.finish()
+
+    run.migrate({"b": "d"})
+
+    result = run.finish()
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["a", "d", "c", "d", "c"]
+    assert run.store.read(run.run_id).outputs["d", 2] == ["second", ["a", "c"]]
+
+
+@pytest.mark.full
+def test_two_nodes_may_exchange_their_names(opened):
+    """Each keeps what it has: its output, its place in the order, and what it waits for."""
+    nodes = {"a": ident, "b": ident, "c": ident, "w": ask}
+    run = Deployed(opened, graph("a b", "b c", "a w", nodes=nodes))
+    run.deploy(graph("a c", "c b", "a w", nodes=nodes))
+    run.migrate(EXCHANGE)
+    swapped = run.result().results
+    assert (swapped["b"].output, swapped["c"].output) == ("c", "b")
+
+    run.deploy(graph("a w", "w b", "a c", nodes={"a": ident, "w": ident, "b": ident, "c": ask}))
+    run.migrate({"w": "c", "c": "w"})
+
+    run.answer("yes")
+    result = run.finish()
+    assert (result.results["w"].output, result.results["c"].output) == ("b", ["yes", ["a"]])
+    assert result.execution_order == ["a", "w", "b", "c"]
+
+
+@pytest.mark.full
+def test_nor_that_of_one_whose_node_is_gone(opened):
+    """A node was dropped while it waited: its name is free for a new node, and not for one that waits."""
+    before = graph("a b", "a c", nodes={"a": ident, "b": ask, "c": ask})
+    run = Deployed(opened, before)
+    run.deploy(graph("a c", nodes={"a": ident, "c": ask}))
+    run.migrate(drop=["b"])
+    run.deploy(graph("a b", nodes={"a": ident, "b": ask}))
+
+    with pytest.raises(ConflictError, match="another node of that name has asked"):
+        run.migrate({"c": "b"})
+
+    (anew,) = run.migrate(drop=["c"]) and run.finish().interrupts
+    assert (anew.node_id, anew.visit) == ("b", 2)
+    assert {receipt.status for receipt in run.answer_old()} == {"superseded"}
+
+
+@pytest.mark.full
+def test_an_answer_has_its_old_name_back_too(opened):
+    """It was given before both moves, and is not asked for again."""
+    run = Deployed(opened, graph())
+    run.deploy(RENAMED)
+    run.answer_old()
+    run.finish()
+    run.migrate({"b": "approval"})
+    run.deploy(graph())
+    assert run.finish().status is Status.NEEDS_MIGRATION
+    run.migrate({"approval": "b"})
+
+    assert run.finish().results["c"].output == {"b": ["yes", ["a"]]}
+    assert [receipt.status for receipt in run.answer_old("no")] == ["duplicate"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("before", "after"), [("10", 2), ("01", 2), ("10", 1), ("1", 2)])
+def test_several_edges_may_lead_from_one_node_to_another(opened, before, after):
+    """A node that one of them has led to waits on, however many there are in the new graph."""
+
+    def build(taken, version):
+        edges = [("a b", lambda state, taken=each: taken) for each in taken]
+        return wired(NODES, *edges, "b c").set_entry_point("a").set_version(version).build()
+
+    run = Deployed(opened, build([bit == "1" for bit in before], "1"))
+    run.deploy(build([False] * after, "2"))
+
+    run.migrate()
+
+    run.answer_old("yes")
+    assert run.finish().execution_order == ["a", "b", "c"]

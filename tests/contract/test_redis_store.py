@@ -1164,3 +1164,97 @@ def test_a_long_backlog_of_runs_that_are_gone_is_passed(store, client, worker):
     client.eval(pack, 1, "runner:{p00}:fair:n:g|5:noisy")
 
     assert [bell.run_id for bell in store.do(ShareSlots({"g": 5})).doorbells] == [last]
+
+
+@pytest.mark.full
+def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock):
+    """What was open when it was read may be answered when it is written: then the truth is told."""
+    (question,) = worker.park(worker.start(shape("a")), "a")
+    between = [lambda: worker.answer(question, responder="ann")]
+
+    def slow() -> int:
+        """A clock that is asked after the question was read, and takes its time."""
+        while between:
+            between.pop()()
+        return clock()
+
+    store = RedisStore(redis_url, clock=slow, retention=60)
+    (late,) = store.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
+    store.close()
+
+    assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
+
+
+@pytest.mark.full
+def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock):
+    """Two claims that both saw a free place: the later one waits, and gets the place of the first."""
+    limit = Limit("one", concurrency=1, rate=1, per=10)
+    run_id = worker.start(shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]}))
+    first = []
+
+    def slow() -> int:
+        """A clock that is asked again when the node was read, and takes its time."""
+        if not first:
+            first.append(None)
+        elif first == [None]:
+            first[0] = worker.claim(run_id, "a").token
+        return clock()
+
+    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
+    reply = late.do(ClaimVisit(run_id, "b", 1, 1, "late"))
+    late.close()
+    assert (reply.word, reply.delay_ms) == ("limited", 10_000)
+    clock.advance(10)
+    assert worker.sweep() == ["b.1.1"]
+    worker.limited(run_id, "b")
+    assert worker.end(first[0]) == ["b.1.1"]
+    worker.claim(run_id, "b")
+
+
+@pytest.mark.full
+def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):
+    """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
+    run_id = worker.start(shape("a b"))
+    worker.park(run_id, "a")
+    between = [lambda: store.do(EmitEvent(run_id, "x", "b", 1, {}))] * 40
+
+    def slow() -> int:
+        """A clock that is asked before each try, and takes its time."""
+        if between:
+            between.pop()()
+        return clock()
+
+    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
+    assert late.do(CancelRun(run_id, "enough")).word == "cancelled"
+    late.close()
+
+    assert worker.read(run_id).record.stopping == Status.CANCELLED
+    clock.advance(1)  # till then the caller may take the next step itself
+    store.sweep()
+    assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
+
+
+@pytest.mark.full
+def test_partitions_do_not_meet(redis_url):
+    """Two stores with different partitions in one database see nothing of each other."""
+    one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
+    worker = ManualWorker(one)
+    run_id = worker.start(shape("a"))
+
+    assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
+
+
+@pytest.mark.full
+def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
+    """Nothing has changed since the claim: it is written without a look."""
+    run_id, token = worker.begin("a")
+    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    store.do(ParkVisit(token, [worker.question(token)], None))
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
+
+    worker.answer(worker.question(token))
+    token = worker.token(run_id, "a")
+    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
+    worker.settle(token)
+    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
+    assert worker.statuses(run_id) == "completed: a completed"

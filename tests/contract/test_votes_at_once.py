@@ -13,13 +13,17 @@ import pytest
 from runner.approvals.digests import Action
 from runner.approvals.rules import Rule
 from runner.client import Client, SweeperDispatcher
+from runner.definition.registry import Registry
+from runner.execution.engine import Engine
+from runner.operations.message_handlers import IncomingMessage, handle_answer
+from runner.records import codec
 from runner.store import encoding
 from runner.store.redis import scripts
 from runner.store.redis.store import RedisStore
 from runner.store.redis.transaction import questions
 from runner.store.redis.transaction.run_view import RunInTransaction
 from runner.store.redis.transaction.sets import EITHER
-from tests.contract.store.manual_worker import ManualWorker
+from tests.contract.store.manual_worker import ManualWorker, shape
 
 pytestmark = pytest.mark.full
 
@@ -230,3 +234,46 @@ def test_what_lasts_of_a_vote_is_in_the_size_of_its_run(ask, client, store):
     voting.withdraw_vote(question.id, by="cid")
 
     assert int(client.hget(key, "size")) - bytes_of_votes() == before
+
+
+def test_one_person_by_two_doors_counts_once(clients, ask):
+    """A vote over a stream and one by a client: whichever comes second is a duplicate."""
+    question = ask(Rule(need=2))
+    stream = Engine(clients[0].engine.store, SweeperDispatcher(), Registry())
+    stream.directory = ""
+    stream.registry.add("g", lambda: shape("a"))
+    body = codec.dump_json(
+        {
+            "v": 2,
+            "interrupt_id": question.id,
+            "decision": "approve",
+            "by": "ana",
+            "digest": question.digest,
+        }
+    )
+
+    def by_stream() -> str:
+        verdict = handle_answer(stream, IncomingMessage("1-0", "responses/1-0", body))
+        assert verdict.receipt is not None
+        return verdict.receipt.status
+
+    def by_client() -> str:
+        return str(clients[1].vote(question.id, "approve", by="human:|ana").status)
+
+    with ThreadPoolExecutor(2) as pool:
+        words = [future.result() for future in (pool.submit(by_stream), pool.submit(by_client))]
+
+    assert sorted(words) == ["counted", "duplicate"]
+    assert str(clients[2].vote(question.id, "approve", by="ben").status) == "accepted"
+
+
+def test_another_person_by_the_second_door_counts_too(clients, ask):
+    """The control: what is one person's second vote is another one's first."""
+    question = ask(Rule(need=2))
+
+    words = [
+        str(clients[n].vote(question.id, "approve", by=who).status)
+        for n, who in enumerate(("ana", "ben"))
+    ]
+
+    assert words == ["counted", "accepted"]

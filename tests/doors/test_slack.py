@@ -1056,3 +1056,29 @@ def test_a_replayed_click_counts_once(site, workspace):
     assert len(first[1]) == 0
     assert replayed == first
     assert len(state_of(site, question)[1]) == 1
+
+
+def test_a_person_counts_once_at_all_doors(site, workspace):
+    """Two of two takes two people: a click adds nothing to the same person's vote at another door."""
+    question, message = asked(site, workspace, "quorum")
+    site.client.vote(question.id, "approve", by="ana")
+    send(site, workspace.click(message, "approve", "Uana"))
+    site.door.show(question.id)
+    between, text = state_of(site, question)[0], text_of(*workspace.messages.values())
+    send(site, workspace.click(message, "approve", "Uben"))
+
+    assert between == "open"
+    assert "So far: 1 of 2" in text
+    assert state_of(site, question)[0] == "answered"
+
+
+def test_the_rule_says_who_decides(site, workspace):
+    """A person who is not eligible hears that; one who is decides."""
+    question, message = asked(site, workspace, "others")
+    send(site, workspace.click(message, "approve", "Uana"))
+    before = state_of(site, question)
+    send(site, workspace.click(message, "approve", "Uben"))
+
+    assert "may not decide" in workspace.whispers[0]["text"]
+    assert before == ("open", [])
+    assert state_of(site, question)[0] == "answered"

@@ -21,12 +21,15 @@ from runner.errors import ApprovalMismatch, UsageError
 from runner.execution.context import ClaimedVisit
 from runner.hooks import AfterToolCallEvent, BeforeNodeCallEvent, BeforeToolCallEvent
 from runner.operations import recovery
+from runner.operations.questions import read_question
 from runner.records import interrupts
+from runner.records.json_form import document
 from runner.records.messages import operation_body
 from runner.records.run import EventKind
 from runner.store.requests import ReleaseNodes
 from runner.testing import ScriptedModel
 from tests.graphs import Bench
+from tests.records.test_digests import in_javascript
 
 LOGIN = "https://login.example"
 DOOR = SigningKey("door", Ed25519PrivateKey.from_private_bytes(b"d" * 32))
@@ -947,3 +950,31 @@ def test_one_decision_raises_a_sum_for_all_that_share_it(run_graph, keys, level,
     assert ends[asking] == ("held" if forged else "completed")
     assert ("waiting" in ends.values()) is forged
     assert run.store.spent(run.id)["model_calls"].spent == (4 if forged else 8)
+
+
+@pytest.mark.full
+def test_another_language_recomputes_the_digests_of_a_real_question(run_graph):
+    """What `interrupts show --json` names under `digests` is all that is hashed, key by key."""
+    till = Till(replace(TWO, weights={"role:cfo": 2}))
+    run = run_graph(till.graph, "refund 1042")
+    (question,) = run.interrupts
+    shown = json.loads(json.dumps(document(read_question(run.store, question))))["digests"]
+    kinds = ["question", "policy", "action"]
+    assert set(shown) >= set(kinds)
+    assert in_javascript([(kind, shown[kind]) for kind in kinds]) == [
+        question.digest,
+        shown["question"]["policy"],
+        shown["question"]["action"],
+    ]
+    edited = {**shown["action"], "args": {"order": "1042", "amount": 20}}
+    vote(run, "ana", "edit", edited["args"])
+    (cast,) = run.store.votes(question.id)
+    assert in_javascript([("action", edited)]) == [cast["effect"]]
+
+
+@pytest.mark.full
+def test_a_rule_that_excludes_who_asked_needs_to_know_who_that_is(run_graph):
+    """It is refused rather than asked of nobody."""
+    rule = Rule(exclude=["requester"])
+    run = run_graph(chain(ask=asking(rule)).build())
+    assert (run.status, run.interrupts) == (Status.FAILED, [])

@@ -203,3 +203,47 @@ def test_people_are_reminded_while_the_node_waits():
     ]
     bench.answer()
     assert bench.finish().status is Status.COMPLETED
+
+
+@pytest.mark.full
+def test_an_expiry_leads_elsewhere_and_says_what_was_asked():
+    """The run completes by the other way, whose node is told the question."""
+
+    def ask(ctx):
+        return ctx.interrupt(
+            "ok?", {"sum": 5}, expires_in=60, on_expire={"route": "lead"}, assignees=["ann"]
+        )
+
+    bench = Bench(escalating(ask)).start()
+    (question,) = bench.finish().interrupts
+    bench.later(60)
+
+    result = bench.finish()
+    told = {
+        "interrupt_id": question.id,
+        "name": "ok?",
+        "reason": {"sum": 5},
+        "assignees": ["ann"],
+    }
+    assert result.status is Status.COMPLETED
+    assert result.execution_order == ["approve", "lead"]
+    assert result.results["lead"].output == {"approve": {"expired": told}}
+    assert result.results["approve"].result == {"expired": told}
+    assert result.results["pay"].status is Status.SKIPPED
+
+
+@pytest.mark.full
+def test_an_answer_in_time_goes_the_usual_way():
+    """The edge for expired questions is no edge for anything else."""
+
+    def ask(ctx):
+        return ctx.interrupt("ok?", expires_in=60, on_expire={"route": "lead"})
+
+    bench = Bench(escalating(ask)).start()
+    bench.finish()
+    bench.answer()
+    bench.later(60)
+
+    result = bench.finish()
+    assert result.results["pay"].output == "paid"
+    assert result.results["lead"].status is Status.SKIPPED

@@ -7,6 +7,7 @@ import pytest
 from runner import Client, GraphBuilder
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, UsageError
+from runner.operations import recovery
 from runner.store.memory.store import MemoryStore
 from tests.graphs import Bench
 
@@ -93,3 +94,41 @@ def test_what_is_no_task_is_refused(name):
     with pytest.raises(UsageError, match="Nothing was started"):
         run.start(on_end=name)
     assert not run.store.runs().items
+
+
+@pytest.mark.full
+def test_a_doubled_doorbell_calls_once():
+    """A doorbell for an end that was told is stale and calls nobody."""
+    run = ended(lambda ctx: 1)
+
+    assert [run.engine.deliver(run.run_id, "@end", 1, 1).word for _ in range(2)] == [
+        "end_reported",
+        "stale",
+    ]
+    assert len(run.calls) == 1
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("where", [("@end", 2, 1), ("@end", 0, 1)])
+def test_a_doorbell_of_another_end_calls_nobody(where):
+    """Only the last end of a run is told."""
+    run = ended(lambda ctx: 1)
+
+    assert run.engine.deliver(run.run_id, *where).word == "stale"
+    assert run.engine.deliver("00no", "@end", 1, 1).word == "stale"
+    assert run.calls == []
+
+
+@pytest.mark.full
+def test_a_run_that_goes_on_calls_nobody(in_redis):
+    """A doorbell from before a retry finds that the run has not ended; the next end is told."""
+    run = ended(broken, in_redis)
+    recovery.retry(run.engine, run.run_id)
+    assert run.engine.deliver(run.run_id, "@end", 1, 1).word == "stale"
+
+    run.engine.deliver(run.run_id, "a", 1, 2)
+    assert run.engine.deliver(run.run_id, "@end", 2, 1).word == "end_reported"
+
+    assert [(kwargs["status"], task_id) for _, kwargs, task_id in run.calls] == [
+        ("completed", f"{run.run_id}.end.2")
+    ]

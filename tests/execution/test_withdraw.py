@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Agent, RetryPolicy, tool
-from runner.errors import InterruptWithdrawn
+from runner.errors import ConflictError, InterruptWithdrawn, NotFoundError
 from runner.hooks import AfterNodeCallEvent, BeforeModelCallEvent, BeforeNodeCallEvent
 from runner.testing import ScriptedModel
 from tests.client.test_client import ask, office
@@ -155,3 +155,18 @@ def test_a_later_attempt_asks_anew(in_redis):
     client.respond(third.id, "yes")
     bench.finish_all()
     assert run.result().results["a"].output == "yes"
+
+
+@pytest.mark.full
+def test_what_is_not_open_can_not_be_withdrawn():
+    """Nothing changes, and the caller is told why."""
+    client, bench = office(single(ask))
+    run = client.start("bench", "task")
+    bench.finish_all()
+    (question,) = run.interrupts()
+    client.respond(question.id, "yes")
+
+    with pytest.raises(ConflictError, match="not open any more"):
+        client.withdraw(question.id)
+    with pytest.raises(NotFoundError):
+        client.withdraw("00none.a.1.abc")

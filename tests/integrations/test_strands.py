@@ -26,6 +26,7 @@ from strands import ToolContext, tool  # noqa: E402 - only where the extra is in
 from strands.hooks import AfterToolCallEvent, BeforeInvocationEvent, BeforeToolCallEvent  # noqa: E402 - as above
 from strands.session import FileSessionManager, S3SessionManager  # noqa: E402 - as above
 
+from runner.errors import CorruptDocument  # noqa: E402 - as above
 from runner.integrations.strands import StrandsAgent  # noqa: E402 - as above
 from tests.integrations.strands_agents import agent, ask, results, use  # noqa: E402 - as above
 
@@ -414,3 +415,16 @@ def test_its_result_reads_like_an_agents():
 
     found = ended.results["says"].result
     assert (found.stop_reason, str(found)) == ("end_turn", "hello\n")
+
+
+def test_a_snapshot_of_another_schema_is_refused():
+    """A snapshot that this version of the framework can't load is left alone, and both versions are named."""
+    asking = node(use("ask", "call_0", topic="sky"), results)
+    waits(asking.execute())
+    asking.text = asking.text.replace('"schema_version": "1.0"', '"schema_version": "9.0"')
+    ended = asking.execute()
+
+    assert isinstance(ended, Failed)
+    error = failures.restore(ended.error)
+    assert isinstance(error, CorruptDocument)
+    assert "strands-agents" in str(error)

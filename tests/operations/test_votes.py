@@ -26,6 +26,7 @@ from runner.approvals import (
 from runner.approvals.decision_keys import DecisionKeys
 from runner.approvals.proofs import encoded, run_name
 from runner.audit.checkpoint import public_bytes
+from runner.celery.kombu_fixes import message_of
 from runner.celery.messages import MessageHandler
 from runner.definition.registry import Registry
 from runner.errors import DefinitionError, ResponseError, UsageError
@@ -965,3 +966,26 @@ def test_a_plain_answer_is_applied_by_any_service():
     result = handle_answer(other, sent(message))
     assert result.receipt is not None
     assert result.receipt.status == "accepted"
+
+
+@pytest.mark.full
+def test_what_is_signed_comes_through_a_celery_task_as_it_was_signed(public):
+    """The task adds nothing to it; delivered twice it counts once, and a change on the way is refused."""
+    team = asking(Rule(need=2, auth=Auth(level=1)))
+    team.bench.clock.now = time.time_ns() // 1_000_000
+    team.bench.engine.decision_keys = DecisionKeys(public)
+    digest = team.client.interrupt(team.question).digest
+    signed = DOOR.sign(vote_body(team.question, "approve", "ana", digest=digest))
+
+    def by_task(body: dict[str, Any], number: int) -> str:
+        text = message_of("runner.respond", f"task {number}", (), body)
+        verdict = handle_answer(
+            team.bench.engine, IncomingMessage(f"{number}-0", f"responses/{number}-0", text)
+        )
+        assert verdict.receipt is not None
+        return verdict.receipt.status
+
+    words = [by_task({**signed, "by": "human:|ben"}, 1), by_task(signed, 2), by_task(signed, 3)]
+    assert words == ["forbidden", "counted", "counted"]
+    (vote,) = team.bench.store.votes(team.question)
+    assert vote["body"] == signed

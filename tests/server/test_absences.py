@@ -136,3 +136,20 @@ def test_an_absence_begins_and_ends_on_its_page(desk):
     as_ana(desk)
     assert send(desk, "/absences/end").status_code == 303
     assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
+
+
+def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
+    """One with a rule, and one without; who only decides may not."""
+    (ruled,), (plain,) = desk.start("ana").interrupts(), desk.start("plain").interrupts()
+    as_ben(desk)
+    path, body = f"/v1/questions/{ruled.id}:reassign", {"to": "eva", "reason": "ana has left"}
+    assert desk.http.post(path, json=body).status_code == 403
+    assert "Let somebody else decide" not in desk.http.get(f"/q/{ruled.id}", headers=HTML).text
+    desk.as_role("operator", "viewer", name="ops")
+    assert desk.http.post(path, json={**body, "reason": " "}).status_code == 422
+    assert desk.http.post(path, json=body).json()["status"] == "accepted"
+    assert "Let somebody else decide" in desk.http.get(f"/q/{plain.id}", headers=HTML).text
+    assert send(desk, f"/q/{plain.id}/reassign", to="eva", reason="left").status_code == 303
+    desk.work()
+    (again,) = desk.client.run(plain.run_id).interrupts()
+    assert again.assignees == ["eva"]

@@ -601,3 +601,56 @@ def test_pages_of_other_origins_use_keys(site, tmp_path, origins, allowed):
     ) is allowed
     assert "access-control-allow-credentials" not in started.headers
     assert (started.status_code, as_person.status_code) == (201, 403)
+
+
+@pytest.mark.full
+def test_viewers_see_no_payloads(site):
+    """What exists is shown, but not what users and agents have written."""
+    run, broken = site.start("approval", {"secret": "task"}), site.start("broken")
+    site.as_role("viewer")
+
+    paths = [
+        f"/v1/runs/{run.id}",
+        f"/v1/runs/{broken.id}",
+        f"/v1/runs/{run.id}/events",
+        "/v1/questions",
+        f"/v1/questions/{run.interrupts()[0].id}",
+    ]
+    for path in paths:
+        text = site.http.get(path).text
+        assert "secret" not in text, path
+        assert "unpunctual" not in text, path
+    site.as_role("operator")
+    site.http.post(f"/v1/runs/{run.id}:cancel", json={"reason": "a secret reason"})
+    site.as_role("viewer")
+    for path in (*paths[:3], f"/runs/{run.id}"):
+        assert "secret" not in site.http.get(path, headers={"Accept": "text/html"}).text, path
+    question = site.start("approval").interrupts()[0].id
+    site.client.withdraw(question, "a secret reason")
+    assert "secret" not in site.http.get(f"/v1/questions/{question}").text
+    site.as_role("reader")
+    assert "secret" in site.http.get(f"/v1/questions/{question}").text
+    assert "secret" in site.http.get(paths[0]).text
+    assert "unpunctual" in site.http.get(paths[-1]).text
+
+
+@pytest.mark.full
+def test_operators_see_what_they_operate(site):
+    """Schedules and dead letters are listed to all who may see; their payloads to readers only."""
+    schedule = {"id": "daily", "graph": "echo", "interval": 60, "task": "secret task"}
+    made = site.http.post("/v1/schedules", json=schedule)
+    with redis.Redis.from_url(site.settings.redis_url) as raw:
+        message = {"source": "runner:responses", "reason": "a secret reason", "body": "secret"}
+        raw.xadd("runner:dead", message)
+    (letter,) = site.http.get("/v1/dead").json()["items"]
+    paths = ["/v1/schedules", "/v1/schedules/daily", "/v1/dead", f"/v1/dead/{letter['id']}"]
+    replies = {}
+    for role in ("reader", "operator"):
+        site.as_role(role)
+        replies[role] = [site.http.get(path) for path in (*paths, "/schedules", "/dead")]
+
+    assert made.status_code == 201
+    assert all(reply.status_code == 200 for reply in replies["operator"])
+    assert not any("secret" in reply.text for reply in replies["operator"])
+    assert all("secret" in reply.text for reply in replies["reader"][:4])
+    assert "secret" not in site.http.post("/v1/schedules/daily:pause").text

@@ -644,3 +644,16 @@ def test_two_clicks_decide_each_question_of_a_list(desk, browser, tmp_path):
         assert page.locator("tbody tr").count() == 2
         page.close()
     assert not seen
+
+
+@pytest.mark.full
+def test_roles_of_one_graph_show_no_question_of_another(desk):
+    """The list of a question's page has only its graph for who has roles by graph."""
+    secret = asked(desk, {"assignees": ["ana"]}, graph="names")
+    question = asked(desk)
+    desk.as_role("viewer", "reader:refunds", "approver:refunds", name="ana", groups=["finance"])
+    for query in ("tab=all", "tab=all&graph=names", "tab=mine", "tab=requested"):
+        page = desk.http.get(f"/q/{question.id}?{query}", headers=HTML).text
+        assert secret.id not in page, query
+    second = asked(desk)
+    assert second.id in desk.http.get(f"/q/{question.id}?tab=all&graph=refunds").text

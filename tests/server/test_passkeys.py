@@ -24,7 +24,9 @@ from runner.approvals import (
     Principal,
     Rule,
     SigningKey,
+    operation_body,
     start_body,
+    vote_body,
 )
 from runner.approvals.judgement import requester_level
 from runner.approvals.passkeys import signature_request
@@ -42,6 +44,15 @@ pytestmark = pytest.mark.full
 ORIGIN = "https://runner.example"
 ANA = Principal("ana", "https://login.example")
 FINANCE = frozenset({"finance"})
+
+
+OPERATIONS = (
+    ("POST", ":claim", "claim", {"ttl": 60}),
+    ("POST", ":release", "release", {}),
+    ("POST", ":comment", "comment", {"comment": "on it"}),
+    ("DELETE", "/votes", "withdraw_vote", {}),
+    ("POST", ":delegate", "delegate", {"to": "human:https://login.example|ben"}),
+)
 
 
 def transfer(ctx):
@@ -613,3 +624,22 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     run_id = tab.url.rpartition("/")[2]
     requester = bank.client.engine.store.requester(run_id)
     assert requester_level(requester, bank.client.engine.decision_keys.read(), run_id) == 3
+
+
+def test_the_api_takes_signatures_of_all_that_people_do(bank, device):
+    """Each operation with the caller's own proof; without it is refused, and the reply says what to do."""
+    question = bank.ask("share")
+    vote = vote_body(question.id, "approve", ANA, digest=question.digest, response=True)
+    body = {"decision": "approve", "response": True, "proof": bank.proof(device, vote)}
+    headers = {"if-match": question.digest}
+    bank.http.headers.update(PROGRAM)
+    assert bank.http.post(
+        f"/v1/questions/{question.id}/votes", json=body, headers=headers
+    ).is_success
+    for method, path, name, fields in OPERATIONS:
+        url = f"/v1/questions/{question.id}{path}"
+        bare = bank.http.request(method, url, json=fields)
+        assert (bare.status_code, "`proof`" in bare.json()["detail"]) == (403, True), name
+        message = operation_body(question.id, name, ANA, **fields)
+        signed = {**fields, "proof": bank.proof(device, message)}
+        assert bank.http.request(method, url, json=signed).is_success, name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from runner.records.budgets import Spending, Sum, Tagged
@@ -170,3 +172,27 @@ class BudgetContract:
             {},
             None,
         )
+
+    @pytest.mark.routed
+    def test_many_workers_never_pass_a_bound(self, worker: ManualWorker, store: Store) -> None:
+        """Calls that are reserved at the same moment on many threads are as many as the bound allows."""
+        run_id = worker.start(shape("a"))
+        threads, calls, bound = 8, 10, 33
+        replies: list[str] = []
+        ready = threading.Barrier(threads)
+
+        def work(who: int) -> None:
+            ready.wait(30)
+            for number in range(calls):
+                spending = Spending(
+                    f"n{who}", str(number), {"model_calls": 1}, {"model_calls": bound}
+                )
+                replies.append(store.do(SpendBudget(run_id, None, spending)))
+
+        workers = [threading.Thread(target=work, args=(who,)) for who in range(threads)]
+        for thread in workers:
+            thread.start()
+        for thread in workers:
+            thread.join(30)
+
+        assert replies.count("") == store.spent(run_id)["model_calls"].spent == bound

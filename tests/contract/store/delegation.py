@@ -93,6 +93,22 @@ class DelegationContract:
         assert claim.child.record.status is Status.FAILED
         assert worker.statuses(parent) == "executing: a running"
 
+    def test_a_cancel_goes_down(self, worker: ManualWorker, store: Store) -> None:
+        """Cancelling a run cancels its children, one that executes and one that waits."""
+        parent = worker.start("a b")
+        waits = self._child(worker, worker.token(parent, "a"))
+        runs = self._child(worker, worker.token(parent, "b"))
+        worker.park(waits, "x")
+        token = worker.token(runs, "x")
+
+        store.do(CancelRun(parent, "enough"))
+
+        assert worker.statuses(waits) == "cancelled: x cancelled"
+        assert worker.statuses(parent) == "executing: a cancelled, b waiting"
+        assert worker.read(runs).record.reason == "its parent run stops"
+        worker.settle(token)
+        assert worker.statuses(parent) == "cancelled: a cancelled, b cancelled"
+
     def test_a_cancel_reaches_a_node_whose_child_was_cancelled(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -279,6 +295,20 @@ class DelegationContract:
         assert worker.read(run_id).order == ("m",)
         assert worker.claim(run_id, "z").inputs == [("m", 1, ["m[0]", "Y"])]
 
+    def test_no_more_items_are_at_work_than_the_window(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """An item begins when another one ends, and not before."""
+        run_id, bells = self._expanded(worker, store, of_map(2), 0, 1, 2)
+
+        assert bells == ["m[0].1.1", "m[1].1.1"]
+        worker.run(run_id, "m[1]")
+        assert (
+            worker.statuses(run_id)
+            == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
+        )
+        assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
+
     @pytest.mark.parametrize(("most", "begun"), [(3, 3), (10_000, 5)])
     def test_a_map_without_a_window_has_a_bounded_number_at_work(
         self,
@@ -296,7 +326,6 @@ class DelegationContract:
         assert worker.end(worker.token(run_id, "m[0]")) == ["m[3].1.1"][: 5 - begun]
         assert self._map(worker, run_id).active == min(begun, 4)
 
-    @pytest.mark.full
     @pytest.mark.scripts
     @pytest.mark.parametrize("window", [None, 600])
     def test_the_end_of_an_item_begins_two_more(
@@ -408,6 +437,18 @@ class DelegationContract:
         assert worker.settle(tokens[3]) == "settled"
         assert worker.read(run_id).nodes["m"].status is Status.READY
 
+    def test_a_map_may_go_on_without_failed_items(
+        self, worker: ManualWorker, store: Store
+    ) -> None:
+        """Where a failed item does not stop its map, the others run and the run does not fail."""
+        run_id, _ = self._expanded(worker, store, of_map(1, stops=False), 0, 1)
+        assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
+        worker.run(run_id, "m[1]", "m", "z")
+
+        assert worker.statuses(run_id) == (
+            "completed: m completed, m[0] failed, m[1] completed, z completed"
+        )
+
     def test_a_map_that_is_tried_again_keeps_what_is_done(
         self, worker: ManualWorker, store: Store
     ) -> None:
@@ -427,6 +468,14 @@ class DelegationContract:
         assert worker.settle(worker.token(run_id, "m[1]", attempt=2)) == "settled"
         worker.run(run_id, "m[2]")
         assert worker.claim(run_id, "m", attempt=2).map == MapRecord(1, 3, 3)
+
+    @pytest.mark.routed
+    def test_an_empty_map_is_ready_at_once(self, worker: ManualWorker, store: Store) -> None:
+        """A map of no items waits for nothing."""
+        run_id, bells = self._expanded(worker, store, of_map())
+
+        assert bells == ["m.1.1"]
+        assert worker.claim(run_id, "m").map == MapRecord(1)
 
     @pytest.mark.full
     @pytest.mark.scripts
@@ -458,6 +507,24 @@ class DelegationContract:
         assert self._map(worker, run_id) == MapRecord(
             1, 700, 700, failed=1, stopped=True, swept=700
         )
+
+    def test_cancelling_a_run_cancels_items(self, worker: ManualWorker, store: Store) -> None:
+        """A run that stops cancels a map and its idle items, and ends when the last running one has."""
+        run_id, _ = self._expanded(worker, store, of_map(2), 0, 1, 2)
+        running = worker.token(run_id, "m[0]")
+        store.do(CancelRun(run_id, "enough"))
+
+        assert worker.statuses(run_id) == "executing: m cancelled, m[0] running, m[1] cancelled"
+        assert worker.settle(running) == "settled"
+        assert worker.read(run_id).record.status is Status.CANCELLED
+
+    def test_a_lost_item_is_run_again(self, worker: ManualWorker, store: Store) -> None:
+        """An item whose worker is gone becomes ready for another one, in its place."""
+        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
+        worker.claim(run_id, "m[0]")
+
+        assert worker.sweep(after=31) == ["m[0].1.2"]
+        assert self._map(worker, run_id) == MapRecord(1, 2, 1, active=1)
 
     def test_a_child_run_does_the_work_of_an_item(
         self, worker: ManualWorker, store: Store
