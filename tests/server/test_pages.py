@@ -1045,6 +1045,17 @@ def test_home_counts_what_expires_soon(redis_url):
     assert ">0</span> for you" in site.http.get("/", headers=HTML).text
 
 
+def test_home_says_first_what_fails(site):
+    """The checks stand above the charts, failures before warnings."""
+    text = site.http.get("/", headers=HTML).text
+    checks = text.partition('id="checks"')[2].partition("</section>")[0]
+    results = re.findall(">(FAIL|WARN)<", checks)
+
+    assert results == sorted(results)
+    assert {*results} == {"FAIL", "WARN"}
+    assert text.index('id="checks"') < text.index('id="charts"')
+
+
 @pytest.mark.full
 def test_a_limit_is_changed_with_forms(site, redis_url):
     """The page shows both numbers, who waits and who has the slot, and pauses a limit or one key of it."""
