@@ -170,7 +170,7 @@ def test_keys_and_sessions_are_found_after_the_number_has_grown(redis_url, other
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda a, b: f"{b},{a}", "in the order in which they were first used"),
+        (lambda a, b: f"{b},{a}", "in the order they were first used"),
         (lambda a, b: a, "partition 1 is on a server that is not named"),
         (lambda a, b: b, "partition 1 has 1 runs"),
     ],
