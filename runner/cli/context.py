@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import getpass
+import itertools
 import os
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,8 +26,21 @@ if TYPE_CHECKING:
     from runner.store.interface import Store
 
 
+APP = ("-A", "--app")
+"""Options of Celery's program that an app's name follows."""
+
 FLAGS = ("redis_url", "namespace", "graphs")
 """Settings that options, or the app of `celery runner`, can set."""
+
+
+def called_as() -> str:
+    """Return this program as it was called: `runner`, or below an app `celery -A shop runner`."""
+    context = click.get_current_context(silent=True)
+    if context is None or "celery" not in str(context.find_root().info_name):
+        return "runner"
+    words = list(itertools.pairwise(sys.argv))
+    end = next(n for n, pair in enumerate(words) if pair[1] == "runner" and pair[0] not in APP)
+    return shlex.join(["celery", *sys.argv[1 : end + 2]])
 
 
 @dataclass

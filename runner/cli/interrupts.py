@@ -17,7 +17,7 @@ from runner.cli.arguments import (
     read_pages,
     to_seconds,
 )
-from runner.cli.context import CommandContext, command, group
+from runner.cli.context import CommandContext, called_as, command, group
 from runner.cli.exits import Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
 from runner.records.json_form import document, span, stamp
@@ -250,8 +250,8 @@ def _check_answerable(
         return
     if question.action:
         raise click.UsageError(
-            f"The question shows a call, so it needs a vote; nothing was sent. Use: {command_for(question)}. "
-            f"The decision respond answers instead, and then {instead(question.action)}."
+            "The question shows a call, so it needs a vote; nothing was sent. The decision respond answers "
+            f"instead, and then {instead(question.action)}. Use: {command_for(question)}"
         )
     needs = {
         "responder": "--responder, who answers",
@@ -269,14 +269,14 @@ def command_for(question: Interrupt | Question) -> str:
     """Return the command that decides a question as shown, or answers it."""
     if question.rule is None:
         who = " --responder WHO" if question.assignees else ""
-        return f"runner interrupts respond {question.id} --response JSON{who}"
+        return f"{called_as()} interrupts respond {question.id} --response JSON{who}"
     words = ["approve", "edit", "reject", "respond"]
     if question.action is None and question.response_schema is not None:
         words.insert(0, "respond")
     decision = next(word for word in words if word in question.rule["decisions"])
     response = " --response JSON" * (decision in {"edit", "respond"})
     shown = f"--by WHO --digest {question.digest}"
-    return f"runner interrupts vote {question.id} {decision}{response} {shown}"
+    return f"{called_as()} interrupts vote {question.id} {decision}{response} {shown}"
 
 
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:

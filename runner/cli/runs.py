@@ -21,7 +21,7 @@ from runner.cli.arguments import (
     tag_option,
     to_ms,
 )
-from runner.cli.context import CommandContext, command, group
+from runner.cli.context import CommandContext, called_as, command, group
 from runner.cli.exits import HINTS, CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import ConflictError, NotFoundError, RunnerError, StoreError
@@ -124,7 +124,9 @@ def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         question = next(iter(view.interrupts), None)
-        command = command_for(question) if question else f"runner runs migrate {view.run_id}"
+        command = (
+            command_for(question) if question else f"{called_as()} runs migrate {view.run_id}"
+        )
         output.note(f"The run waits. To continue: {command}")
     return code
 

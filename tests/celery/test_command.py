@@ -8,6 +8,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import click
 import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
@@ -16,6 +17,7 @@ from click.testing import CliRunner
 
 import runner.celery
 from runner.celery.command import commands
+from runner.cli.context import called_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -68,6 +70,22 @@ def test_help_lists_what_makes_sense_below_an_app(call):
     assert done.exit_code == 0
     assert "interrupts" in done.stdout
     assert "  worker " not in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "celery -A shop runner",
+        "celery --app runner -q runner",
+        "celery --app=shop runner",
+        "runner",
+    ],
+)
+def test_a_printed_command_begins_as_this_one_was_called(words, monkeypatch):
+    """Without the app's option it would decide in another store."""
+    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{words}", *words.split()[1:], "runs", "list"])
+    with click.Context(celery, info_name=words.split()[0]):
+        assert called_as() == words
 
 
 @pytest.mark.full
