@@ -124,6 +124,19 @@ def test_what_changes_a_packed_run_unpacks_it(desk, client, change):
         assert client.pttl(Keys().run(bench.run_id, part)) > 0
 
 
+def test_a_packed_run_is_read_from_a_full_server(desk, client):
+    """Redis 7.0 refuses all commands of a transaction when its memory is full, even those that read."""
+    bench = desk()
+    question = ended(bench)
+    pack(bench)
+    before = seen(bench, question)
+    client.config_set("maxmemory", 1)
+    try:
+        assert seen(bench, question) == before
+    finally:
+        client.config_set("maxmemory", 0)
+
+
 def test_a_packed_run_is_retried(desk, client):
     """It goes on where it failed, keeps what had completed, and is packed again after its new end."""
     broken = [True]

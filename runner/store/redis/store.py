@@ -78,7 +78,7 @@ from runner.store.redis.connection import TIMEOUT, Argument, RedisConnection, ma
 from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.durability import FAST, WORKERS_OWN, Durability
 from runner.store.redis.fast.fast_path import FastPath
-from runner.store.redis.keys import PARTITION, Keys, shape_key
+from runner.store.redis.keys import PARTITION, Keys, run_key, shape_key
 from runner.store.redis.large_values import LargeValues
 from runner.store.redis.ledger import AuditLog
 from runner.store.redis.limit_slots import LimitSlots
@@ -720,11 +720,11 @@ class RedisStore:
 
     def _packed(self, runs: Sequence[str]) -> list[dict[bytes, bytes]]:
         """Read the packed fields of runs; none for a run that was unpacked meanwhile."""
-        with self._redis.translated(), self._redis.client.pipeline(transaction=True) as pipe:
-            for run_id in runs:
-                pipe.lindex(self._keys.run(run_id, ":e"), 0)
-                pipe.hget(self._keys.run(run_id), "of")
-            replies = pipe.execute()
+        # A script, because a full server refuses every command of a transaction, even a read.
+        reads: list[Argument] = []
+        for key in map(run_key, runs):
+            reads += 3, "LINDEX", f"{key}:e", 0, 3, "HGET", key, "of"
+        _, *replies = self._call("look", *reads)
         texts = zip(runs, replies[::2], replies[1::2], strict=True)
         return [packed_runs.fields_of(run_id, text, of) for run_id, text, of in texts]
 
