@@ -508,9 +508,9 @@ class ToolExecution:
         ]
 
     def _asked_in(self, scope: str) -> Iterator[Interrupt]:
-        place = (self.address.within + scope, self.command.attempt)
+        key = (self.address.within + scope, self.command.attempt)
         questions = self.questions.values()
-        return (each for each in questions if (each.scope, each.number) == place)
+        return (question for question in questions if (question.scope, question.number) == key)
 
     # The call as the gate sees it: see `GatedCall`.
 

@@ -75,7 +75,7 @@ OURS: dict[str, Any] = {
 
 
 UNKNOWN_RUN = (
-    "run.unknown: %s: this store has no such run. Somebody has deleted it, or workers of one broker have "
+    "run.unknown: %s: this store has no such run. It was deleted, or workers of one broker have "
     "different stores: compare their RUNNER_REDIS_URL."
 )
 

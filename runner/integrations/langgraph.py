@@ -579,7 +579,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
 
 
 def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSONObject:
-    """Return a rule's decision in the middleware's form; what is approved after an edit is one."""
+    """Return a rule's decision in the middleware's form: an approval after an edit is an edit."""
     match approval.decision:
         case "approve" if args == whole:
             return {"type": "approve"}

@@ -685,14 +685,14 @@ def _graphs(facts: Facts) -> Checks:
 
 
 def _deploy(facts: Facts) -> Checks:
-    served = {version for worker in facts.reporting for version in worker.graphs.items()}
-    counts = Counter(name for name, _ in served)
+    versions = {version for worker in facts.reporting for version in worker.graphs.items()}
+    counts = Counter(name for name, _ in versions)
     differing = _names(sorted(name for name, count in counts.items() if count > 1))
     old_graphs = _names(
         sorted(
             name
             for name in counts.keys() & facts.graphs.keys()
-            if (name, facts.graphs[name]) not in served
+            if (name, facts.graphs[name]) not in versions
         )
     )
     yield from _check(
