@@ -25,7 +25,7 @@ def take(store, limit=10, **more):
 
 
 def ended(worker, **start):
-    run_id = worker.start(shape("a"), **start)
+    run_id = worker.start("a", **start)
     worker.run(run_id, "a")
     return run_id
 
@@ -89,8 +89,8 @@ def test_few_runs_wait_for_others(worker, store, clock):
 def test_the_runs_inside_stay_as_long_as_the_outermost(worker, store, client):
     """A child run is not archived by itself, and expires no sooner than the run that it is inside of."""
     take(store)
-    parent = worker.start(shape("a"))
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
+    parent = worker.start("a")
+    child = worker.start(shape("x", name="inner"), parent=worker.token(parent, "a"))
     worker.run(child, "x")
     worker.run(parent, "a")
     store.sweep()
@@ -169,8 +169,8 @@ def test_runs_of_an_archive_that_is_gone_expire(worker, store, client, clock, re
 def test_a_run_that_goes_on_when_the_archive_ends_stays(worker, store, client, clock):
     """A run that was continued before the archive had it does not expire when there is none any more."""
     take(store)
-    run_id = worker.start(shape("a"))
-    worker.fail(worker.claim(run_id, "a").token)
+    run_id = worker.start("a")
+    worker.fail(worker.token(run_id, "a"))
     again = Records({"a": NodeRecord(Status.READY, 1, 2)}, {}, {})
     assert (
         store.do(RewriteRuns([Rewrite(run_id, store.read(run_id).events, again)], "again")).word

@@ -23,7 +23,7 @@ from runner.store.archive.folder import FolderArchive
 from runner.store.archive.interface import archived_run
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.test_partitions import partitioned
 
 EVERYTHING = RunQuery()
@@ -57,7 +57,7 @@ def made():
     """Make the export of a run: a real one, with the id, start and other values that a test wants."""
     store = MemoryStore(clock=ManualClock())
     worker = ManualWorker(store)
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     worker.run(run_id, "a")
     template = document(read_export(store, run_id))
 
@@ -468,11 +468,7 @@ def test_a_merged_listing_misses_nothing(made, folder, redis_url, other_url):
     for number in range(24):
         clock.advance(1)
         archived_only = number % 3 == 0
-        run_id = (
-            f"{number}"
-            if archived_only
-            else worker.start(shape("a"), beside=f"{number % 2:02d}")
-        )
+        run_id = f"{number}" if archived_only else worker.start("a", beside=f"{number % 2:02d}")
         if number % 3 < 2:
             write(folder, made(run_id=run_id, created_at=stamp(clock.now)))
         order.insert(0, run_id)

@@ -25,7 +25,6 @@ from runner.store.requests import (
     UseDecision,
 )
 from tests.contract.store import ManualWorker
-from tests.contract.store.manual_worker import shape
 from tests.contract.store.voting import REFUND, voting
 
 RULE = Rule(eligible=["group:finance"])
@@ -55,9 +54,9 @@ def answered(store, **options):
         question, run_id = people.question, people.question.run_id
         people.vote("ana", comment="fine by me")
     else:
-        run_id, question = worker.asking(shape("a"), **options)
+        run_id, question = worker.asking("a", **options)
         worker.answer(question)
-    worker.settle(worker.claim(run_id, "a").token, "out")
+    worker.settle(worker.token(run_id, "a"), "out")
     return run_id, question
 
 
@@ -208,8 +207,8 @@ def test_a_child_run_names_its_root(make):
     """With "all" a nested graph's run has entries of its own; the first says inside which run it is."""
     store = make("all")
     worker = ManualWorker(store)
-    token = worker.claim(worker.start(shape("a")), "a").token
-    worker.start(shape("x"), parent=token)
+    token = worker.claim(worker.start("a"), "a").token
+    worker.start("x", parent=token)
 
     child = entries(store)[-1]
     assert (child["type"], child["run_n"], child["outcome"]["root"]) == (
@@ -224,8 +223,8 @@ def test_a_run_names_who_asked_for_it(make):
     store = make("all")
     worker = ManualWorker(store)
     asked = {"principal": "human:|cora", "on_behalf_of": ["human:|dan"]}
-    run_id = worker.start(shape("a"), requester=asked)
-    worker.start(shape("x"), parent=worker.claim(run_id, "a").token)
+    run_id = worker.start("a", requester=asked)
+    worker.start("x", parent=worker.token(run_id, "a"))
 
     assert [entry["actor"] for entry in entries(store)] == ["human:|cora"] * 2
     assert [entry["outcome"]["on_behalf_of"] for entry in entries(store)] == [
@@ -307,7 +306,7 @@ def test_the_end_of_an_effect_is_audited_with_its_node(make, status):
     worker = ManualWorker(store)
     people = voting(worker, RULE)
     people.vote("ana")
-    token = worker.claim(people.question.run_id, "a").token
+    token = worker.token(people.question.run_id, "a")
     use = Use(people.question.id, Action.digest(REFUND), "key")
     store.do(UseDecision(token, use, Saved({"v": 1})))
     ended = Settlement(status, "", "paid", {"v": 1}, effects=[use.with_outcome(status, "paid")])
@@ -329,7 +328,7 @@ def test_the_end_of_a_call_is_audited_with_its_checkpoint(make):
     worker = ManualWorker(store)
     people = voting(worker, RULE)
     people.vote("ana")
-    token = worker.claim(people.question.run_id, "a").token
+    token = worker.token(people.question.run_id, "a")
     use = Use(people.question.id, Action.digest(REFUND), "key")
     for step in (
         use,

@@ -140,7 +140,7 @@ def test_a_rule_that_stands_otherwise_is_found(store, clock, monkeypatch, forgot
 
 def test_the_sum_of_a_tag_is_in_the_dictionary_and_goes_away(store, client, clock):
     """Its key has a name that is declared, and an end."""
-    run = ManualWorker(store, clock).start(shape("a"))
+    run = ManualWorker(store, clock).start("a")
     store.do(
         SpendBudget(run, Tagged("customer", "ana", 60_000), Spending("a", "1", {"tokens": 1}))
     )

@@ -106,51 +106,56 @@ def test_a_needless_command_shows(monkeypatch):
     )
 
 
+@pytest.fixture
+def counted():
+    """Give the address of an empty store whose round trips are counted."""
+    with embedded_store() as server:
+        yield f"{counts.SCHEME}://{urlsplit(server.url).path}"
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize(("push", "template"), [(True, True), (True, False), (False, False)])
-def test_a_start_is_one_request(push, template, key):
+def test_a_start_is_one_request(counted, push, template, key):
     """A run of a graph that this process knows starts in one round trip, also before any worker has run."""
-    with embedded_store() as server:
-        store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}", push=push)
-        if template:
-            store.install_doorbell(DoorbellTemplate(["", "id", ""]))
-        store.publish([shape("a>b", name="g")])
-        store.do(StartRun(Start("00first", "g", None, "task")))
-        counts.TALLY.reset()
-
-        assert (
-            store.do(StartRun(Start("00run", "g", None, "task", idempotency_key=key))).word
-            == "started"
-        )
-
-        assert counts.TALLY.trips == 1
-        # The guess that there is no template ends when there is one: then the script rings.
+    store = RedisStore(counted, push=push)
+    if template:
         store.install_doorbell(DoorbellTemplate(["", "id", ""]))
-        later = store.do(StartRun(Start("00later", "g", None, "task")))
-        assert (later.word, len(later.doorbells)) == ("started", 0 if push else 1)
-        store.close()
+    store.publish([shape("a>b", name="g")])
+    store.do(StartRun(Start("00first", "g", None, "task")))
+    counts.TALLY.reset()
+
+    assert (
+        store.do(StartRun(Start("00run", "g", None, "task", idempotency_key=key))).word
+        == "started"
+    )
+
+    assert counts.TALLY.trips == 1
+    # The guess that there is no template ends when there is one: then the script rings.
+    store.install_doorbell(DoorbellTemplate(["", "id", ""]))
+    later = store.do(StartRun(Start("00later", "g", None, "task")))
+    assert (later.word, len(later.doorbells)) == ("started", 0 if push else 1)
+    store.close()
 
 
 @pytest.mark.full
-def test_a_limit_that_another_partition_counts_costs_two_round_trips():
+def test_a_limit_that_another_partition_counts_costs_two_round_trips(counted):
     """A slot is held there before the claim, and returned after the settle; control: in its own none is."""
-    with embedded_store() as server:
-        urls = [f"{counts.SCHEME}://{urlsplit(server.url).path}"] * 2
-        assert layout.record(partition_addresses(",".join(urls))) == ""
-        store = partitioned(urls)
-        limit = Limit("some", concurrency=9)
-        graph = shape("a", limits={"a": [limit]})
-        worker, trips = ManualWorker(store), []
-        home = store._layout.limit_home(limit.name)
-        for partition in (0, 1) * 2:  # the first time loads the scripts
-            run_id = worker.start(graph, beside=f"{partition:02d}")
-            counts.TALLY.reset()
-            worker.end(worker.token(run_id, "a"))
-            trips.append(counts.TALLY.trips)
+    urls = [counted] * 2
+    assert layout.record(partition_addresses(",".join(urls))) == ""
+    store = partitioned(urls)
+    limit = Limit("some", concurrency=9)
+    graph = shape("a", limits={"a": [limit]})
+    worker, trips = ManualWorker(store), []
+    home = store._layout.limit_home(limit.name)
+    for partition in (0, 1) * 2:  # the first time loads the scripts
+        run_id = worker.start(graph, beside=f"{partition:02d}")
+        counts.TALLY.reset()
+        worker.end(worker.token(run_id, "a"))
+        trips.append(counts.TALLY.trips)
 
-        assert trips[3 - home] - trips[2 + home] == 2
-        store.close()
+    assert trips[3 - home] - trips[2 + home] == 2
+    store.close()
 
 
 @pytest.mark.full
@@ -158,42 +163,39 @@ def test_a_limit_that_another_partition_counts_costs_two_round_trips():
     ("on_end", "output", "trips"),
     [("", "out", 1), ("shop.done", "out", 1), ("", "o" * LARGE, 2)],
 )
-def test_the_end_of_a_run_is_one_request(on_end, output, trips):
+def test_the_end_of_a_run_is_one_request(counted, on_end, output, trips):
     """A run of one node ends in one round trip, also with a task to call; a large output adds one."""
-    with embedded_store() as server:
-        store = RedisStore(f"{counts.SCHEME}://{urlsplit(server.url).path}")
-        store.install_doorbell(DoorbellTemplate(["", "id", ""]))
-        worker = ManualWorker(store)
-        tokens = [worker.begin("a", on_end=on_end)[1] for _ in range(2)]
-        worker.settle(tokens[0], output=output)  # loads the scripts
-        counts.TALLY.reset()
+    store = RedisStore(counted)
+    store.install_doorbell(DoorbellTemplate(["", "id", ""]))
+    worker = ManualWorker(store)
+    tokens = [worker.begin("a", on_end=on_end)[1] for _ in range(2)]
+    worker.settle(tokens[0], output=output)  # loads the scripts
+    counts.TALLY.reset()
 
-        assert worker.settle(tokens[1], output=output) == "settled"
+    assert worker.settle(tokens[1], output=output) == "settled"
 
-        assert counts.TALLY.trips == trips
-        store.close()
+    assert counts.TALLY.trips == trips
+    store.close()
 
 
 @pytest.mark.full
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_settle_claims_a_join_in_one_request(processes):
+def test_a_settle_claims_a_join_in_one_request(counted, processes):
     """What its other sources left is remembered where they ran; control: another process ran one of them."""
-    with embedded_store() as server:
-        url = f"{counts.SCHEME}://{urlsplit(server.url).path}"
-        workers = [ManualWorker(RedisStore(url, push=False)) for _ in range(processes)]
-        graph = shape("a>c b>c")
-        for _ in range(2):  # the first one loads the scripts
-            run_id = workers[0].start(graph)
-            token = workers[-1].token(run_id, "b")
-            workers[0].settle(workers[0].token(run_id, "a"), "one")
-            counts.TALLY.reset()
-            settlement = Settlement(Status.COMPLETED, "1", "two", {"v": 1}, may_continue=True)
-            reply = workers[-1].store.do(SettleVisit(token, settlement, workers[-1].nonce()))
+    workers = [ManualWorker(RedisStore(counted, push=False)) for _ in range(processes)]
+    graph = shape("a>c b>c")
+    for _ in range(2):  # the first one loads the scripts
+        run_id = workers[0].start(graph)
+        token = workers[-1].token(run_id, "b")
+        workers[0].settle(workers[0].token(run_id, "a"), "one")
+        counts.TALLY.reset()
+        settlement = Settlement(Status.COMPLETED, "1", "two", {"v": 1}, may_continue=True)
+        reply = workers[-1].store.do(SettleVisit(token, settlement, workers[-1].nonce()))
 
-        assert counts.TALLY.trips == processes
-        assert list(reply.claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
-        for worker in workers:
-            worker.store.close()
+    assert counts.TALLY.trips == processes
+    assert list(reply.claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
+    for worker in workers:
+        worker.store.close()
 
 
 @pytest.mark.slow
@@ -268,8 +270,7 @@ def commands_per_item(url, count, window):
     with redis.Redis.from_url(url) as server:
         server.flushall()
         worker = ManualWorker(store)
-        run_id = worker.start(graph)
-        token = worker.claim(run_id, "m").token
+        run_id, token = worker.begin(graph, node="m")
         server.config_resetstat()
         store.do(ExpandMap(token, list(range(count))))
         worker.run(run_id, *(f"m[{index}]" for index in range(count)))
@@ -286,7 +287,7 @@ def cost_of_stop(url, count):
     with redis.Redis.from_url(url) as server:
         server.flushall()
         worker = ManualWorker(store)
-        run_id = worker.start(shape(" ".join(names), entries=names))
+        run_id = worker.start(shape(" ".join(names)))
         server.config_resetstat()
         store.do(CancelRun(run_id, "enough"))
         last_node = ""

@@ -88,14 +88,14 @@ def test_what_is_acknowledged_waits_for_the_disk(opened, client, waits_for_disk)
     counts = [waits(client)]
     run_id = worker.start(GRAPH)
     counts.append(waits(client))
-    token = worker.claim(run_id, "a").token
+    token = worker.token(run_id, "a")
     counts.append(waits(client))
     question = worker.question(token)
     worker.store.do(ParkVisit(token, [question], None))
     counts.append(waits(client))
     worker.answer(question)
     counts.append(waits(client))
-    worker.settle(worker.claim(run_id, "a").token)
+    worker.settle(worker.token(run_id, "a"))
     worker.store.sweep()
     counts.append(waits(client))
 

@@ -25,7 +25,7 @@ from runner.store.redis.transaction import run_view
 from runner.store.redis.workers import PAGE, WorkerRegistry, described
 from runner.store.requests import CancelRun
 from runner.testing.in_process import ManualClock
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import ManualWorker
 from tests.waiting import wait_until
 
 FLEET = 20
@@ -192,7 +192,7 @@ def test_a_turn_goes_on_while_something_is_due(redis_url, monkeypatch, at_once, 
         monkeypatch.setattr(module, "DRAIN_LIMIT", 5)
     store, (sweeper, *_) = fleet_of_sweepers(redis_url)
     worker = ManualWorker(store, ManualClock())
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     worker.park(run_id, "a", *(f"q{number}" for number in range(20)))
     store.do(CancelRun(run_id, "enough"))
     take_turn(sweeper)

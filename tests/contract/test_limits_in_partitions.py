@@ -128,10 +128,9 @@ def test_no_fewer_partitions_count_while_one_has_slots(redis_url, limit):
     names = (f"{limit.name}{number}" for number in range(32))
     name = next(name for name in names if store._layout.limit_home(name) == 1)
     worker = ManualWorker(store)
-    worker.token(worker.start(shape("a"), beside="00"), "a")
+    worker.token(worker.start("a", beside="00"), "a")
     assert layout.problem(where[:1]) == ""
-    run_id = worker.start(crowd(replace(limit, name=name), name="limited"), beside="00")
-    token = worker.token(run_id, "a")
+    _, token = worker.begin(crowd(replace(limit, name=name), name="limited"), beside="00")
 
     assert "nodes run under limits that 2 partitions count" in layout.record(where[:1])
     worker.end(token)
@@ -156,8 +155,7 @@ def test_a_slot_held_by_a_process_that_dies_is_free_after_a_lease(store, worker,
 
 def test_a_slot_whose_return_was_lost_is_free_after_a_lease(store, worker):
     """Where a process dies between a settle and the return, a node that waits is rung for by a sweep."""
-    run_id = worker.start(GRAPH, beside="01")
-    token = worker.token(run_id, "a")
+    run_id, token = worker.begin(GRAPH, beside="01")
     worker.limited(run_id, "b")
     before(store._partitions[0], "slot", lambda: fail(Death), how="drop")
     with pytest.raises(Death):
@@ -248,8 +246,7 @@ def test_nodes_of_a_key_wait_while_its_server_is_away(store, worker, script):
 
 def test_a_slot_is_returned_when_the_server_of_its_key_is_back(store, worker):
     """A node ends while that is away: the settle holds, and the slot is free after a lease."""
-    run_id = worker.start(GRAPH, beside="01")
-    token = worker.token(run_id, "a")
+    run_id, token = worker.begin(GRAPH, beside="01")
     before(store._partitions[0], "slot", lambda: fail(StoreError("away")), how="drop")
     assert worker.end(token) == []
     assert worker.read(run_id).nodes["a"].status is Status.COMPLETED
@@ -365,8 +362,7 @@ def test_a_slot_that_was_kept_for_minutes_costs_a_lease_no_more_than_others(stor
     """A node keeps one while it waits for a later limit; once it has run, a lost return costs a lease."""
     limits = [Limit("first", concurrency=1), Limit("second", concurrency=1)]
     nodes = {"a": limits, "b": limits[1:], "c": limits[:1]}
-    run_id = worker.start(shape("a b c", limits=nodes), beside="01")
-    token = worker.token(run_id, "b")
+    run_id, token = worker.begin(shape("a b c", limits=nodes), beside="01", node="b")
     worker.limited(run_id, "a")
     assert worker.end(token) == ["a.1.1"]
     token = worker.token(run_id, "a")
@@ -381,8 +377,7 @@ def test_a_slot_that_was_kept_for_minutes_costs_a_lease_no_more_than_others(stor
 
 def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
     """A check at the end of each lease finds it at work; its lease is renewed as ever."""
-    run_id = worker.start(GRAPH, beside="01")
-    token = worker.token(run_id, "a")
+    run_id, token = worker.begin(GRAPH, beside="01")
     for _ in range(10):
         clock.advance(15)
         store.renew([token])
@@ -394,8 +389,7 @@ def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
 
 def test_a_slot_kept_for_a_node_that_comes_late_is_free_once(store, worker, clock):
     """A lease later one other node gets it, whether that asks before the sweep that returns it or after."""
-    run_id = worker.start(crowd(ONE, names="a b c d"), beside="01")
-    token = worker.token(run_id, "a")
+    run_id, token = worker.begin(crowd(ONE, names="a b c d"), beside="01")
     for node in "bcd":
         worker.limited(run_id, node)
     assert worker.end(token) == ["b.1.1"]

@@ -166,9 +166,7 @@ def asking_agent() -> Agent:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("run", [loop_turns, agent_turns, items, events, read_events])
-def test_a_step_costs_the_same_in_a_long_run(
-    store: RedisStore, client: redis.Redis, run: Callable[[RedisStore, Meter], None]
-) -> None:
+def test_a_step_costs_the_same_in_a_long_run(store, client, run):
     """The last turns, items or events of a run take as many calls and bytes as the first ones."""
     meter = Meter(client)
     run(store, meter)
@@ -185,12 +183,12 @@ def test_a_step_costs_the_same_in_a_long_run(
     [(asking_function, 350, 200), (asking_agent, 650, 200)],
 )
 def test_a_visit_reads_what_it_has_asked_before(
-    store: RedisStore,
-    client: redis.Redis,
-    make: Callable[[], object],
-    bytes_more: int,
-    calls_more: int,
-) -> None:
+    store,
+    client,
+    make,
+    bytes_more,
+    calls_more,
+):
     """An answered question adds bytes and calls of functions to each later execution, no commands."""
     builder, meter = GraphBuilder(), Meter(client, QUESTIONS, ASKED)
     builder.add_node(make(), "a")
@@ -208,9 +206,7 @@ def test_a_visit_reads_what_it_has_asked_before(
     assert last[2] - first[2] <= added * calls_more
 
 
-def test_a_step_that_reads_its_run_would_be_seen(
-    store: RedisStore, client: redis.Redis
-) -> None:
+def test_a_step_that_reads_its_run_would_be_seen(store, client):
     """Control: where all events are read in each step, the last ones cost more."""
     meter = Meter(client, 100, 10)
     read_events(store, meter, follows=False)
@@ -221,7 +217,7 @@ def test_a_step_that_reads_its_run_would_be_seen(
 
 
 @pytest.mark.full
-def test_an_answer_sends_a_conversation_once(store: RedisStore, client: redis.Redis) -> None:
+def test_an_answer_sends_a_conversation_once(store, client):
     """A worker reads it where the agent goes on; no pause stores it anew, and no result reads it."""
     text = secrets.token_hex(CONVERSATION // 2)
 

@@ -111,11 +111,11 @@ def test_no_transition_touches_a_key_outside_of_its_partition(tight):
     for _verb, _wanted, send in Walk(tight, "00walk"):
         send("")
     worker = ManualWorker(tight)
-    run_id = worker.start(shape("a"))
-    assert worker.fail(worker.claim(run_id, "a").token) == "settled"
+    run_id = worker.start("a")
+    assert worker.fail(worker.token(run_id, "a")) == "settled"
     write_retry(tight, run_id)
     tight.sweep()
-    worker.settle(worker.claim(run_id, "a", attempt=2).token)
+    worker.settle(worker.token(run_id, "a", attempt=2))
 
     assert worker.statuses(run_id) == "completed: a completed"
     assert tight.sweep().count == 0
@@ -279,7 +279,7 @@ def test_a_program_with_fewer_partitions_than_the_store_is_refused(
         assert layout.record(partition_addresses(",".join(urls[:recorded]))) == ""
     store = open_store(Settings(redis_url=",".join(urls[:number])), push=False)
     worker = ManualWorker(store)
-    for request in (lambda: worker.start(shape("a")), store.runs):
+    for request in (lambda: worker.start("a"), store.runs):
         with (
             pytest.raises(StoreError, match=f"has 3 partitions, and {number} ")
             if number < recorded

@@ -45,7 +45,7 @@ from runner.store.requests import (
     StartRun,
 )
 from tests.contract.store import ManualWorker
-from tests.contract.store.manual_worker import rung, saved, shape
+from tests.contract.store.manual_worker import rung, saved, shape, word_of
 from tests.key_dictionary import type_in_dictionary
 from tests.waiting import wait_until
 
@@ -59,43 +59,83 @@ TEMPLATE = DoorbellTemplate(
 
 
 @pytest.fixture
-def worker(store):
-    return ManualWorker(store)
+def worker(store, clock):
+    return ManualWorker(store, clock)
 
 
 def keys(client, pattern="*"):
     return sorted(key.decode() for key in client.keys(pattern))
 
 
-def queued(client, key):
+QUEUE = "runner/g\x06\x163"
+
+
+def queued(client, key=QUEUE):
     return [json.loads(message) for message in reversed(client.lrange(key, 0, -1))]
+
+
+def rung_for(client, key=QUEUE):
+    """Name the visits whose messages are in a queue, as "a.1.1"."""
+    return [message["id"].partition(".")[2] for message in queued(client, key)]
+
+
+def lifetimes(client, *parts):
+    """Return for how many milliseconds keys live whose names have any of these parts; -1 is for ever."""
+    found = {key for part in parts for key in client.keys(f"*{part}*")}
+    return {client.pttl(key) for key in found if client.exists(key)}
+
+
+def with_child(worker, graph="a", **options):
+    """Begin a run, and complete one inside its node a."""
+    run_id, token = worker.begin(graph, **options)
+    child = worker.start(shape("x", name="inner"), parent=token)
+    worker.run(child, "x")
+    return run_id, child
+
+
+def at_once(work, names):
+    """Call a function with each name, all in one moment; return what they return."""
+    ready = threading.Barrier(len(names))
+
+    def begin(name):
+        ready.wait(60)
+        return work(name)
+
+    with ThreadPoolExecutor(len(names)) as pool:
+        return list(pool.map(begin, names))
+
+
+def kill_workers(worker, run_id, node="a"):
+    """Lose five workers of a node, one after the other."""
+    for attempt in range(1, 6):
+        worker.claim(run_id, node, attempt=attempt)
+        worker.sweep(after=31)
 
 
 def finish(worker, run_id):
     """Take a run through everything that leaves keys: messages, questions, events, children."""
-    token = worker.claim(run_id, "a").token
+    token = worker.token(run_id, "a")
     question = worker.question(token, expires_in=60)
     worker.store.do(ParkVisit(token, [question], saved(1, "m")))
     worker.answer(question)
-    worker.settle(worker.claim(run_id, "a").token, "out")
+    worker.settle(worker.token(run_id, "a"), "out")
 
 
 def test_a_finished_run_expires_whole(worker, client):
     """When a run has ended every key of it has the retention as its expiry, its idempotency key too."""
-    run_id = worker.start(shape("a"), idempotency_key="k")
+    run_id = worker.start("a", idempotency_key="k")
     finish(worker, run_id)
 
-    stored_keys = [key for key in keys(client) if run_id in key or ":idem:" in key]
-
-    assert len(stored_keys) > 3
-    assert all(0 < client.pttl(key) <= 60_000 for key in stored_keys)
+    found = lifetimes(client, run_id, ":idem:")
+    assert len(client.keys(f"*{run_id}*")) > 2
+    assert 0 < min(found) <= max(found) <= 60_000
 
 
 @pytest.mark.full
 def test_a_sweep_forgets_all_runs_that_have_expired(worker, store, clock, client):
     """More runs than a sweep handles timers leave the lists in one sweep, however many end in a second."""
     for _ in range(25):
-        worker.settle(worker.claim(worker.start(shape("a")), "a").token)
+        worker.settle(worker.claim(worker.start("a"), "a").token)
     listed = [key for key in keys(client) if key.endswith(":retired")]
     clock.advance(61)
 
@@ -109,10 +149,10 @@ def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(
     worker, store, clock, client
 ):
     """A sweep leaves the list of a graph what was closed within the retention, and what is open."""
-    old, late, still_open = (worker.park(worker.start(shape("a")), "a")[0] for _ in range(3))
+    old, late, still_open = (worker.park(worker.start("a"), "a")[0] for _ in range(3))
     index = KEYS.prefix + "open:g:g"
     worker.answer(old)
-    worker.settle(worker.claim(old.run_id, "a").token)
+    worker.settle(worker.token(old.run_id, "a"))
     clock.advance(50)
     worker.answer(late)
     clock.advance(11)
@@ -125,7 +165,7 @@ def test_closed_questions_are_forgotten_with_the_runs_of_their_graph(
 
 def test_a_session_outlives_its_runs(worker, store, clock, client):
     """A session has no expiry, whatever becomes of the runs that wrote it."""
-    token = worker.claim(worker.start(shape("a")), "a").token
+    token = worker.claim(worker.start("a"), "a").token
     worker.settle(token, saved=saved(1, "one"), session=SessionUpdate("ann:1", 0, {"n": 1}))
     clock.advance(61)
     store.sweep()
@@ -148,45 +188,33 @@ def test_a_waiting_run_never_expires(worker, client):
 
 def test_children_expire_with_their_root(worker, store, client):
     """A child that has ended stays while its parent may read it; the sweep lets it go after the root."""
-    parent = worker.start(shape("a"))
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
-    worker.run(child, "x")
+    parent, child = with_child(worker)
     assert client.pttl(KEYS.run(child)) == -1
     worker.run(parent, "a")
     assert client.pttl(KEYS.run(parent)) > 0
 
     store.sweep()
 
-    assert all(client.pttl(key) > 0 for key in keys(client, f"*{child}*"))
+    assert min(lifetimes(client, child)) > 0
 
 
 def test_a_run_stays_until_its_end_was_told(worker, store, clock, client):
     """The expiry of a run with a task to call begins when that was called; its shape waits, too."""
     graph = shape("a")
-    run_id = worker.start(graph, idempotency_key="k", on_end="shop.done")
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
-    worker.run(child, "x")
+    run_id, child = with_child(worker, graph, idempotency_key="k", on_end="shop.done")
+    names = run_id, f":r:{child}", ":idem:", graph.fingerprint
     worker.run(run_id, "a")
     store.publish([shape("a>b")])
     clock.advance(3600)
     store.sweep()
-    found = [
-        *keys(client, f"*{run_id}*"),
-        *keys(client, f"*:r:{child}*"),
-        *keys(client, "*:idem:*"),
-    ]
-    found = [
-        *(key for key in found if client.type(key) != b"none"),
-        KEYS.shape(graph.fingerprint),
-    ]
-    assert len(found) > 5
-    assert {client.pttl(key) for key in found} == {-1}
+    assert lifetimes(client, *names) == {-1}
     assert all(type_in_dictionary(key) for key in keys(client, KEYS.prefix + "*"))
 
     assert store.do(ReportEnd(run_id, 1)).word == "end_reported"
 
     store.sweep()
-    assert all(0 < client.pttl(key) <= 60_000 for key in found)
+    found = lifetimes(client, *names)
+    assert 0 < min(found) <= max(found) <= 60_000
     assert not client.zrange(f"{KEYS.prefix}timers", 0, -1)
 
 
@@ -194,80 +222,42 @@ def test_a_run_retried_before_its_end_was_told_counts_once(worker, store, client
     """A run that goes on before its end was told uses its shape as one run, and leaves it as one."""
     graph = shape("a")
     run_id = worker.start(graph, on_end="shop.done")
-    worker.fail(worker.claim(run_id, "a").token)
+    worker.fail(worker.token(run_id, "a"))
     write_retry(store, run_id)
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"1"
 
-    worker.settle(worker.claim(run_id, "a", 1, 2).token)
+    worker.settle(worker.token(run_id, "a", 1, 2))
     store.do(ReportEnd(run_id, 2))
     assert client.hget(KEYS.shape(graph.fingerprint), "runs") == b"0"
 
 
-def test_a_run_that_ends_again_is_rung_for_its_second_end(worker, store, client):
-    """The worker that saw the run's first end, and commits the second without a look, counts it."""
-    store.install_doorbell(TEMPLATE)
-    run_id = worker.start("a", on_end="shop.done")
-    worker.fail(worker.token(run_id, "a"))
-    write_retry(store, run_id)
-    worker.settle(worker.token(run_id, "a", 1, 2))
-
-    assert worker.read(run_id).record.ends == 2
-    assert [
-        message["id"].partition(".")[2] for message in queued(client, "runner/g\x06\x163")
-    ] == [
-        "a.1.1",
-        "@end.1.1",
-        "a.1.2",
-        "@end.2.1",
-    ]
-
-
-def test_a_retried_run_stays(worker, store, clock, client):
-    """A run that goes on loses its expiry, with its children, its shape and its idempotency key."""
+@pytest.mark.parametrize("is_swept", [True, False])
+def test_a_retried_run_stays(worker, store, clock, client, is_swept):
+    """It loses its expiry, with its children, also those that no sweep has found, its shape and its key."""
     graph = shape("a>b")
-    parent = worker.start(graph, idempotency_key="k")
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
-    worker.run(child, "x")
+    parent, child = with_child(worker, graph, idempotency_key="k")
+    names = child, parent, ":idem:", graph.fingerprint
     worker.run(parent, "a")
-    worker.fail(worker.claim(parent, "b").token)
-    store.sweep()
+    worker.fail(worker.token(parent, "b"))
     store.publish([shape("a>c")])
-    stored_keys = [
-        *keys(client, f"*{child}*"),
-        *keys(client, f"*{parent}*"),
-        *keys(client, "*:idem:*"),
-    ]
-    assert len(stored_keys) > 3
-    assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
+    if is_swept:
+        store.sweep()
+        assert min(lifetimes(client, *names)) > 0
 
     write_retry(store, parent)
     clock.advance(61)
     store.sweep()
 
-    assert {client.pttl(key) for key in [*stored_keys, KEYS.shape(graph.fingerprint)]} == {-1}
+    assert lifetimes(client, *names) == {-1}
     assert len(store.runs()) == 2
-    worker.settle(worker.claim(parent, "b", 1, 2).token)
+    worker.settle(worker.token(parent, "b", 1, 2))
     store.sweep()
-    assert all(client.pttl(key) > 0 for key in [*stored_keys, KEYS.shape(graph.fingerprint)])
-
-
-def test_a_child_of_a_retried_run_does_not_expire_later(worker, store, client):
-    """Where the sweep has not come to the children of an ended run before it goes on, they stay, too."""
-    parent = worker.start(shape("a>b"))
-    child = worker.start(shape("x", name="inner"), parent=worker.claim(parent, "a").token)
-    worker.run(child, "x")
-    worker.run(parent, "a")
-    worker.fail(worker.claim(parent, "b").token)
-    write_retry(store, parent)
-
-    store.sweep()
-
-    assert {client.pttl(key) for key in keys(client, f"*{child}*")} == {-1}
+    assert min(lifetimes(client, *names)) > 0
 
 
 def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
     """A run leaves the listings when its keys have expired."""
-    run_id = worker.start(shape("a"), tags={"team": "red"})
+    run_id = worker.start("a", tags={"team": "red"})
     worker.run(run_id, "a")
     assert [
         len(store.runs(query)) for query in (RunQuery(), RunQuery(tags={"team": "red"}))
@@ -284,7 +274,7 @@ def test_listings_forget_runs_that_are_gone(worker, store, clock, client):
 @pytest.mark.full
 def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, client, clock):
     """Where few of many fit, a page ends early and its cursor goes on behind what was looked at."""
-    first = worker.start(shape("a"), tags={"team": "red"})
+    first = worker.start("a", tags={"team": "red"})
     worker.run(first, "a")
     expired = {f"00expired{place}": clock.now + place for place in range(1, 2 * LOOKED_AT + 1)}
     query, pages, cursor = RunQuery(Status.COMPLETED, tags={"team": "red"}), [], ""
@@ -305,18 +295,18 @@ def test_a_page_of_a_listing_costs_a_bounded_amount_of_work(worker, store, clien
 def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, redis_url, client):
     """What goes through many nodes, into a graph inside and up again lies in one place while needed."""
     much = "x" * 100_000
-    run_id = worker.start(shape("a>b b>c"))
-    worker.settle(worker.claim(run_id, "a").token, much)
-    child = worker.start(shape("x", name="inner"), much, parent=worker.claim(run_id, "b").token)
-    worker.settle(worker.claim(child, "x").token, much)
-    worker.settle(worker.claim(run_id, "b").token, much)
+    run_id = worker.start("a>b b>c")
+    worker.settle(worker.token(run_id, "a"), much)
+    child = worker.start(shape("x", name="inner"), much, parent=worker.token(run_id, "b"))
+    worker.settle(worker.token(child, "x"), much)
+    worker.settle(worker.token(run_id, "b"), much)
 
     assert client.hlen(KEYS.run(run_id, ":b")) == 1
     assert not client.exists(KEYS.run(child, ":b"))
     assert client.memory_usage(KEYS.run(run_id), samples=0) < 20_000
     assert client.memory_usage(KEYS.run(child), samples=0) < 20_000
     assert client.pttl(KEYS.run(run_id, ":b")) == -1
-    token = worker.claim(run_id, "c").token
+    token = worker.token(run_id, "c")
     worker.settle(token, much + "y")
     assert 0 < client.pttl(KEYS.run(run_id, ":b")) <= 60_000
     worker.settle(token, much + "z")
@@ -331,7 +321,7 @@ def test_a_large_value_is_stored_once_for_a_run_and_all_inside_it(worker, redis_
 
 def test_the_hash_of_a_run_is_a_table(worker, store, client):
     """From the first field on: as a list it would be searched through for every field that is read."""
-    waiting, ended = worker.start(shape("a")), worker.start(shape("a"))
+    waiting, ended = worker.start("a"), worker.start("a")
     worker.park(waiting, "a")
     worker.run(ended, "a")
     store.do(ForkRun(plan_fork(store, ended, "a", None, ForkOptions("00new"))))
@@ -344,10 +334,10 @@ def test_the_hash_of_a_run_is_a_table(worker, store, client):
 def test_a_large_value_is_compressed(worker, redis_url, client):
     """It counts as long as it is, and another process reads it back as it was."""
     texts = "words " * 20_000, " ".join(str(n * n % 99_991) for n in range(20_000))
-    run_id = worker.start(shape("a>b"))
+    run_id = worker.start("a>b")
     for node, text in zip("ab", texts, strict=True):
         before = worker.read(run_id).size
-        worker.settle(worker.claim(run_id, node).token, text)
+        worker.settle(worker.token(run_id, node), text)
         assert worker.read(run_id).size > before + len(text)
 
     with contextlib.closing(RedisStore(redis_url)) as other:
@@ -473,10 +463,9 @@ def test_a_large_value_passes_a_process_once(
 def test_a_large_value_that_the_store_has_lost_is_written_again(worker, redis_url, client):
     """A process that remembers it takes nothing for granted: after a failover it may be gone."""
     much = "x" * 100_000
-    run_id = worker.start(shape("a>b"))
-    token = worker.claim(run_id, "a").token
+    run_id, token = worker.begin("a>b")
     assert worker.settle(token, much) == "settled"
-    token = worker.claim(run_id, "b").token
+    token = worker.token(run_id, "b")
     client.delete(KEYS.run(run_id, ":b"))
 
     assert worker.settle(token, much) == "settled"
@@ -487,10 +476,10 @@ def test_a_large_value_that_the_store_has_lost_is_written_again(worker, redis_ur
 def test_a_fork_has_its_own_large_values(worker, store, client):
     """What a fork takes over stays with it, though the run that it comes from is gone."""
     much = "x" * 100_000
-    run_id = worker.start(shape("a>b"))
+    run_id = worker.start("a>b")
     entry = {"v": 1, "kind": "function", "ms": 1, "result": [much]}
     settlement = Settlement(Status.COMPLETED, "1", much, entry)
-    store.do(SettleVisit(worker.claim(run_id, "a").token, settlement, "n"))
+    store.do(SettleVisit(worker.token(run_id, "a"), settlement, "n"))
     worker.run(run_id, "b")
     store.do(ForkRun(plan_fork(store, run_id, "b", None, ForkOptions("00new"))))
     client.delete(*keys(client, f"*{run_id}*"))
@@ -502,8 +491,7 @@ def test_a_fork_has_its_own_large_values(worker, store, client):
 
 def test_a_large_value_of_a_run_that_is_gone_leaves_nothing(worker, client):
     """A late worker's result for a run that has expired is refused, and no key comes of it."""
-    run_id = worker.start(shape("a"))
-    token = worker.claim(run_id, "a").token
+    _, token = worker.begin("a")
     client.flushdb()
 
     assert worker.settle(token, "x" * 100_000) == "stale"
@@ -513,7 +501,7 @@ def test_a_large_value_of_a_run_that_is_gone_leaves_nothing(worker, client):
 def test_without_retention_runs_stay(redis_url, client):
     """A store without retention keeps finished runs for ever."""
     worker = ManualWorker(RedisStore(redis_url, retention=None, push=False))
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     worker.run(run_id, "a")
 
     assert {client.pttl(key) for key in keys(client)} == {-1}
@@ -538,7 +526,7 @@ def test_the_shape_of_a_current_graph_stays(worker, store, client):
     worker.run(worker.start(graph), "a")
     store.do(CancelRun(worker.start(graph), "enough"))
     parent = worker.start(graph)
-    child = worker.start(inner, parent=worker.claim(parent, "a").token)
+    child = worker.start(inner, parent=worker.token(parent, "a"))
     worker.run(child, "x")
     worker.run(parent, "a")
 
@@ -550,16 +538,13 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
     """No script makes a key that the data dictionary does not name, with the type it says."""
     store.install_doorbell(TEMPLATE)
     parent = worker.start(shape("a>b", execution_timeout=1000), idempotency_key="k:1")
-    child = worker.start(shape("a", name="in/ner"), parent=worker.claim(parent, "a").token)
+    child = worker.start(shape("a", name="in/ner"), parent=worker.token(parent, "a"))
     finish(worker, child)
-    worker.park(worker.start(shape("a b", entries=["a", "b"])), "a", expires_in=60)
+    worker.park(worker.start("a b"), "a", expires_in=60)
     store.do(ShareSlots({"g": 1}))
     for tenant in "abcdef":
         worker.start(shape("a", fairness=Fairness("tag:t")), tags={"t": tenant})
-    for attempt in range(1, 6):
-        worker.claim(parent, "a", attempt=attempt)
-        clock.advance(31)
-        store.sweep()
+    kill_workers(worker, parent)
 
     stored_keys = [key for key in keys(client) if not key.startswith("runner/")]
 
@@ -573,15 +558,13 @@ def test_every_key_is_in_the_dictionary(worker, store, client, clock):
 def test_scripts_ring_the_queue_themselves(worker, store, client):
     """With a template installed a ready visit's message is on its queue in the same transition."""
     store.install_doorbell(TEMPLATE)
-    run_id = worker.start(shape('a>b a>c"ü', name="g"))
+    run_id = worker.start('a>b a>c"ü')
 
-    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [
-        f"{run_id}.a.1.1"
-    ]
-    client.delete("runner/g\x06\x163")
+    assert rung_for(client) == ["a.1.1"]
+    client.delete(QUEUE)
     worker.run(run_id, "a")
 
-    one, two = queued(client, "runner/g\x06\x163")
+    one, two = queued(client)
     assert (one["id"], one["s"], one["q"], one["p"]) == (f"{run_id}.b.1.1", "g/b", "g", 5)
     assert (two["id"], two["s"], two["a"]) == (
         f'{run_id}.c"ü.1.1',
@@ -591,15 +574,52 @@ def test_scripts_ring_the_queue_themselves(worker, store, client):
     assert one["tag"].startswith(one["id"])
 
 
-def test_a_message_rung_again_has_another_tag(worker, store, client, clock):
+def test_a_message_rung_again_has_another_tag(worker, store, client):
     """The same visit rung twice is two messages to the broker."""
     store.install_doorbell(TEMPLATE)
-    worker.start(shape("a"))
-    clock.advance(31)
+    worker.start("a")
 
-    assert rung(store.sweep()) == []
-    tags = [message["tag"] for message in queued(client, "runner/g\x06\x163")]
-    assert len(tags) == len(set(tags)) == 2
+    assert worker.sweep(after=31) == []
+    assert len({message["tag"] for message in queued(client)}) == 2
+
+
+def test_a_run_that_ends_again_is_rung_for_its_second_end(worker, store, client):
+    """The worker that saw the run's first end, and commits the second without a look, counts it."""
+    store.install_doorbell(TEMPLATE)
+    run_id, token = worker.begin("a", on_end="shop.done")
+    worker.fail(token)
+    write_retry(store, run_id)
+    worker.settle(worker.token(run_id, "a", 1, 2))
+
+    assert worker.read(run_id).record.ends == 2
+    assert rung_for(client) == ["a.1.1", "@end.1.1", "a.1.2", "@end.2.1"]
+
+
+def test_without_a_template_the_next_sweep_rings(worker, store, client):
+    """A run that was started before any worker is rung by the first sweep, not a whole lease later."""
+    worker.start("a")
+
+    assert not rung_for(client, "runner/g")
+    store.install_doorbell(TEMPLATE)
+    store.sweep()
+    assert rung_for(client) == ["a.1.1"]
+
+
+def test_a_template_that_another_process_stores_is_used_at_once(
+    worker, store, client, redis_url
+):
+    """A process knows the template, but no doorbell is pushed with one that is not stored any more."""
+    store.install_doorbell(TEMPLATE)
+    run_id = worker.start("a>b b>c c>d")
+    worker.run(run_id, "a", "b")
+    client.delete(QUEUE)
+    theirs = replace(TEMPLATE, queue_keys={5: "-other"}, prefix="their-")
+    RedisStore(redis_url).install_doorbell(theirs)
+
+    worker.run(run_id, "c")
+
+    assert rung_for(client, "their-g-other") == ["d.1.1"]
+    assert not rung_for(client)
 
 
 def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
@@ -612,37 +632,6 @@ def test_without_a_template_doorbells_are_returned(worker, store, redis_url):
     assert rung(elsewhere.do(StartRun(Start("00three", "g", None, None)))) == ["a.1.1"]
 
 
-def test_without_a_template_the_next_sweep_rings(worker, store, client):
-    """A run that was started before any worker is rung by the first sweep, not a whole lease later."""
-    run_id = worker.start(shape("a"))
-
-    assert not queued(client, "runner/g")
-    store.install_doorbell(TEMPLATE)
-    store.sweep()
-    assert [message["id"] for message in queued(client, "runner/g\x06\x163")] == [
-        f"{run_id}.a.1.1"
-    ]
-
-
-def test_a_template_that_another_process_stores_is_used_at_once(
-    worker, store, client, redis_url
-):
-    """A process knows the template, but no doorbell is pushed with one that is not stored any more."""
-    store.install_doorbell(TEMPLATE)
-    run_id = worker.start(shape("a>b b>c c>d"))
-    worker.run(run_id, "a")
-    worker.run(run_id, "b")
-    client.delete("runner/g\x06\x163")
-    RedisStore(redis_url).install_doorbell(
-        replace(TEMPLATE, queue_keys={5: "-other"}, prefix="their-")
-    )
-
-    worker.run(run_id, "c")
-
-    assert [message["id"] for message in queued(client, "their-g-other")] == [f"{run_id}.d.1.1"]
-    assert not queued(client, "runner/g\x06\x163")
-
-
 def test_a_template_with_an_unknown_place_is_refused():
     """A template that a script could not fill in is refused before it is stored."""
     with pytest.raises(UsageError, match="colour"):
@@ -651,7 +640,7 @@ def test_a_template_with_an_unknown_place_is_refused():
 
 def test_a_server_that_forgot_the_scripts_is_told_again(worker, client):
     """SCRIPT FLUSH, a failover or a restart costs one call."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     client.script_flush()
     worker.run(run_id, "a")
     assert worker.statuses(run_id) == "completed: a completed"
@@ -659,7 +648,7 @@ def test_a_server_that_forgot_the_scripts_is_told_again(worker, client):
 
 def test_an_event_wakes_readers_by_a_key_that_only_they_make(worker, store, client):
     """Where nobody waits for a run, no key is kept for it; where somebody did, the key lapses by itself."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     waiters = KEYS.run(run_id, ":w")
     store.do(EmitEvent(run_id, "progress", "a", 1, None))
     assert not client.exists(waiters)
@@ -694,7 +683,7 @@ def test_a_reader_that_waits_for_the_end_is_woken_once(worker, store, client):
 
 def test_a_worker_needs_one_connection_for_each_thread(redis_url, worker, client):
     """What a worker asks now and then goes over its thread's connection, and opens no other one."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     worker.run(run_id, "a")
     client.xgroup_create(KEYS.notices, "approvals", "0")
     before = {each["id"] for each in client.client_list()}
@@ -711,20 +700,17 @@ def test_a_worker_needs_one_connection_for_each_thread(redis_url, worker, client
     store.close()
 
 
-def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
-    """A node that used up its crash budget stands in the partition's dead letters with the reason."""
-    run_id = worker.start(shape("a"))
-    for attempt in range(1, 6):
-        worker.claim(run_id, "a", attempt=attempt)
-        clock.advance(31)
-        store.sweep()
+def test_a_dead_node_leaves_a_letter_for_a_month(worker, client):
+    """A node that used up its crash budget has one, with the reason, whatever clock the test has."""
+    seconds, _ = client.time()
+    for days in (40, 31, 29):
+        client.xadd(KEYS.dead, {"node": days}, id=f"{(seconds - days * 86_400) * 1000}-1")
+    run_id = worker.start("a")
+    kill_workers(worker, run_id)
 
-    ((_, letter),) = client.xrange(KEYS.dead)
-    assert (letter[b"run_id"].decode(), letter[b"node"], letter[b"visit"]) == (
-        run_id,
-        b"a",
-        b"1",
-    )
+    older, letter = (fields for _, fields in client.xrange(KEYS.dead))
+    assert older[b"node"] == b"29"
+    assert letter.items() >= {b"run_id": run_id.encode(), b"node": b"a", b"visit": b"1"}.items()
     assert b"five times" in letter[b"reason"]
 
 
@@ -733,7 +719,7 @@ def test_a_dead_node_leaves_a_letter(worker, store, client, clock):
 )
 def test_the_log_says_what_becomes_of_a_lost_node(worker, clock, caplog, losses, then):
     """The last lease that a node may lose, or that it loses in a run that stops, is its end."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     for attempt in range(1, losses + 1):
         worker.claim(run_id, "a", attempt=attempt)
         if then == "is cancelled":
@@ -746,23 +732,9 @@ def test_the_log_says_what_becomes_of_a_lost_node(worker, clock, caplog, losses,
     assert then in line
 
 
-def test_letters_of_nodes_are_deleted_after_a_month(worker, store, client, clock):
-    """They are bounded in time like those of messages, whatever clock the test has."""
-    seconds, _ = client.time()
-    for days in (40, 31, 29):
-        client.xadd(KEYS.dead, {"node": days}, id=f"{(seconds - days * 86_400) * 1000}-1")
-    run_id = worker.start(shape("a"))
-    for attempt in range(1, 6):
-        worker.claim(run_id, "a", attempt=attempt)
-        clock.advance(31)
-        store.sweep()
-
-    assert [letter[b"node"] for _, letter in client.xrange(KEYS.dead)] == [b"29", b"a"]
-
-
 def test_notices_carry_the_question(worker, client):
     """A service that reads notices gets each question whole, and each notice has an id of its own."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     (question,) = worker.park(run_id, "a", reason="why")
     worker.answer(question)
     worker.run(run_id, "a")
@@ -783,7 +755,7 @@ def test_an_outage_is_a_store_error_and_then_over():
     with embedded_store(appendonly=True) as server:
         store = RedisStore(server.url, push=False)
         worker = ManualWorker(store)
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         server.kill()
         answer = AnswerQuestions([Decision("x", 1)], "n")
         for work in (store.sweep, lambda: store.read(run_id), lambda: store.do(answer)):
@@ -802,8 +774,7 @@ def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
     with embedded_store(appendonly=True) as server:
         store = RedisStore(server.url, push=False, retry_for=patience)
         worker = ManualWorker(store)
-        run_id = worker.start(shape("a>b"))
-        token = worker.claim(run_id, "a").token
+        _, token = worker.begin("a>b")
         server.kill()
         back = threading.Timer(0.5, server.restart)
         back.start()
@@ -818,7 +789,7 @@ def test_the_end_of_a_visit_waits_for_a_store_that_is_away(patience):
 
 def test_a_broken_connection_is_made_anew(worker, store, client):
     """A connection that the server closed costs nothing but a new one, at every door."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     for _ in range(2):
         client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
         store.sweep()
@@ -827,7 +798,7 @@ def test_a_broken_connection_is_made_anew(worker, store, client):
 
 def test_a_refused_command_is_a_store_error(worker, client):
     """A server that refuses to write (full, read-only) is the world's fault, and says which."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     client.config_set("maxmemory", "1")
     try:
         with pytest.raises(StoreError, match="refused"):
@@ -843,7 +814,7 @@ def claim_in_child(store, run_id):
 
 def test_a_forked_process_has_connections_of_its_own(worker, store):
     """A store that was used before a fork works on both sides of it."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     child = multiprocessing.get_context("fork").Process(
         target=claim_in_child, args=(store, run_id)
     )
@@ -856,96 +827,54 @@ def test_a_forked_process_has_connections_of_its_own(worker, store):
 
 def test_threads_share_a_store(worker, store):
     """Many threads may claim at once: each visit goes to one of them."""
-    run_id = worker.start(shape("a"))
-    said = []
-    threads = [
-        threading.Thread(
-            target=lambda name=name: said.append(store.do(ClaimVisit(run_id, "a", 1, 1, name)))
-        )
-        for name in "pqrs"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    run_id = worker.start("a")
+    said = at_once(lambda name: store.do(ClaimVisit(run_id, "a", 1, 1, name)), "pqrs")
 
-    assert sorted(getattr(each, "word", "claimed") for each in said) == [
-        "claimed",
-        "stale",
-        "stale",
-        "stale",
-    ]
+    assert sorted(map(word_of, said)) == ["claimed", "stale", "stale", "stale"]
 
 
-def end_at_once(worker, store, *, look_before):
-    """Let eight nodes of a run that has room for three end at one moment; give its size and its limit."""
+@pytest.mark.parametrize("looks_before", [False, True])
+def test_nodes_that_end_at_once_do_not_overfill_their_run(worker, store, looks_before):
+    """Of many results as many are taken as there is room for; control: each node looks first, then writes."""
     names = "abcdefgh"
-    run_id = worker.start(shape(" ".join(names), entries=list(names)))
-    tokens = [worker.claim(run_id, name).token for name in names]
+    run_id = worker.start(" ".join(names))
+    tokens = {name: worker.token(run_id, name) for name in names}
     limit = worker.read(run_id).size + 4_500
-    store.max_run = 50_000_000 if look_before else limit
-    ready, said = threading.Barrier(len(names)), []
+    store.max_run = 50_000_000 if looks_before else limit
+    looked = threading.Barrier(len(names))
 
-    def end(token):
+    def end(name):
         fits = worker.read(run_id).size + 1_300 <= limit
-        ready.wait(60)
+        looked.wait(60)
         try:
-            said.append(fits and worker.settle(token, "x" * 900))
+            return fits and worker.settle(tokens[name], "x" * 900)
         except PayloadTooLarge:
-            said.append("full")
+            return "full"
 
-    threads = [threading.Thread(target=end, args=(token,)) for token in tokens]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return sorted(said), worker.read(run_id).size, limit
-
-
-def test_nodes_that_end_at_once_do_not_overfill_their_run(worker, store):
-    """Of many results that come at one moment as many are taken as the run has room for."""
-    said, size, limit = end_at_once(worker, store, look_before=False)
-
-    assert said == ["full"] * 5 + ["settled"] * 3
-    assert size <= limit
-
-
-def test_a_look_at_the_size_before_would_overfill_it(worker, store):
-    """The control: where each node looks first and writes then, all find the same room."""
-    said, size, limit = end_at_once(worker, store, look_before=True)
-
-    assert said == ["settled"] * 8
-    assert size > limit + 4_500
+    said, size = sorted(at_once(end, names)), worker.read(run_id).size
+    assert said == (["settled"] * 8 if looks_before else ["full"] * 5 + ["settled"] * 3)
+    assert size > limit + 4_500 if looks_before else size <= limit
 
 
 def test_of_many_answers_at_once_one_counts(worker, store):
     """People who answer the same question at the same moment: one is accepted, the others are told so."""
-    (question,) = worker.park(worker.start(shape("a")), "a")
-    said = []
-    threads = [
-        threading.Thread(
-            target=lambda name=name: said.extend(
-                store.do(AnswerQuestions([Decision(question.id, name, name)], name)).receipts
-            )
-        )
-        for name in "pqrstu"
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    _, question = worker.asking("a")
 
-    assert sorted(str(receipt.status) for receipt in said) == ["accepted", *["duplicate"] * 5]
+    def answer(name):
+        (receipt,) = store.do(
+            AnswerQuestions([Decision(question.id, name, name)], name)
+        ).receipts
+        return str(receipt.status), receipt.detail
+
+    said = at_once(answer, "pqrstu")
     (winner,) = store.interrupts([question.id])
-    assert {receipt.detail for receipt in said} == {
-        "",
-        f"already answered by {winner.responder}",
-    }
+    late = "duplicate", f"already answered by {winner.responder}"
+    assert sorted(said) == [("accepted", ""), *[late] * 5]
 
 
 def test_a_timer_of_a_newer_version_is_left_to_it(worker, store, client, clock):
     """Beside newer workers an older one doesn't know every timer: it puts those back that it can't handle."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     worker.park(run_id, "a")
     member = f"later|{run_id}|a"
     client.zadd(f"{KEYS.prefix}timers", {member: clock.now})
@@ -971,7 +900,7 @@ def test_a_sweep_ends_on_a_slow_network(redis_url):
     times = iter(range(1_700_000_000_000, 1_700_000_000_300))
     store = RedisStore(redis_url, clock=lambda: next(times), retention=0.001, push=False)
     worker = ManualWorker(store)
-    worker.run(worker.start(shape("a")), "a")
+    worker.run(worker.start("a"), "a")
     next(times)
     store.sweep()
 
@@ -1005,9 +934,7 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
     names = [f"n{number}" for number in range(16)]
     stores = [RedisStore(redis_url, push=False) for _ in names]
     worker = ManualWorker(stores[0])
-    run_id = worker.start(
-        shape(" ".join(names), entries=names, limits={name: [limit] for name in names})
-    )
+    run_id = worker.start(shape(" ".join(names), limits={name: [limit] for name in names}))
     with ThreadPoolExecutor(len(names)) as pool:
         claims = [
             pool.submit(store.do, ClaimVisit(run_id, name, 1, 1, name))
@@ -1026,7 +953,7 @@ def test_claims_at_one_moment_share_a_limit(redis_url, rate):
 
 def test_a_run_of_another_form_is_not_guessed_at(worker, store, client):
     """A run that a newer version wrote is refused with a clear error, and left as it is."""
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     client.hset(KEYS.run(run_id), "v", 2)
 
     for read in (store.read, store.peek):
@@ -1038,7 +965,7 @@ def test_without_a_clock_the_time_is_the_servers(redis_url, client):
     """Times come from Redis, so that all processes agree however wrong their own clocks are."""
     worker = ManualWorker(RedisStore(redis_url, push=False))
     seconds, _ = client.time()
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
 
     assert 0 <= worker.read(run_id).created_at - seconds * 1000 < 60_000
 
@@ -1142,7 +1069,7 @@ def test_a_sweep_rings_where_the_last_arrivals_failed(store, client, worker, clo
     timers, lanes = "runner:{p00}:timers", "runner:{p00}:fair:[wnps]:*"
     before = {key: client.dump(key) for key in client.keys(lanes)}
     for run_id in runs[:4]:
-        worker.settle(worker.claim(run_id, "a").token)
+        worker.settle(worker.token(run_id, "a"))
     for key, text in before.items():
         client.restore(key, 0, text, replace=True)
     client.zadd(timers, {f"node|{run_id}|a": clock() + 30_000 for run_id in runs[4:]})
@@ -1166,43 +1093,45 @@ def test_a_long_backlog_of_runs_that_are_gone_is_passed(store, client, worker):
     assert [bell.run_id for bell in store.do(ShareSlots({"g": 5})).doorbells] == [last]
 
 
+@pytest.fixture
+def between(redis_url, clock):
+    """Open a store before each of whose looks at the clock something happens, as long as there is more."""
+    stores = []
+
+    def opened(*acts):
+        todo = list(acts)
+
+        def slow():
+            while todo and (act := todo.pop(0)):
+                act()
+            return clock()
+
+        stores.append(RedisStore(redis_url, clock=slow, retention=60, push=False))
+        return stores[-1]
+
+    yield opened
+    for store in stores:
+        store.close()
+
+
 @pytest.mark.full
-def test_answers_that_come_in_between_are_judged_again(worker, redis_url, clock):
+def test_answers_that_come_in_between_are_judged_again(worker, between):
     """What was open when it was read may be answered when it is written: then the truth is told."""
-    (question,) = worker.park(worker.start(shape("a")), "a")
-    between = [lambda: worker.answer(question, responder="ann")]
+    _, question = worker.asking("a")
+    late = between(lambda: worker.answer(question, responder="ann"))
 
-    def slow() -> int:
-        """A clock that is asked after the question was read, and takes its time."""
-        while between:
-            between.pop()()
-        return clock()
-
-    store = RedisStore(redis_url, clock=slow, retention=60)
-    (late,) = store.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
-    store.close()
-
-    assert (str(late.status), late.detail) == ("duplicate", "already answered by ann")
+    (receipt,) = late.do(AnswerQuestions([Decision(question.id, "no", "bob")], "late")).receipts
+    assert (str(receipt.status), receipt.detail) == ("duplicate", "already answered by ann")
 
 
 @pytest.mark.full
-def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock):
+def test_a_place_that_is_taken_in_between_is_waited_for(worker, between, clock):
     """Two claims that both saw a free place: the later one waits, and gets the place of the first."""
     limit = Limit("one", concurrency=1, rate=1, per=10)
-    run_id = worker.start(shape("a b", entries=["a", "b"], limits={"a": [limit], "b": [limit]}))
-    first = []
+    run_id, first = worker.start(shape("a b", limits={"a": [limit], "b": [limit]})), []
+    late = between(None, lambda: first.append(worker.token(run_id, "a")))
 
-    def slow() -> int:
-        """A clock that is asked again when the node was read, and takes its time."""
-        if not first:
-            first.append(None)
-        elif first == [None]:
-            first[0] = worker.claim(run_id, "a").token
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
     reply = late.do(ClaimVisit(run_id, "b", 1, 1, "late"))
-    late.close()
     assert (reply.word, reply.delay_ms) == ("limited", 10_000)
     clock.advance(10)
     assert worker.sweep() == ["b.1.1"]
@@ -1212,49 +1141,13 @@ def test_a_place_that_is_taken_in_between_is_waited_for(worker, redis_url, clock
 
 
 @pytest.mark.full
-def test_a_stop_between_others_cancels_what_waits(worker, store, redis_url, clock):
+def test_a_stop_between_others_cancels_what_waits(worker, store, between):
     """Where something of the run changes at each try to stop it, a timer cancels its nodes."""
-    run_id = worker.start(shape("a b"))
+    run_id = worker.start("a b")
     worker.park(run_id, "a")
-    between = [lambda: store.do(EmitEvent(run_id, "x", "b", 1, {}))] * 40
-
-    def slow() -> int:
-        """A clock that is asked before each try, and takes its time."""
-        if between:
-            between.pop()()
-        return clock()
-
-    late = RedisStore(redis_url, clock=slow, retention=60, push=False)
+    late = between(*[lambda: store.do(EmitEvent(run_id, "x", "b", 1, {})), None] * 40)
     assert late.do(CancelRun(run_id, "enough")).word == "cancelled"
-    late.close()
 
     assert worker.read(run_id).record.stopping == Status.CANCELLED
-    clock.advance(1)  # till then the caller may take the next step itself
-    store.sweep()
+    worker.sweep(after=1)  # till then the caller may take the next step itself
     assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
-
-
-@pytest.mark.full
-def test_partitions_do_not_meet(redis_url):
-    """Two stores with different partitions in one database see nothing of each other."""
-    one, two = (RedisStore(redis_url, partition=name, push=False) for name in ("p00", "p01"))
-    worker = ManualWorker(one)
-    run_id = worker.start(shape("a"))
-
-    assert (two.read(run_id), list(two.runs()), two.graphs()) == (None, [], {})
-
-
-@pytest.mark.full
-def test_a_parked_node_and_an_end_take_one_request(worker, store, client):
-    """Nothing has changed since the claim: it is written without a look."""
-    run_id, token = worker.begin("a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    store.do(ParkVisit(token, [worker.question(token)], None))
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-
-    worker.answer(worker.question(token))
-    token = worker.token(run_id, "a")
-    calls = client.info("commandstats")["cmdstat_evalsha"]["calls"]
-    worker.settle(token)
-    assert client.info("commandstats")["cmdstat_evalsha"]["calls"] == calls + 1
-    assert worker.statuses(run_id) == "completed: a completed"

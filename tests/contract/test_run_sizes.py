@@ -70,13 +70,11 @@ class RunSizes:
         self, worker: ManualWorker, store: RedisStore, graph: Topology | None = None
     ) -> str:
         """Begin a run that has room for little more than it has."""
-        run_id = worker.start(graph or shape("a b", entries=["a", "b"]))
+        run_id = worker.start(graph or shape("a b"))
         store.max_run = self.size(worker, run_id) + 1_000
         return run_id
 
-    def test_a_run_counts_what_it_was_given_and_what_nodes_leave(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_run_counts_what_it_was_given_and_what_nodes_leave(self, worker):
         """Task, state, tags, outputs and entries count, at the length that is stored."""
         run_id = worker.start(
             shape("a>b"), {"t": 1}, invocation_state={"g": 2}, tags={"k": "v"}
@@ -84,17 +82,15 @@ class RunSizes:
         given = length({"t": 1}, {"g": 2}, {"k": "v"})
         assert self.size(worker, run_id) == RUN + given
 
-        worker.settle(worker.claim(run_id, "a").token, {"paid": 5}, "1")
+        worker.settle(worker.token(run_id, "a"), {"paid": 5}, "1")
 
         entry = worker.read(run_id).entries["a", 1]
         assert self.size(worker, run_id) == RUN + VISIT + given + left(entry, {"paid": 5})
 
-    def test_what_a_node_keeps_counts_as_it_is_now(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_what_a_node_keeps_counts_as_it_is_now(self, worker, store):
         """A document that is written anew counts once; messages that are cut off count no more."""
-        run_id = worker.start(shape("a"))
-        before, token = self.size(worker, run_id), worker.claim(run_id, "a").token
+        run_id = worker.start("a")
+        before, token = self.size(worker, run_id), worker.token(run_id, "a")
         store.do(SaveCheckpoint(token, Saved({"v": 1, "step": 1}, 0, [MUCH, "two", "three"])))
         store.do(SaveCheckpoint(token, Saved({"v": 1, "step": 10}, 1, ["other"])))
 
@@ -102,10 +98,10 @@ class RunSizes:
             {"v": 1, "step": 10}, MUCH, "other"
         )
 
-    def test_questions_and_answers_count(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_questions_and_answers_count(self, worker, store):
         """A question counts once, though it is asked again; so does its answer, and what withdraws it."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
-        before, token = self.size(worker, run_id), worker.claim(run_id, "a").token
+        run_id = worker.start("a b")
+        before, token = self.size(worker, run_id), worker.token(run_id, "a")
         question = worker.question(token, reason=MUCH)
         store.do(AskQuestions(token, [question], None))
         asked = self.size(worker, run_id) - before
@@ -117,26 +113,26 @@ class RunSizes:
         said = length({"response": "yes", "responder": None, "idempotency_key": None})
         assert self.size(worker, run_id) - before == asked + said
 
-    def test_items_and_reports_count(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_items_and_reports_count(self, worker, store):
         """The list of a map counts when it is there, and what another system reports."""
         spec = MapSpec("function", None, 1, stops=False)
-        run_id = worker.start(shape("m b", entries=["m", "b"], maps={"m": spec}))
-        before, token = self.size(worker, run_id), worker.claim(run_id, "m").token
+        run_id = worker.start(shape("m b", maps={"m": spec}))
+        before, token = self.size(worker, run_id), worker.token(run_id, "m")
         store.do(ExpandMap(token, ["one", MUCH]))
         assert self.size(worker, run_id) - before == length("one", MUCH)
 
-        other = worker.claim(run_id, "b").token
+        other = worker.token(run_id, "b")
         store.do(HandOver(other, "work"))
         store.do(ReportResult(run_id, "b", 1, "work", {"result": 1}))
         store.do(ReportResult(run_id, "b", 1, "work", {"result": 1}))
         assert self.size(worker, run_id) - before == length("one", MUCH, {"result": 1})
 
-    def test_a_large_value_counts_once(self, worker: ManualWorker) -> None:
+    def test_a_large_value_counts_once(self, worker):
         """A value that goes through many nodes lies apart, and its bytes count once."""
-        run_id = worker.start(shape("a>b b>c"))
+        run_id = worker.start("a>b b>c")
         before = self.size(worker, run_id)
         for node in ("a", "b", "c"):
-            worker.settle(worker.claim(run_id, node).token, LARGE)
+            worker.settle(worker.token(run_id, node), LARGE)
 
         assert (
             length(LARGE)
@@ -144,16 +140,12 @@ class RunSizes:
             < 3 * VISIT + length(LARGE) + 1_000
         )
 
-    def test_a_run_inside_counts_at_its_root(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_a_run_inside_counts_at_its_root(self, worker, store):
         """A child run has no size of its own: it counts at the outermost run, and is bounded there."""
-        run_id = worker.start(shape("a"))
-        child = worker.start(
-            shape("x>y", name="inner"), MUCH, parent=worker.claim(run_id, "a").token
-        )
+        run_id = worker.start("a")
+        child = worker.start(shape("x>y", name="inner"), MUCH, parent=worker.token(run_id, "a"))
         before = self.size(worker, run_id)
-        worker.settle(worker.claim(child, "x").token, MUCH)
+        worker.settle(worker.token(child, "x"), MUCH)
 
         entry = worker.read(child).entries["x", 1]
         assert self.size(worker, run_id) == before + VISIT + length(MUCH) + length(entry) - len(
@@ -162,14 +154,12 @@ class RunSizes:
         assert self.size(worker, child) == 0
         store.max_run = before + 4_000
         with pytest.raises(PayloadTooLarge, match="RUNNER_MAX_RUN"):
-            worker.settle(worker.claim(child, "y").token, MUCH)
+            worker.settle(worker.token(child, "y"), MUCH)
 
-    def test_a_result_without_room_is_refused_whole(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_a_result_without_room_is_refused_whole(self, worker, store):
         """The error says how large the run is; the node still runs, and can fail for it."""
         run_id = self.wide(worker, store, shape("a>b"))
-        size, token = self.size(worker, run_id), worker.claim(run_id, "a").token
+        size, token = self.size(worker, run_id), worker.token(run_id, "a")
 
         with pytest.raises(
             PayloadTooLarge, match=rf"the run has {size:,} bytes .* are beyond RUNNER_MAX_RUN"
@@ -183,13 +173,11 @@ class RunSizes:
 
     @pytest.mark.full
     @pytest.mark.parametrize("verb", ["save", "ask", "park", "expand", "large"])
-    def test_whatever_a_node_writes_needs_room(
-        self, worker: ManualWorker, store: RedisStore, verb: str
-    ) -> None:
+    def test_whatever_a_node_writes_needs_room(self, worker, store, verb):
         """A checkpoint, a question, a list, a large value: each is refused whole, and the node runs on."""
         spec = MapSpec("function", None, 1, stops=False)
-        run_id = self.wide(worker, store, shape("m b", entries=["m", "b"], maps={"m": spec}))
-        size, token = self.size(worker, run_id), worker.claim(run_id, "m").token
+        run_id = self.wide(worker, store, shape("m b", maps={"m": spec}))
+        size, token = self.size(worker, run_id), worker.token(run_id, "m")
         question = worker.question(token, reason=MUCH)
 
         calls: dict[str, Callable[[], object]] = {
@@ -209,12 +197,10 @@ class RunSizes:
         assert worker.read(run_id).interrupts == ()
         assert worker.settle(token, "x" * 500) == "settled"
 
-    def test_what_replaces_something_larger_needs_no_room(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_what_replaces_something_larger_needs_no_room(self, worker, store):
         """A node of a full run may still keep less than it did."""
         run_id = self.wide(worker, store)
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 900}, 0)))
         store.max_run = 1
 
@@ -225,7 +211,7 @@ class RunSizes:
         with pytest.raises(PayloadTooLarge):
             store.do(SaveCheckpoint(token, Saved({"v": 1, "much": "x" * 801}, 0)))
 
-    def test_an_answer_always_has_room(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_an_answer_always_has_room(self, worker, store):
         """Whoever answers a question of a full run is heard, and the node goes on."""
         run_id = self.wide(worker, store)
         (question,) = worker.park(run_id, "a")
@@ -235,12 +221,10 @@ class RunSizes:
         assert worker.statuses(run_id) == "executing: a ready, b ready"
         assert worker.claim(run_id, "a").answers[0].response == MUCH
 
-    def test_what_ends_work_always_has_room(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_what_ends_work_always_has_room(self, worker, store):
         """A failure, a retry, and what still comes while a run stops are written, however full it is."""
-        run_id = self.wide(worker, store, shape("a b c", entries=["a", "b", "c"]))
-        tokens = {node: worker.claim(run_id, node).token for node in "abc"}
+        run_id = self.wide(worker, store, shape("a b c"))
+        tokens = {node: worker.token(run_id, node) for node in "abc"}
         store.max_run = 1
 
         entry, kept = failure(), saved(1, MUCH)
@@ -254,9 +238,7 @@ class RunSizes:
         assert worker.settle(tokens["c"], MUCH) == "settled"
         assert worker.statuses(run_id) == "failed: a cancelled, b failed, c completed"
 
-    def test_the_event_after_a_full_run_has_room(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_the_event_after_a_full_run_has_room(self, worker, store):
         """A run that has done all its work does not fail for the hooks after it."""
         run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]))
         worker.run(run_id, "a")
@@ -266,12 +248,10 @@ class RunSizes:
         assert worker.read(run_id).record.status is Status.COMPLETED
 
     @pytest.mark.full
-    def test_long_events_push_older_ones_out(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_long_events_push_older_ones_out(self, worker, store):
         """A run keeps fewer events when they tell much; short ones push none out, nor does one long one."""
-        run_id = worker.start(shape("a"))
-        child = worker.start(shape("x", name="inner"), parent=worker.claim(run_id, "a").token)
+        run_id = worker.start("a")
+        child = worker.start(shape("x", name="inner"), parent=worker.token(run_id, "a"))
         for number in range(1_100):
             store.do(EmitEvent(child, "progress", "x", 1, number))
         store.max_run = 10_000
@@ -286,10 +266,10 @@ class RunSizes:
             assert (events[-1].node, events[-1].data, events[0].data) == (node, MUCH, 102)
             assert int(events[-1].position) - int(events[0].position) == 999
 
-    def test_a_start_needs_room(self, worker: ManualWorker, store: RedisStore) -> None:
+    def test_a_start_needs_room(self, worker, store):
         """A task that is too large for any run begins none; a child run needs the room of its family."""
         run_id = self.wide(worker, store, shape("a"))
-        token, inner = worker.claim(run_id, "a").token, shape("x", name="inner")
+        token, inner = worker.token(run_id, "a"), shape("x", name="inner")
         store.publish([inner])
 
         for start in (
@@ -301,13 +281,11 @@ class RunSizes:
         assert store.read("00new") is None
         assert worker.statuses(run_id) == "executing: a running"
 
-    def test_a_fork_counts_what_it_copies(
-        self, worker: ManualWorker, store: RedisStore
-    ) -> None:
+    def test_a_fork_counts_what_it_copies(self, worker, store):
         """What a fork takes over is its own; one that has no room for it does not begin."""
         graph = shape("a>b")
         run_id = worker.start(graph)
-        worker.settle(worker.claim(run_id, "a").token, MUCH)
+        worker.settle(worker.token(run_id, "a"), MUCH)
         records = Records(
             {
                 "a": NodeRecord(Status.COMPLETED, 1, 1, edges="1"),

@@ -20,9 +20,10 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.fast.plan_arguments import CHANGED_BY, KnownGraph
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, LeaveVisit, SettleVisit
+from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.stories import Story, stories, tell
 
 COMPLETED = Settlement(Status.COMPLETED, "1", "out", {"v": 1}, may_continue=True)
 
@@ -51,6 +52,129 @@ def other(graph: Topology, node: str, **changes) -> Topology:
     return replace(graph, nodes=nodes, fingerprint=f"{graph.fingerprint}{node}")
 
 
+class Staying(Story):
+    """A run whose workers go on with the next node."""
+
+    def stay(self, claimed: str) -> str:
+        """Complete a visit with all its edges; name the visit that is claimed with that."""
+        word = self.worker.settle(self.claims[claimed].token, may_continue=True)
+        claim = self.worker.reply.claim
+        if claim:
+            self.claims[claim.token.node] = claim
+        return claim.token.node if claim else "nothing" if word == "settled" else word
+
+
+STORIES = {
+    "the last arrival claims a join, and gets the outputs of all, in the order of the edges": (
+        "a>c b>c",
+        """
+        claim b
+        claim a
+        stay b = nothing
+        stay a = c
+        inputs c = a.1 b.1
+        stands = executing: a completed, b completed, c running
+        """,
+    ),
+    "two nodes are rung, since nobody knows which of them should stay": (
+        "a>b a>c",
+        """
+        claim a
+        stay a = nothing
+        rings = b.1.1 c.1.1
+        claim b
+        stay b = nothing
+        """,
+    ),
+    "of two the one that is ready is claimed; the other one waits for another arrival": (
+        "a>b a>d c>d",
+        """
+        claim a
+        stay a = b
+        stands = executing: a completed, b running, c ready
+        """,
+    ),
+    "a node of another queue is rung: that may have other workers": (
+        other(shape("a>b", name="queue"), "b", queue="gpu"),
+        """
+        claim a
+        stay a = nothing
+        rings = b.1.1
+        """,
+    ),
+    "a node of another priority is rung: that has other neighbours": (
+        other(shape("a>b", name="priority"), "b", priority=0),
+        """
+        claim a
+        stay a = nothing
+        rings = b.1.1
+        """,
+    ),
+    "a node under a limit is rung: that is others', too": (
+        shape("a>b", name="limits", limits={"b": [Limit("few", concurrency=1)]}),
+        """
+        claim a
+        stay a = nothing
+        rings = b.1.1
+        """,
+    ),
+    "a worker that stops, or whose row is long, has the node rung": (
+        "a>b",
+        """
+        claim a
+        settle a
+        rings = b.1.1
+        """,
+    ),
+    "a worker that has lost its lease gets no other node either": (
+        "a>b",
+        """
+        claim a
+        sweep 31 = a.1.2
+        claim a.1.2
+        stay a = stale
+        stands = executing: a running
+        """,
+    ),
+    "a settle in a cancelled run makes no node ready": (
+        "a>b",
+        """
+        claim a
+        cancel
+        stay a = nothing
+        stands = cancelled: a completed
+        """,
+    ),
+    "a claim that is lost with its worker is rung again, as the next attempt": (
+        "a>b",
+        """
+        claim a
+        stay a = b
+        sweep 31 = b.1.2
+        claim b.1.2
+        inputs b.1.2 = a.1
+        stay b = stale
+        """,
+    ),
+    "a claim that its worker can't start any more is left, and rung at once": (
+        "a>b",
+        """
+        claim a
+        stay a = b
+        leave b
+        rings = b.1.1
+        claim b
+        """,
+    ),
+}
+
+
+@stories(STORIES)
+def test_a_worker_goes_on_as_it_is_told(worker, graph, story):
+    """Which node a settle claims, and which are rung."""
+    tell(Staying(worker, graph), story)
+
+
 def test_a_settle_claims_the_node_that_it_makes_ready(worker):
     """The claim is what a claim of its own returns; nothing is rung."""
     run_id, token = worker.begin("a>b")
@@ -75,62 +199,6 @@ def test_a_repeat_gets_the_same_claim(worker):
     assert worker.read(run_id) == before
     settle(worker, first.claim.token, edges="")
     assert settle(worker, token, "n").claim is None
-
-
-def test_the_last_arrival_claims_a_join(worker):
-    """It gets the outputs of all, in edge order."""
-    run_id = worker.start("a>c b>c")
-    first, last = worker.token(run_id, "b"), worker.token(run_id, "a")
-
-    assert settle(worker, first, output="two").claim is None
-    reply = settle(worker, last, output="one")
-
-    assert list(reply.claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
-    assert worker.statuses(run_id) == "executing: a completed, b completed, c running"
-
-
-def test_two_nodes_are_rung(worker):
-    """Which of them should stay, nobody knows: both go to the queue."""
-    run_id, token = worker.begin("a>b a>c")
-    reply = settle(worker, token, edges="11")
-
-    assert (reply.claim, rung(reply)) == (None, ["b.1.1", "c.1.1"])
-    reply = settle(worker, worker.token(run_id, "b"), edges="")
-    assert (reply.word, reply.claim) == ("settled", None)
-
-
-def test_of_two_the_one_that_is_ready_is_claimed(worker):
-    """The other one still waits for another arrival."""
-    run_id, token = worker.begin("a>b a>d c>d")
-    reply = settle(worker, token, edges="11")
-
-    assert reply.claim.token.node == "b"
-    assert worker.statuses(run_id) == "executing: a completed, b running, c ready"
-
-
-@pytest.mark.parametrize(
-    "graph",
-    [
-        other(shape("a>b", name="queue"), "b", queue="gpu"),
-        other(shape("a>b", name="priority"), "b", priority=0),
-        shape("a>b", name="limits", limits={"b": [Limit("few", concurrency=1)]}),
-    ],
-    ids=["queue", "priority", "limits"],
-)
-def test_what_not_each_worker_may_run_at_once_is_rung(worker, graph):
-    """Another queue may have other workers, another priority other neighbours; a limit is others', too."""
-    _, token = worker.begin(graph)
-    reply = settle(worker, token)
-
-    assert (reply.claim, rung(reply)) == (None, ["b.1.1"])
-
-
-def test_without_the_wish_nothing_is_claimed(worker):
-    """A worker that stops, or whose row is long, has the node rung."""
-    _, token = worker.begin("a>b")
-    reply = settle(worker, token, may_continue=False)
-
-    assert (reply.claim, rung(reply)) == (None, ["b.1.1"])
 
 
 @pytest.mark.full
@@ -174,46 +242,6 @@ def test_a_join_reads_its_sources_again_after_a_failover(redis_url, client, is_n
 
     assert next(iter(claim.inputs)) == ("a", 1, "repeated" if is_new else "lost")
     worker.store.close()
-
-
-def test_a_stale_worker_claims_nothing(worker):
-    """One that has lost its lease gets no other node either."""
-    run_id, token = worker.begin("a>b")
-    worker.sweep(after=31)
-    worker.claim(run_id, "a", attempt=2)
-
-    assert settle(worker, token).word == "stale"
-    assert worker.statuses(run_id) == "executing: a running"
-
-
-def test_a_run_that_stops_claims_nothing(worker):
-    """A settle in a cancelled run makes no node ready."""
-    run_id, token = worker.begin("a>b")
-    worker.store.do(CancelRun(run_id, "enough", worker.nonce()))
-
-    assert settle(worker, token).claim is None
-    assert worker.statuses(run_id).startswith("cancelled: a completed")
-
-
-def test_a_claim_that_is_lost_with_its_worker_is_rung_again(worker):
-    """Nobody renews its lease, so it ends, and another worker gets the next attempt."""
-    run_id, token = worker.begin("a>b")
-    lost = settle(worker, token).claim
-
-    assert worker.sweep(after=31) == ["b.1.2"]
-    assert list(worker.claim(run_id, "b", attempt=2).inputs) == [("a", 1, "out")]
-    assert settle(worker, lost.token, edges="").word == "stale"
-
-
-def test_a_claim_that_is_left_is_rung_at_once(worker):
-    """A worker that can't start it any more leaves it, and no attempt is counted."""
-    run_id, token = worker.begin("a>b")
-    claim = settle(worker, token).claim
-
-    reply = worker.store.do(LeaveVisit(claim.token))
-
-    assert (reply.word, rung(reply)) == ("left", ["b.1.1"])
-    assert isinstance(worker.store.do(ClaimVisit(run_id, "b", 1, 1, "again")), Claim)
 
 
 def test_a_loop_goes_on_in_its_later_rounds(worker):

@@ -68,7 +68,7 @@ def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(
     """A step that the store refuses again and again on the same data ends as damage; the control is whole."""
     monkeypatch.setattr(transaction, "PAUSE", 0)
     worker = ManualWorker(store, clock)
-    run_id, token = worker.begin(shape("a"))
+    run_id, token = worker.begin("a")
     key = Keys().run(run_id)
     record = client.hget(key, "run")
     client.hset(key, "run", "completed 0 0 0 0 1 17 -")
@@ -83,7 +83,7 @@ def test_a_record_that_contradicts_its_nodes_holds_up_no_worker(
 def test_a_damaged_count_holds_up_no_server(store, clock, client):
     """No script and no reader counts on and on by what a field says: the next run is claimed at once."""
     worker = ManualWorker(store, clock)
-    run_id, token = worker.begin(shape("a"))
+    run_id, token = worker.begin("a")
     key = Keys().run(run_id)
     assert store.do(SaveCheckpoint(token, saved(1, "x"))).word == "saved"
     client.hset(f"{key}:m", "#a", 2**40)
@@ -94,14 +94,14 @@ def test_a_damaged_count_holds_up_no_server(store, clock, client):
     (bell,) = store.sweep().doorbells
     with suppress(Exception):  # whatever a worker makes of the messages that are not there
         store.do(ClaimVisit(run_id, bell.node, bell.visit, bell.attempt, "nonce"))
-    assert worker.begin(shape("a"))
+    assert worker.begin("a")
 
 
 @pytest.mark.parametrize("member", [b"garbage", b"node|00run", b"node|\xff|a"])
 def test_what_is_no_timer_is_a_dead_letter(store, clock, client, redis_url, member):
     """An entry that no version could have written is deleted by name, and a node beside it is rung."""
     worker = ManualWorker(store)
-    run_id = worker.start(shape("a"))
+    run_id = worker.start("a")
     client.zadd(Keys().timers, {member: 1})
     clock.advance(60)
 
@@ -117,7 +117,7 @@ def test_what_is_no_timer_is_a_dead_letter(store, clock, client, redis_url, memb
 )
 def test_what_is_no_ended_run_stops_no_sweep(store, clock, client, entry):
     """An entry that no version could have written is removed, and a node beside it is rung."""
-    run_id = ManualWorker(store).start(shape("a"))
+    run_id = ManualWorker(store).start("a")
     client.zadd(RETIRED, {entry: 1})
     clock.advance(60)
 

@@ -48,7 +48,7 @@ class Site:
 
     def start(self, *limits: Limit, name: str = "g", nodes: str = "a b c") -> str:
         names = nodes.split()
-        graph = shape(nodes, entries=names, name=name, limits=dict.fromkeys(names, limits))
+        graph = shape(nodes, name=name, limits=dict.fromkeys(names, limits))
         return self.worker.start(graph, tags={"tenant": "x"})
 
     def word(self, run_id: str, node: str) -> str:

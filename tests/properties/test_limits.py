@@ -46,7 +46,7 @@ class Crowd:
         self.clock = ManualClock()
         self.store = MemoryStore(clock=self.clock, lease=LEASE)
         self.worker = ManualWorker(self.store)
-        graph = shape(" ".join(NODES), entries=list(NODES), limits=limits)
+        graph = shape(" ".join(NODES), limits=limits)
         self.limits = limits
         self.runs = [self.worker.start(graph) for _ in range(2)]
         self.bells = [(run_id, node, 1, 1) for run_id in self.runs for node in NODES]
@@ -143,15 +143,9 @@ def test_places_go_on_in_the_order_of_asking(order, places):
     clock = ManualClock()
     worker = ManualWorker(MemoryStore(clock=clock, lease=LEASE))
     limit = [Limit("some", concurrency=places)]
-    first = worker.start(
-        shape("x y z", entries=["x", "y", "z"], limits=dict.fromkeys("xyz", limit))
-    )
-    running = [worker.claim(first, node).token for node in "xyz"[:places]]
-    run_id = worker.start(
-        shape(
-            " ".join(NODES), entries=list(NODES), limits=dict.fromkeys(NODES, limit), name="h"
-        )
-    )
+    first = worker.start(shape("x y z", limits=dict.fromkeys("xyz", limit)))
+    running = [worker.token(first, node) for node in "xyz"[:places]]
+    run_id = worker.start(shape(" ".join(NODES), limits=dict.fromkeys(NODES, limit), name="h"))
     for number in order:
         clock.advance(0.001)
         assert (
@@ -165,5 +159,5 @@ def test_places_go_on_in_the_order_of_asking(order, places):
         for bell in reply.doorbells:
             if bell.run_id == run_id:
                 served.append(NODES.index(bell.node))
-                running.append(worker.claim(run_id, bell.node).token)
+                running.append(worker.token(run_id, bell.node))
     assert served == list(order)

@@ -56,7 +56,7 @@ def test_a_join_of_any_runs_once(decided, order, end):
 
 def test_a_join_of_any_does_not_wait():
     """A node with join "any" is ready while other edges of it are still on their way."""
-    play = Play(shape("a>d b>c c>d", entries=["a", "b"], any_join=["d"]), by_visit())
+    play = Play(shape("a>d b>c c>d", any_join=["d"]), by_visit())
 
     assert play.order == "a b d c"
     assert play.inputs["d", 1] == [("a", 1)]

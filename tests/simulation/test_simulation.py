@@ -46,130 +46,76 @@ from tests.simulation.world import Setting, World, in_memory
 
 SEEDS = 200
 """Seeds in which a missing mechanism must show."""
-MANY = range(1, 51)
-QUICK = range(1, 3)
 ON_REDIS = range(1, 21)
-RACES = range(1, 21)
-VOTED = (5, 96)
-"""Seeds with votes; in the second somebody votes again whose edit counted nothing, but voided others."""
-UNDONE = range(1, 6)
-"""Seeds in which failed runs undo what they did."""
-RECOVERED = (1, 182, 224)
-"""Seeds with retries and forks; in the second what a fork takes over is taken back after it is planned,
-in the third an item is cancelled at work and starts again when its run is retried."""
-STARTED_TWICE = 70011
-"""A seed with races in which others look at a run before its start, sent twice, has a reply."""
-FAIR = range(1, 11)
-"""Seeds in which runs take turns."""
-KEYED = range(1, 7)
-"""Seeds in which runs of a key exclude or follow each other, and a limit is paused."""
-REGRESSIONS = (30, 42, 120)
-"""Seeds to keep: each showed a fault, of the product or of a store with a mechanism taken out."""
+CROWDED = 3
+"""A seed in which most nodes share a limit of one."""
 
 
-def holds(seed: int, make=in_memory, draw=drawn) -> None:
-    history = draw(seed)
-    error = play(history, make).error
-    command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[draw]}"
-    assert not error, report(history, error, make, command)
+# What is drawn, where it is played, and by which seeds.
+
+SOME = [
+    # Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it. The last
+    # three each showed a fault, of the product or of a store with a mechanism taken out.
+    *((drawn, "memory", [seed]) for seed in (1, 2, 30, 42, 120)),
+    # What runs is what the votes come to, once, whoever votes when. In the second somebody votes again whose
+    # edit counted nothing, but voided others.
+    *((voted, "memory", [seed]) for seed in (5, 96)),
+    # What a run did that fails or is cancelled is undone once, the newest first.
+    *((undone, "memory", [seed]) for seed in range(1, 6)),
+    # No two nodes under a limit of one are at work, whatever dies between two requests.
+    (crowded, "partition-races", [CROWDED]),
+    # A key has no more open runs than it may have, the others begin in order, and nothing in a pause.
+    *((keyed, "redis", [seed]) for seed in (4, 5)),
+]
+
+MANY = [
+    *((draw, "memory", range(1, 51)) for draw in (drawn, voted)),
+    (undone, "redis", range(1, 6)),
+    # Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run.
+    # In the second what a fork takes over is taken back after it is planned, in the third an item is
+    # cancelled at work and starts again when its run is retried.
+    *((recovered, "redis", seeds) for seeds in ([1, 182, 224], range(201, 207))),
+    # No doorbell waits for ever where keys share a window of one, whatever workers it is lost with.
+    (in_turns, "redis", range(1, 11)),
+    (in_turns, "races", range(1, 4)),
+    (crowded, "partition-races", range(1, 11)),
+    (keyed, "redis", range(1, 7)),
+    *((keyed, where, range(2, 4)) for where in ("races", "partitions")),
+    # What was looked at may have changed when it is written: then it is planned again. In the last others
+    # look at a run before its start, sent twice, has a reply.
+    (drawn, "races", [*range(1, 21), 70011]),
+    *((draw, "races", range(1, 9)) for draw in (voted, recovered)),
+]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("seed", QUICK)
-def test_some_clusters_keep_every_promise(seed):
-    """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
-    holds(seed)
-
-
-@pytest.mark.slow
-def test_many_clusters_keep_every_promise():
-    """Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it."""
-    for seed in MANY:
-        holds(seed)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", REGRESSIONS)
-def test_what_once_failed_holds(seed):
-    """A history that showed a fault shows none."""
-    holds(seed)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", VOTED)
-def test_votes_keep_every_promise(seed):
-    """What runs is what the votes come to, once, whoever votes when: and all runs end."""
-    holds(seed, draw=voted)
+def clusters(rows) -> pytest.MarkDecorator:
+    ids = [f"{draw.__name__} in {where} from {seeds[0]}" for draw, where, seeds in rows]
+    return pytest.mark.parametrize(("draw", "where", "seeds"), rows, ids=ids)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("seed", UNDONE)
-def test_undos_keep_every_promise(seed):
-    """Whatever happens to a run that fails or is cancelled: what it did is undone once, the newest first."""
-    holds(seed, draw=undone)
+@clusters(SOME)
+def test_some_clusters_keep_every_promise(draw, where, seeds, redis_url):
+    """Whatever happens to a cluster, all runs end as they should."""
+    make = {
+        "memory": in_memory,
+        "redis": on_redis(redis_url),
+        "races": on_redis(redis_url, races=True),
+        "partitions": on_redis(redis_url, partitions=2),
+        "partition-races": on_redis(redis_url, partitions=2, races=True),
+    }[where]
+    for seed in seeds:
+        history = raced(draw(seed)) if "races" in where else draw(seed)
+        error = play(history, make).error
+        command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[draw]} STORE={where}"
+        assert not error, report(history, error, make, command)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", UNDONE)
-def test_undos_in_redis_keep_every_promise(seed, redis_url):
-    """Whatever happens to a run that fails or is cancelled: what it did is undone once, the newest first."""
-    holds(seed, on_redis(redis_url), undone)
-
-
-@pytest.mark.slow
-def test_many_votes_keep_every_promise():
-    """What runs is what the votes come to, once, whoever votes when: and all runs end."""
-    for seed in MANY:
-        holds(seed, draw=voted)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", RECOVERED)
-def test_retries_and_forks_keep_every_promise(seed, redis_url):
-    """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
-    holds(seed, on_redis(redis_url), recovered)
-
-
-@pytest.mark.slow
-def test_many_retries_and_forks_keep_every_promise(redis_url):
-    """Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run."""
-    for seed in range(201, 207):
-        holds(seed, on_redis(redis_url), recovered)
-
-
-@pytest.mark.slow
-def test_runs_that_take_turns_keep_every_promise(redis_url):
-    """No doorbell waits for ever where keys share a window of one; nor where requests are cut in two."""
-    for seed in FAIR:
-        holds(seed, on_redis(redis_url), in_turns)
-    for seed in FAIR[:3]:
-        holds_in_races(seed, redis_url, in_turns)
-
-
-CROWDED = range(1, 11)
-"""Seeds in which most nodes share a limit of one."""
-
-
-def holds_in_partitions(seed, url) -> None:
-    make = on_redis(url, partitions=2, races=True)
-    history = raced(crowded(seed))
-    error = play(history, make).error
-    command = f"make simulate FROM={seed} SEEDS=1{OPTIONS[crowded]} STORE=partition-races"
-    assert not error, report(history, error, make, command)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", CROWDED[2:3])
-def test_runs_of_two_partitions_share_a_limit(seed, redis_url):
-    """No two nodes under a limit of one are at work, and all runs end, whatever dies between two requests."""
-    holds_in_partitions(seed, redis_url)
-
-
-@pytest.mark.slow
-def test_many_runs_of_two_partitions_share_a_limit(redis_url):
-    """No two nodes under a limit of one are at work, and all runs end, whatever dies between two requests."""
-    for seed in CROWDED:
-        holds_in_partitions(seed, redis_url)
+@clusters(MANY)
+def test_many_clusters_keep_every_promise(draw, where, seeds, redis_url):
+    """Whatever happens to a cluster, all runs end as they should."""
+    test_some_clusters_keep_every_promise(draw, where, seeds, redis_url)
 
 
 @pytest.mark.full
@@ -182,25 +128,8 @@ def test_partitions_that_count_alone_are_noticed(redis_url):
             partition.limits.home = lambda _: None
         return world
 
-    error = play(raced(crowded(CROWDED[2])), alone).error
+    error = play(raced(crowded(CROWDED)), alone).error
     assert error.startswith("I12: ")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("seed", KEYED[3:5])
-def test_runs_of_a_key_keep_every_promise(seed, redis_url):
-    """A key has no more open runs than it may have, the others begin in order, and nothing in a pause."""
-    holds(seed, on_redis(redis_url), keyed)
-
-
-@pytest.mark.slow
-def test_many_runs_of_a_key_keep_every_promise(redis_url):
-    """As above, also in two partitions, and where requests are cut in two."""
-    for seed in KEYED:
-        holds(seed, on_redis(redis_url), keyed)
-    for seed in KEYED[1:3]:
-        holds_in_races(seed, redis_url, keyed)
-        holds(seed, on_redis(redis_url, partitions=2), keyed)
 
 
 # -- one seed, one history -----------------------------------------------------------------------------
@@ -229,10 +158,9 @@ def test_a_seed_is_one_history():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", QUICK[1:])
-def test_the_clocks_of_workers_do_not_matter(seed):
+def test_the_clocks_of_workers_do_not_matter():
     """Wrong clocks, fast or slow or an hour off, change not one event (F15)."""
-    history = drawn(seed)
+    history = drawn(2)
     right = tuple((0.0, 1.0) for _ in history.setting.skews)
     wrong = tuple((3600.0 * (-1) ** number, 1.5) for number in range(len(right)))
     one, other = (
@@ -269,29 +197,6 @@ def test_a_cluster_on_redis_has_the_same_history(redis_url):
 def test_clusters_on_redis_have_the_same_histories(redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
     same_on_redis(ON_REDIS, redis_url)
-
-
-def holds_in_races(seed, url, draw=drawn) -> None:
-    history, make = raced(draw(seed)), on_redis(url, races=True)
-    error = play(history, make).error
-    assert not error, report(
-        history, error, make, f"make simulate FROM={seed} SEEDS=1 STORE=races"
-    )
-
-
-@pytest.mark.slow
-def test_whoever_comes_in_between_two_calls_of_a_request_is_seen(redis_url):
-    """What was looked at may have changed when it is written: then it is planned again."""
-    for seed in (*RACES, STARTED_TWICE):
-        holds_in_races(seed, redis_url)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("draw", [voted, recovered], ids=["votes", "retries and forks"])
-def test_votes_and_forks_that_come_in_between_are_seen(draw, redis_url):
-    """As above, with votes, and what they come to is what runs; and with runs that are retried and forked."""
-    for seed in RACES[:8]:
-        holds_in_races(seed, redis_url, draw)
 
 
 @pytest.mark.full

@@ -15,26 +15,12 @@ Every test uses the store's public methods only.
 # ruff: noqa: E402 - pytest must know the tests before they are imported, or it can't show what was compared
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-PARTS = (
-    "asking",
-    "budgets",
-    "delegation",
-    "fairness",
-    "limits",
-    "listing",
-    "loops",
-    "manual_worker",
-    "open_runs",
-    "reading",
-    "recovery",
-    "removal",
-    "runs",
-    "timing",
-    "voting",
-)
-pytest.register_assert_rewrite(*(f"{__name__}.{part}" for part in PARTS))
+parts = Path(__file__).parent.glob("[!_]*.py")
+pytest.register_assert_rewrite(*(f"{__name__}.{part.stem}" for part in parts))
 
 from runner.store.interface import Store
 from runner.testing.in_process import ManualClock

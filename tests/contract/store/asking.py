@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from runner.records.interrupts import (
-    Address,
     Decision,
     Interrupt,
     InterruptStatus,
@@ -17,20 +17,115 @@ from runner.records.interrupts import (
     ReceiptStatus,
 )
 from runner.records.run import Status
-from runner.store.interface import Store, Token
+from runner.store.interface import Token
 from runner.store.requests import (
     AnswerQuestions,
     AskQuestions,
     CancelRun,
-    ClaimVisit,
     ParkVisit,
     WithdrawQuestion,
 )
 from tests.contract.store.manual_worker import ManualWorker, rung, saved, shape
+from tests.contract.store.stories import Story, stories, tell
+
+EACH = shape("a", resume_each=["a"])
+
+STORIES = {
+    "a node with several questions goes on when the last one is answered": (
+        "a",
+        """
+        claim a
+        park a one two
+        answer two
+        stands = interrupted: a waiting
+        answer one
+        stands = executing: a ready
+        claim a
+        answers a = one answered, two answered
+        """,
+    ),
+    'with resume="each" every answer makes the node ready; it may wait again for the others': (
+        EACH,
+        """
+        claim a
+        park a one two
+        answer one
+        claim a
+        park a two
+        answer two
+        claim a
+        answers a = one answered, two answered
+        """,
+    ),
+    "a node that would wait without an open question is refused, and runs on": (
+        "a",
+        """
+        claim a
+        park a one
+        answer one
+        claim a
+        park a nothing = nothing_open
+        park a one = nothing_open
+        stands = executing: a running
+        """,
+    ),
+    "a park whose reply was lost can be repeated, also when the answer has come since": (
+        "a",
+        """
+        claim a
+        park a one
+        park a one
+        answer one
+        park a one = ready
+        """,
+    ),
+    "a question that is withdrawn while its node runs is not opened by the node's wait": (
+        "a",
+        """
+        claim a
+        ask a one
+        withdraw one
+        park a one = ready
+        rings = a.1.1
+        open
+        """,
+    ),
+    "a question that is withdrawn may be asked again under a new id; others stay open": (
+        "a",
+        """
+        claim a
+        park a one two
+        withdraw one
+        rings = a.1.1
+        claim a
+        answer one = superseded
+        park a one two
+        open = two one
+        answer one two = accepted accepted
+        """,
+    ),
+    "what a node asked and no longer waits for is withdrawn; asked again, it has a new id": (
+        EACH,
+        """
+        claim a
+        park a one two
+        answer one
+        claim a
+        park a three
+        statuses one two three = answered withdrawn open
+        answer two = superseded
+        answer three
+        claim a
+        answers a = one answered, two withdrawn, three answered
+        park a two
+        open = two
+        answer two
+        """,
+    ),
+}
 
 
-def receipt_statuses(receipts: list[Receipt]) -> list[str]:
-    """Name what became of each answer."""
+def _statuses(receipts: Sequence[Receipt]) -> list[str]:
     return [str(receipt.status) for receipt in receipts]
 
 
@@ -64,17 +159,18 @@ def _ask_again_in_a_loop(worker: ManualWorker, token: Token) -> None:
     worker.park(token.run_id, "a", visit=2)
 
 
-def _never_asked(worker: ManualWorker) -> Interrupt:
-    return Address(worker.asking("a")[0], "a", 1).ask("something else", scope="function")
-
-
-def _of_no_run(_: ManualWorker) -> Interrupt:
-    return Address("00none", "a", 1).ask("ok?", scope="function")
-
-
 OVER = ("expired", "the time to answer is over")
 WITHDRAWN = ("superseded", "the question was withdrawn")
 UNKNOWN = ("unknown", "no such question was asked")
+
+
+def _other(name: str) -> Ending:
+    def ending(worker: ManualWorker) -> Interrupt:
+        run_id, question = worker.asking("a")
+        return replace(question, id=name.format(run_id))
+
+    return ending
+
 
 LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
     "answered": (
@@ -82,10 +178,6 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
         ("duplicate", "already answered by ann"),
     ),
     "expired": (_parked(lambda worker, _: worker.sweep(after=60), expires_in=60), OVER),
-    "expired unnoticed": (
-        _parked(lambda worker, _: worker.clock.advance(60), expires_in=60),
-        OVER,
-    ),
     "failed": (
         _parked(lambda worker, _: worker.sweep(after=60), expires_in=60, on_expire="fail"),
         OVER,
@@ -101,17 +193,33 @@ LATE: dict[str, tuple[Ending, tuple[str, str]]] = {
     "of a node that ended": (_running(ManualWorker.settle, "a b"), WITHDRAWN),
     "of a run that ended": (_running(ManualWorker.fail, "a"), WITHDRAWN),
     "of an older visit": (_running(_ask_again_in_a_loop, "a>b b>a"), WITHDRAWN),
-    "never asked": (_never_asked, UNKNOWN),
-    "of no run": (_of_no_run, UNKNOWN),
+    "of a run that completed": (
+        _parked(
+            lambda worker, own: (
+                worker.answer(own, responder="ann") and worker.run(own.run_id, "a", "b")
+            )
+        ),
+        ("duplicate", "already answered by ann"),
+    ),
+    "never asked": (_other("{}.a.1.0123456789abcdef"), UNKNOWN),
+    "of no run": (_other("00none.a.1.0123456789abcdef"), UNKNOWN),
+    "no question": (_other("hello"), UNKNOWN),
+    "expired unnoticed": (
+        _parked(lambda worker, _: worker.clock.advance(60), expires_in=60),
+        OVER,
+    ),
 }
 
 
 class AskingContract:
     """Questions, waiting, answers and withdrawals."""
 
-    def test_a_question_is_open_as_soon_as_it_is_ask(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    @stories(STORIES)
+    def test_a_question_goes_on_as_it_is_told(self, worker, graph, story):
+        """What a node waits for, and what makes it ready."""
+        tell(Story(worker, graph), story)
+
+    def test_a_question_is_open_as_soon_as_it_is_ask(self, worker, store):
         """A running visit can publish a question at once; asking again changes nothing."""
         run_id, token = worker.begin("a")
         question = worker.question(token, reason={"amount": 5}, assignees=["ann"])
@@ -132,7 +240,7 @@ class AskingContract:
         assert list(worker.read(run_id).interrupts) == worker.open() == list(open_questions)
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
-    def test_a_waiting_node_holds_nothing(self, worker: ManualWorker) -> None:
+    def test_a_waiting_node_holds_nothing(self, worker):
         """A parked visit waits without a lease for as long as it takes, while other branches run on."""
         run_id = worker.start("a b")
         worker.park(run_id, "a")
@@ -142,7 +250,7 @@ class AskingContract:
         assert worker.sweep(after=30 * 86_400) == []
         assert worker.statuses(run_id) == "interrupted: a waiting, b completed"
 
-    def test_an_answer_makes_the_node_ready(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answer_makes_the_node_ready(self, worker, store):
         """An answered node is rung in the same step and finds the answer in its claim."""
         run_id, token = worker.begin("a")
         question = worker.question(token)
@@ -166,30 +274,7 @@ class AskingContract:
         assert claim.record.unseen == 0
         assert not worker.open()
 
-    def test_a_node_waits_for_all_its_answers(self, worker: ManualWorker) -> None:
-        """By default a node with several questions goes on when the last one is answered."""
-        run_id = worker.start("a")
-        one, two = worker.park(run_id, "a", "one", "two")
-        worker.answer(two)
-        assert worker.statuses(run_id) == "interrupted: a waiting"
-        worker.answer(one)
-        assert worker.statuses(run_id) == "executing: a ready"
-        assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
-
-    def test_a_node_may_go_on_at_each_answer(self, worker: ManualWorker, store: Store) -> None:
-        """With resume="each" every answer makes the node ready; it may wait again for the rest."""
-        run_id = worker.start(shape("a", resume_each=["a"]))
-        one, two = worker.park(run_id, "a", "one", "two")
-        worker.answer(one)
-        token = worker.token(run_id, "a")
-
-        assert store.do(ParkVisit(token, [two], None)).word == "waiting"
-        worker.answer(two)
-        assert [answer.name for answer in worker.claim(run_id, "a").answers] == ["one", "two"]
-
-    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(self, worker):
         """No wake-up is lost: a node that parks after its answer came is ready at once."""
         run_id, token = worker.begin("a")
         question = worker.ask(token)
@@ -200,9 +285,7 @@ class AskingContract:
 
         assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
 
-    def test_an_answer_seen_does_not_wake_twice(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_an_answer_seen_does_not_wake_twice(self, worker, store):
         """A claim has seen the answers so far: only a newer one wakes the node."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
@@ -213,52 +296,7 @@ class AskingContract:
         )
         assert worker.statuses(run_id) == "interrupted: a waiting"
 
-    def test_waiting_for_nothing_is_refused(self, worker: ManualWorker, store: Store) -> None:
-        """A node that would wait without an open question is refused and stays running."""
-        run_id, question = worker.asking("a")
-        worker.answer(question)
-        token = worker.token(run_id, "a")
-
-        assert store.do(ParkVisit(token, [], None)).word == "nothing_open"
-        assert store.do(ParkVisit(token, [question], None)).word == "nothing_open"
-        assert worker.statuses(run_id) == "executing: a running"
-
-    def test_questions_left_out_are_withdrawn(self, worker: ManualWorker, store: Store) -> None:
-        """What a node asked and no longer waits for is withdrawn; asked again, it has a new id."""
-        run_id = worker.start(shape("a", resume_each=["a"]))
-        one, two = worker.park(run_id, "a", "one", "two")
-        worker.answer(one)
-        three = worker.question(worker.token(run_id, "a"), "three")
-        token = worker.read(run_id).nodes["a"]
-        assert token.status is Status.RUNNING
-        claim = store.do(ClaimVisit(run_id, "a", 1, 1, token.nonce))
-
-        assert store.do(ParkVisit(claim.token, [three], None)).word == "waiting"  # type: ignore[union-attr]
-        assert [
-            (question.name, question.status) for question in worker.read(run_id).interrupts
-        ] == [
-            ("one", "answered"),
-            ("two", "withdrawn"),
-            ("three", "open"),
-        ]
-        assert worker.answer(two) == ["superseded"]
-        worker.answer(three)
-        claim = worker.claim(run_id, "a")
-        assert [(answer.name, answer.status) for answer in claim.answers] == [
-            ("one", "answered"),
-            ("two", "withdrawn"),
-            ("three", "answered"),
-        ]
-        again = worker.numbered_question(claim, "two")
-        assert again.id != two.id
-        assert store.do(ParkVisit(claim.token, [again], None)).word == "waiting"
-        assert [question.id for question in worker.open()] == [again.id]
-        assert worker.answer(two) == ["superseded"]
-        assert worker.answer(again) == ["accepted"]
-
-    def test_a_withdrawn_id_is_never_opened_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_withdrawn_id_is_never_opened_again(self, worker, store):
         """A node that asks under it has nothing to wait for: what the id meant is what was judged."""
         run_id = worker.start(shape("a", resume_each=["a"]))
         one, two = worker.park(run_id, "a", "one", "two")
@@ -277,32 +315,16 @@ class AskingContract:
         assert still is not None
         assert (still.status, still.reason) == ("withdrawn", None)
 
-    def test_a_repeated_park_gets_the_first_word(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A park whose reply was lost can be repeated, even when the answer has come since."""
-        _, token = worker.begin("a")
-        question = worker.question(token)
-
-        words = [store.do(ParkVisit(token, [question], saved(1))).word for _ in range(2)]
-        worker.answer(question)
-
-        assert [*words, store.do(ParkVisit(token, [question], saved(1))).word] == [
-            "waiting",
-            "waiting",
-            "ready",
-        ]
-
-    def test_an_answer_counts_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answer_counts_once(self, worker, store):
         """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
         run_id, question = worker.asking("a")
         first = [Decision(question.id, 1, "ann", "key")]
 
-        assert receipt_statuses(store.do(AnswerQuestions(first, "n1")).receipts) == ["accepted"]
-        assert receipt_statuses(
+        assert _statuses(store.do(AnswerQuestions(first, "n1")).receipts) == ["accepted"]
+        assert _statuses(
             store.do(AnswerQuestions([Decision(question.id, 2)], "n1")).receipts
         ) == ["accepted"]
-        assert receipt_statuses(
+        assert _statuses(
             store.do(AnswerQuestions([Decision(question.id, 2, None, "key")], "n2")).receipts
         ) == ["accepted"]
         (late,) = store.do(AnswerQuestions([Decision(question.id, 2, "bob")], "n3")).receipts
@@ -312,9 +334,7 @@ class AskingContract:
         )
         assert [answer.response for answer in worker.claim(run_id, "a").answers] == [1]
 
-    def test_a_set_of_answers_applies_whole_or_not_at_all(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_set_of_answers_applies_whole_or_not_at_all(self, worker, store):
         """One answer that can't be used keeps the whole set from being applied."""
         run_id = worker.start("a b")
         (one,), (two,) = worker.park(run_id, "a"), worker.park(run_id, "b", assignees=["ann"])
@@ -323,7 +343,7 @@ class AskingContract:
         assert worker.answer(one, two) == ["rejected", "forbidden"]
         assert worker.answer(one, one) == ["rejected", "rejected"]
         unknown = [Decision(one.id, 1), Decision("00none.a.1.x", 1), Decision("malformed", 1)]
-        assert receipt_statuses(store.do(AnswerQuestions(unknown, "n")).receipts) == [
+        assert _statuses(store.do(AnswerQuestions(unknown, "n")).receipts) == [
             "rejected",
             "unknown",
             "unknown",
@@ -332,7 +352,7 @@ class AskingContract:
         assert worker.answer(one, two, responder="ann") == ["accepted", "accepted"]
         assert worker.statuses(run_id) == "executing: a ready, b ready"
 
-    def test_a_set_may_answer_several_runs(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_set_may_answer_several_runs(self, worker, store):
         """Answers to questions of different runs and nodes of a partition are one set, too."""
         graph = shape("a b")
         runs = [worker.start(graph)]
@@ -345,12 +365,12 @@ class AskingContract:
         reply = store.do(AnswerQuestions([Decision(question.id, 1) for question in mixed], "n"))
         receipts = reply.receipts
 
-        assert receipt_statuses(receipts) == ["accepted"] * 8
+        assert _statuses(receipts) == ["accepted"] * 8
         assert sorted(bell.task_id for bell in reply.doorbells) == [
             f"{run_id}.{node}.1.1" for run_id in sorted(runs) for node in "ab"
         ]
 
-    def test_an_approval_holds_for_what_was_shown(self, worker: ManualWorker) -> None:
+    def test_an_approval_holds_for_what_was_shown(self, worker):
         """An answer with the digest of another question is rejected, and the question stays open."""
         _, question = worker.asking("a")
 
@@ -358,9 +378,7 @@ class AskingContract:
         assert worker.answer(question, digest=question.digest) == ["accepted"]
 
     @pytest.mark.routed
-    def test_a_withdrawn_question_wakes_its_node(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_withdrawn_question_wakes_its_node(self, worker, store):
         """The node goes on, and its claim has the withdrawal with its reason."""
         run_id, question = worker.asking("a")
 
@@ -372,17 +390,13 @@ class AskingContract:
         assert answer.status is InterruptStatus.WITHDRAWN
         assert answer.withdrawal == {"reason": "wrong person", "reask": False, "attempt": 1}
         assert worker.answer(question) == ["superseded"]
-        event = next(
-            event for event in store.events(run_id) if event.kind == "interrupt.withdrawn"
-        )
+        event = next(event for event in worker.events(run_id, "interrupt.withdrawn"))
         assert (event.detail, event.data) == (
             question.id,
             {"reason": "wrong person", "reask": False},
         )
 
-    def test_only_an_open_question_is_withdrawn(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_only_an_open_question_is_withdrawn(self, worker, store):
         """An answered question stays answered; the same withdrawal twice is one."""
         run_id, answered = worker.asking("a b")
         (other,) = worker.park(run_id, "b")
@@ -396,54 +410,30 @@ class AskingContract:
         assert (again.word, rung(again)) == ("withdrawn", [])
         assert store.do(WithdrawQuestion(other.id, "late", reask=True)).word == "closed"
 
-    def test_a_question_asked_again_is_another_one(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """The node may ask again under a new id, never the old one; other open questions stay open."""
-        run_id = worker.start("a")
-        first, second = worker.park(run_id, "a", "one", "two")
+    def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(self, worker, store):
+        """Answers to what is no longer open, or never was, have no effect, alone and in any set of two."""
+        questions = {name: ending(worker) for name, (ending, _) in LATE.items()}
+        told = {name: what for name, (_, what) in LATE.items()}
+        questions |= {name: worker.asking("a")[1] for name in ("open", "open, too")}
+        questions["asked while its node runs"] = worker.ask(worker.begin("a")[1])
 
-        assert rung(store.do(WithdrawQuestion(first.id, "", reask=True))) == ["a.1.1"]
+        def everything():
+            return [(worker.read(run_id), store.events(run_id)) for run_id in worker.runs]
 
-        token = worker.token(run_id, "a")
-        again = worker.question(token, "one", reasked=1)
-        assert again.id != first.id
-        assert store.do(ParkVisit(token, [again, second], None)).word == "waiting"
-        assert [question.id for question in worker.open()] == [second.id, again.id]
-        assert worker.answer(first) == ["superseded"]
-        assert worker.answer(again, second) == ["accepted"] * 2
+        before = everything()
+        for name, what in told.items():
+            for nonce in (f"{name} 1", f"{name} 2"):
+                late = [Decision(questions[name].id, "yes", "bob")]
+                (receipt,) = store.do(AnswerQuestions(late, nonce)).receipts
+                assert (receipt.status, receipt.detail) == what, name
+        for pair in itertools.permutations(questions, 2):
+            if not told.keys().isdisjoint(pair):
+                words = [told.get(name, ("rejected",))[0] for name in pair]
+                assert worker.answer(*(questions[name] for name in pair)) == words, pair
+        assert everything() == before
 
-    def test_a_running_node_learns_it_when_it_would_wait(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A question that was withdrawn while its node ran is not opened again by the node's wait."""
-        _, token = worker.begin("a")
-        question = worker.ask(token)
-        store.do(WithdrawQuestion(question.id, "", reask=True))
-
-        reply = store.do(ParkVisit(token, [question], None))
-
-        assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
-        assert worker.open() == []
-
-    @pytest.mark.parametrize("late", LATE)
-    def test_a_late_answer_is_told_why_and_changes_nothing(
-        self, worker: ManualWorker, store: Store, late: str
-    ) -> None:
-        """Its receipt has what became of the question, however often it comes, alone or in a set."""
-        ending, (status, detail) = LATE[late]
-        question = ending(worker)
-        before, events = store.read(question.run_id), len(store.events(question.run_id))
-        good = worker.park(worker.start("a"), "a")[0]
-
-        for nonce in ("one", "two"):
-            (receipt,) = store.do(
-                AnswerQuestions([Decision(question.id, "yes", "bob")], nonce)
-            ).receipts
-            assert (receipt.status, receipt.detail) == (status, detail)
-        # In a set it keeps the others from being applied.
-        assert worker.answer(question, good) == [status, "rejected"]
-
-        assert store.read(question.run_id) == before
-        assert len(store.events(question.run_id)) == events
-        assert [question.id for question in worker.open() if question.id == good.id]
+        one, other, running = (questions[name] for name in questions if name not in told)
+        assert worker.answer(one, running) == ["accepted"] * 2
+        assert worker.answer(one, other) == ["duplicate", "rejected"]
+        assert worker.answer(other) == ["accepted"]
+        assert worker.read(running.run_id).nodes["a"].status is Status.RUNNING

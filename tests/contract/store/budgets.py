@@ -7,64 +7,53 @@ import threading
 import pytest
 
 from runner.records.budgets import Spending, Sum, Tagged
-from runner.store.interface import Store
 from runner.store.requests import CloseRaise, OpenRaise, ParkVisit, SpendBudget, WakeVisit
-from tests.contract.store.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.manual_worker import rung, shape
 
 DAY = 86_400_000
 
 ANA = Tagged("customer", "ana", DAY)
 
 
+def spend(store, run_id, nonce, amounts, bounds=None, *, of=None):
+    """Add to a sum; return what is refused for its bound."""
+    spending = Spending("a", nonce, amounts, bounds or {})
+    return store.do(SpendBudget(run_id, of, spending))
+
+
 class BudgetContract:
     """Sums of runs and tags."""
 
     @pytest.mark.routed
-    def test_what_is_spent_adds_up_in_the_outermost_run(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_what_is_spent_adds_up_in_the_outermost_run(self, worker, store):
         """A run inside another adds to the other's sum; the sums of other runs are their own."""
-        parent, token = worker.begin(shape("a"), tags={"customer": "ana"})
+        parent, token = worker.begin("a", tags={"customer": "ana"})
         child = worker.start(shape("x", name="inner"), parent=token)
-        other = worker.start(shape("a"))
-        store.do(SpendBudget(parent, None, Spending("a", "1", {"tokens": 5, "cost": 2**40})))
-        store.do(SpendBudget(child, None, Spending("x", "2", {"tokens": 7})))
+        other = worker.start("a")
+        spend(store, parent, "1", {"tokens": 5, "cost": 2**40})
+        spend(store, child, "2", {"tokens": 7})
 
         assert store.spent(parent) == store.spent(child)
         assert store.spent(parent) == {"tokens": Sum(12), "cost": Sum(2**40)}
         assert (store.spent(other), store.tags(child)) == ({}, {"customer": "ana"})
 
     @pytest.mark.scripts
-    def test_a_bound_is_reached_and_not_passed(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_bound_is_reached_and_not_passed(self, worker, store):
         """What would go over a bound is refused whole; without an amount it is reached by the sum."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         bounds = {"tokens": 10, "model_calls": 2}
         replies = [
-            store.do(
-                SpendBudget(
-                    run_id, None, Spending("a", str(number), {"model_calls": 1}, bounds)
-                )
-            )
-            for number in range(3)
+            spend(store, run_id, str(number), {"model_calls": 1}, bounds) for number in range(3)
         ]
         assert replies == ["", "", "model_calls"]
-        store.do(SpendBudget(run_id, None, Spending("a", "reply", {"tokens": 11})))
+        spend(store, run_id, "reply", {"tokens": 11})
 
-        assert (
-            store.do(
-                SpendBudget(
-                    run_id, None, Spending("a", "next", {"tool_calls": 1}, {"tokens": 10})
-                )
-            )
-            == "tokens"
-        )
+        assert spend(store, run_id, "next", {"tool_calls": 1}, {"tokens": 10}) == "tokens"
         assert store.spent(run_id) == {"tokens": Sum(11, 10), "model_calls": Sum(2, 2)}
 
-    def test_a_repeated_request_counts_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_request_counts_once(self, worker, store):
         """The reply may have been lost: the same nonce changes nothing and gets the same reply."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         first = Spending("a", "1", {"model_calls": 1}, {"model_calls": 1})
         second = Spending("a", "2", {"model_calls": 1}, {"model_calls": 1})
 
@@ -75,9 +64,9 @@ class BudgetContract:
         ]
         assert store.spent(run_id) == {"model_calls": Sum(1, 1)}
 
-    def test_a_question_raises_a_bound_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_raises_a_bound_once(self, worker, store):
         """However often the answer of a person is used; what two questions add up to is the new bound."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         for number, question in enumerate(["q1", "q1", "q2"]):
             spending = Spending(
                 "a",
@@ -89,19 +78,14 @@ class BudgetContract:
             assert store.do(SpendBudget(run_id, None, spending)) == ""
 
         assert store.spent(run_id) == {"tokens": Sum(3, 1, 2)}
-        assert (
-            store.do(
-                SpendBudget(run_id, None, Spending("a", "4", {"tokens": 1}, {"tokens": 1}))
-            )
-            == "tokens"
-        )
+        assert spend(store, run_id, "4", {"tokens": 1}, {"tokens": 1}) == "tokens"
 
     @pytest.mark.routed
-    def test_a_tag_has_one_sum_in_each_window(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_tag_has_one_sum_in_each_window(self, worker, store):
         """All runs with the same value add to it, and it begins at nothing in the next window."""
-        first, second = (worker.start(shape("a"), tags={"customer": "ana"}) for _ in range(2))
+        first, second = (worker.start("a", tags={"customer": "ana"}) for _ in range(2))
         for number, run_id in enumerate((first, second)):
-            store.do(SpendBudget(run_id, ANA, Spending("a", str(number), {"tokens": 3})))
+            spend(store, run_id, str(number), {"tokens": 3}, of=ANA)
         assert store.spent(first, ANA) == store.spent(second, ANA) == {"tokens": Sum(6)}
         assert (store.spent(first), store.spent(first, Tagged("customer", "ben", DAY))) == (
             {},
@@ -113,11 +97,9 @@ class BudgetContract:
 
     @pytest.mark.routed
     @pytest.mark.parametrize("tagged", [None, ANA])
-    def test_one_visit_asks_to_raise_a_sum(
-        self, worker: ManualWorker, store: Store, tagged: Tagged | None
-    ) -> None:
+    def test_one_visit_asks_to_raise_a_sum(self, worker, store, tagged):
         """Others wait for it, each once, until it closes; another counter has a question of its own."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
 
         def opened(visit: str, counter: str = "tokens", instead_of: str = "") -> str:
             return store.do(OpenRaise(run_id, tagged, counter, visit, instead_of))
@@ -133,11 +115,9 @@ class BudgetContract:
         assert store.spent(run_id, tagged) == {}
 
     @pytest.mark.routed
-    def test_a_visit_awaits_the_answer_to_a_question_of_another_node(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_visit_awaits_the_answer_to_a_question_of_another_node(self, worker, store):
         """It waits with its run, and goes on when it is woken, also before it waits, or after minutes."""
-        run_id = worker.start(shape("a b"))
+        run_id = worker.start("a b")
         tokens = {node: worker.token(run_id, node) for node in "ab"}
 
         def wait(node: str) -> str:
@@ -158,14 +138,9 @@ class BudgetContract:
         assert store.do(WakeVisit(run_id, "a", 1)).word == "stale"
 
     @pytest.mark.routed
-    def test_what_spends_of_an_unknown_run_is_not_counted(self, store: Store) -> None:
+    def test_what_spends_of_an_unknown_run_is_not_counted(self, store):
         """A run that was removed does not come back as a sum."""
-        assert (
-            store.do(
-                SpendBudget("0gone", None, Spending("a", "1", {"tokens": 1}, {"tokens": 1}))
-            )
-            == ""
-        )
+        assert spend(store, "0gone", "1", {"tokens": 1}, {"tokens": 1}) == ""
         assert store.do(OpenRaise("0gone", None, "tokens", "0gone 1 a")) == ""
         assert (store.spent("0gone"), store.tags("0gone"), store.peek("0gone")) == (
             {},
@@ -174,9 +149,9 @@ class BudgetContract:
         )
 
     @pytest.mark.routed
-    def test_many_workers_never_pass_a_bound(self, worker: ManualWorker, store: Store) -> None:
+    def test_many_workers_never_pass_a_bound(self, worker, store):
         """Calls that are reserved at the same moment on many threads are as many as the bound allows."""
-        run_id = worker.start(shape("a"))
+        run_id = worker.start("a")
         threads, calls, bound = 8, 10, 33
         replies: list[str] = []
         ready = threading.Barrier(threads)

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from runner.definition import model
-from runner.definition.model import MapSpec, Topology, item_id
+from runner.definition.model import MapSpec, Topology
 from runner.records.run import MapRecord, NodeRecord, Status
 from runner.store.interface import Claim, Start, Store, Token
 from runner.store.requests import (
-    AskQuestions,
     CancelRun,
     ClaimVisit,
     ConfirmHandOver,
@@ -19,18 +18,12 @@ from runner.store.requests import (
     ExpandMap,
     HandOver,
     HoldVisit,
-    ParkVisit,
     ReleaseNodes,
     ReportResult,
-    RetryVisit,
     StartRun,
 )
 from tests.contract.store.manual_worker import ManualWorker, rung, shape, word_of
-
-INNER = shape("x", name="inner")
-
-
-WORK = "work.1"
+from tests.contract.store.stories import INNER, WORK, Story, stories, tell
 
 
 def of_map(
@@ -40,8 +33,386 @@ def of_map(
     return shape(edges, maps={"m": MapSpec("function", None, window, stops)}, **options)
 
 
+STORIES = {
+    "a child's failure fails nothing by itself: the parent's node is rung, and judges it": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        fail a/x
+        rings = a.1.1
+        claim a
+        child a = failed
+        stands = executing: a running
+        """,
+    ),
+    "a cancel goes down to a child that waits and one that executes": (
+        "a b",
+        """
+        claim a
+        begin a
+        claim b
+        begin b
+        claim a/x
+        park a/x
+        claim b/x
+        cancel
+        stands a/ = cancelled: x cancelled
+        stands = executing: a cancelled, b waiting
+        reason b/ = its parent run stops
+        settle b/x
+        stands = cancelled: a cancelled, b cancelled
+        """,
+    ),
+    "a node that goes on after its child was cancelled, and asks, is cancelled with its run": (
+        "a",
+        """
+        claim a
+        begin a
+        cancel a/
+        claim a
+        park a
+        cancel
+        stands = cancelled: a cancelled
+        """,
+    ),
+    "a node that was released before its child is cancelled at once, not when the child ends": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        hold_visit a/x
+        release_visit a
+        release_visit a/x
+        claim a/x
+        cancel a/
+        cancel
+        stands = cancelled: a cancelled
+        stands a/ = executing: x running
+        """,
+    ),
+    "a question left open when a node delegates is withdrawn: no answer wakes it beside its child": (
+        "a",
+        """
+        claim a
+        ask a
+        begin a
+        answer a = superseded
+        stands = executing: a waiting
+        run a/x
+        stands = executing: a ready
+        """,
+    ),
+    "a node that delegates after its run was stopped is cancelled, and begins no child": (
+        "a",
+        """
+        claim a
+        cancel
+        begin a = cancelled
+        stands = cancelled: a cancelled
+        """,
+    ),
+    "no more items of a map are at work than its window: one begins when another one ends": (
+        of_map(2),
+        """
+        claim m
+        expand m x y z
+        rings = m[0].1.1 m[1].1.1
+        run m[1]
+        stands = executing: m waiting, m[0] ready, m[1] completed, m[2] ready
+        items m = visit=1 total=3 next=3 active=2
+        """,
+    ),
+    "a claim that has parked its map adds no items to it; the next one does": (
+        of_map(),
+        """
+        claim m
+        park m
+        expand m late
+        answer m
+        claim m
+        expand m x y
+        claim m[0]
+        task m[0] = x
+        claim m[1]
+        task m[1] = y
+        """,
+    ),
+    "an answer to an item is never kept waiting for a place": (
+        of_map(1),
+        """
+        claim m
+        expand m x y
+        claim m[0]
+        park m[0]
+        answer m[0]
+        items m = visit=1 total=2 next=2 active=2
+        """,
+    ),
+    "no item begins while answered ones fill the window": (
+        of_map(1),
+        """
+        claim m
+        expand m 0 1 2 3
+        claim m[0]
+        park m[0]
+        answer m[0]
+        run m[1]
+        items m = visit=1 total=4 next=2 active=1
+        """,
+    ),
+    "a failed item cancels the idle ones; those at work end, then the map goes on": (
+        of_map(3),
+        """
+        claim m
+        expand m 0 1 2 3
+        claim m[0]
+        park m[0]
+        claim m[1]
+        claim m[2]
+        fail m[2]
+        stands = executing: m waiting, m[0] cancelled, m[1] running, m[2] failed, m[3] cancelled
+        open
+        settle m[1]
+        stands = executing: m ready, m[0] cancelled, m[1] completed, m[2] failed, m[3] cancelled
+        items m = visit=1 total=4 next=4 failed=1 stopped=True swept=4
+        """,
+    ),
+    "an item at work of a map that stopped can neither ask, nor wait, nor be tried again": (
+        of_map(),
+        """
+        claim m
+        expand m 0 1 2 3
+        claim m[0]
+        claim m[1]
+        claim m[2]
+        claim m[3]
+        fail m[0]
+        ask m[3] = stopping
+        park m[1] = cancelled
+        put_back m[2] = cancelled
+        open
+        settle m[3]
+        stands = executing: m ready, m[0] failed, m[1] cancelled, m[2] cancelled, m[3] completed
+        """,
+    ),
+    "where a failed item does not stop its map, the others run and the run does not fail": (
+        of_map(1, stops=False),
+        """
+        claim m
+        expand m x y
+        claim m[0]
+        fail m[0]
+        run m[1] m z
+        stands = completed: m completed, m[0] failed, m[1] completed, z completed
+        """,
+    ),
+    "a map that is tried again runs what has failed or was cancelled, and not what has completed": (
+        of_map(1),
+        """
+        claim m
+        expand m x y z
+        run m[0]
+        claim m[1]
+        fail m[1]
+        claim m
+        retry m
+        sweep = m.1.2
+        claim m.1.2
+        expand_again m.1.2
+        rings = m[1].1.2
+        run m[1].1.2 m[2].1.1
+        claim m.1.2
+        items m = visit=1 total=3 next=3
+        """,
+    ),
+    "a run that stops cancels a map and its idle items, and ends when the last at work has": (
+        of_map(2),
+        """
+        claim m
+        expand m x y z
+        claim m[0]
+        cancel
+        stands = executing: m cancelled, m[0] running, m[1] cancelled
+        settle m[0]
+        stands = cancelled: m cancelled, m[0] completed, m[1] cancelled
+        """,
+    ),
+    "an item whose worker is gone is ready for another one, in its place": (
+        of_map(1),
+        """
+        claim m
+        expand m x y
+        claim m[0]
+        sweep 31 = m[0].1.2
+        items m = visit=1 total=2 next=1 active=1
+        """,
+    ),
+    "an item that is a graph is cancelled with its child run": (
+        of_map(),
+        """
+        claim m
+        expand m x y
+        claim m[0]
+        begin m[0]
+        claim m[1]
+        fail m[1]
+        stands m[0]/ = cancelled: x cancelled
+        stands = executing: m ready, m[0] cancelled, m[1] failed
+        """,
+    ),
+    "only the worker that has a map adds items, and a map without items can't go on with some": (
+        of_map(),
+        """
+        claim m
+        sweep 31 = m.1.2
+        claim m.1.2
+        expand m x = stale
+        expand_again m.1.2 = no_items
+        cancel
+        expand m.1.2 x = cancelled
+        stands = cancelled: m cancelled
+        """,
+    ),
+    "a loop that visits a map again forgets the items of the round before": (
+        of_map(edges="a>m m>a m>z"),
+        """
+        run a
+        claim m
+        expand m x y
+        run m[0] m[1]
+        claim m
+        settle m 10
+        run a.2
+        claim m.2
+        expand m.2 new
+        rings = m[0].2.1
+        claim m[1] = stale
+        claim m[0].2
+        task m[0].2 = new
+        settle m[0].2
+        claim m.2
+        """,
+    ),
+    "the first report counts; one of other work, another visit or another run is refused": (
+        "a",
+        """
+        claim a
+        hand a
+        sent a
+        report a other = stale
+        report a.2 = stale
+        report b = stale
+        report none/a = unknown
+        stands = executing: a waiting
+        report a work.1 first
+        report a work.1 second
+        rings
+        claim a
+        handed a = work.1: first
+        """,
+    ),
+    "work is sent again where a worker was lost between waiting and sending": (
+        "a",
+        """
+        claim a
+        hand a
+        hand a
+        hand a other = stale
+        sweep 30 = a.1.1
+        claim a as later
+        handed later = work.1: None
+        sent a = stale
+        hand later
+        """,
+    ),
+    "a node that would wait for what was reported meanwhile goes on at once": (
+        "a",
+        """
+        claim a
+        hand a
+        sweep 30 = a.1.1
+        claim a as later
+        report a
+        rings
+        hand later = ready
+        rings = a.1.1
+        hand later = ready
+        claim a
+        handed a = work.1: done
+        """,
+    ),
+    "a node learns that the work is late; its next attempt knows nothing of it": (
+        "a",
+        """
+        claim a
+        hand a
+        sent a 50000
+        wait 49
+        count_due
+        sweep 1 = a.1.1
+        claim a
+        handed a = work.1 late: None
+        retry a
+        report a = stale
+        sweep = a.1.2
+        claim a.1.2
+        handed a.1.2 = : None
+        """,
+    ),
+    "a node of a run that was stopped is cancelled where it would hand work out": (
+        "a",
+        """
+        claim a
+        cancel
+        hand a = cancelled
+        hand a = stale
+        stands = cancelled: a cancelled
+        """,
+    ),
+    "an item that waits for another system keeps its place in the map until it has ended": (
+        of_map(1, edges="m"),
+        """
+        claim m
+        expand m x y
+        claim m[0]
+        hand m[0]
+        sent m[0]
+        stands = executing: m waiting, m[0] waiting
+        report m[0]
+        run m[0] m[1]
+        claim m
+        items m = visit=1 total=2 next=2
+        """,
+    ),
+    "a node that is tried again has no child, and begins another one": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        fail a/x
+        claim a
+        retry a
+        sweep = a.1.2
+        claim a.1.2
+        child a.1.2 = None
+        begin a.1.2
+        children = 2
+        """,
+    ),
+}
+
+
 class DelegationContract:
     """Child runs, maps and external tasks."""
+
+    @stories(STORIES)
+    def test_delegated_work_goes_on_as_it_is_told(self, worker, graph, story):
+        """Child runs, items of maps and work of other systems."""
+        tell(Story(worker, graph), story)
 
     def _family(self, worker: ManualWorker) -> tuple[str, str]:
         """Start a run and, for its first node, a child run."""
@@ -52,9 +423,7 @@ class DelegationContract:
         return worker.start(INNER, parent=token)
 
     @pytest.mark.routed
-    def test_a_child_that_needs_migration_makes_its_parent_need_it(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_child_that_needs_migration_makes_its_parent_need_it(self, worker):
         """The outermost run shows it, and that it goes on when the child does."""
         parent, child = self._family(worker)
         worker.store.do(HoldVisit(worker.token(child, "x")))
@@ -67,7 +436,7 @@ class DelegationContract:
         assert worker.statuses(parent) == "executing: a ready"
 
     @pytest.mark.scripts
-    def test_the_end_of_a_child_rings_its_parent(self, worker: ManualWorker) -> None:
+    def test_the_end_of_a_child_rings_its_parent(self, worker):
         """The parent's node is ready again and gets the whole child run with its claim."""
         parent, child = self._family(worker)
         token = worker.token(child, "x")
@@ -81,64 +450,8 @@ class DelegationContract:
         worker.settle(claim.token, "outer result")
         assert worker.statuses(parent) == "completed: a completed"
 
-    def test_a_failed_child_is_for_the_parents_node_to_judge(
-        self, worker: ManualWorker
-    ) -> None:
-        """A child's failure fails nothing by itself: the parent's node is rung and decides."""
-        parent, child = self._family(worker)
-        worker.fail(worker.token(child, "x"))
-
-        claim = worker.claim(parent, "a")
-        assert claim.child is not None
-        assert claim.child.record.status is Status.FAILED
-        assert worker.statuses(parent) == "executing: a running"
-
-    def test_a_cancel_goes_down(self, worker: ManualWorker, store: Store) -> None:
-        """Cancelling a run cancels its children, one that executes and one that waits."""
-        parent = worker.start("a b")
-        waits = self._child(worker, worker.token(parent, "a"))
-        runs = self._child(worker, worker.token(parent, "b"))
-        worker.park(waits, "x")
-        token = worker.token(runs, "x")
-
-        store.do(CancelRun(parent, "enough"))
-
-        assert worker.statuses(waits) == "cancelled: x cancelled"
-        assert worker.statuses(parent) == "executing: a cancelled, b waiting"
-        assert worker.read(runs).record.reason == "its parent run stops"
-        worker.settle(token)
-        assert worker.statuses(parent) == "cancelled: a cancelled, b cancelled"
-
-    def test_a_cancel_reaches_a_node_whose_child_was_cancelled(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A node that goes on after its child was cancelled, and asks, is cancelled with its run."""
-        parent, child = self._family(worker)
-        store.do(CancelRun(child, "not this one"))
-        worker.park(parent, "a")
-
-        store.do(CancelRun(parent, "enough"))
-
-        assert worker.statuses(parent) == "cancelled: a cancelled"
-
-    def test_a_cancel_reaches_a_node_that_no_longer_waits_for_its_child(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A node that was released before its child is cancelled at once, not when the child ends."""
-        parent, child = self._family(worker)
-        store.do(HoldVisit(worker.token(child, "x")))
-        store.do(ReleaseNodes(parent, ["a"]))
-        store.do(ReleaseNodes(child, ["x"]))
-        worker.token(child, "x")
-        store.do(CancelRun(child, "not this one"))
-
-        store.do(CancelRun(parent, "enough"))
-
-        assert worker.statuses(parent) == "cancelled: a cancelled"
-        assert worker.statuses(child) == "executing: x running"
-
     @pytest.mark.routed
-    def test_changes_reach_all_generations(self, worker: ManualWorker, store: Store) -> None:
+    def test_changes_reach_all_generations(self, worker, store):
         """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
         top, middle = self._family(worker)
         bottom = self._child(worker, worker.token(middle, "x"))
@@ -156,9 +469,7 @@ class DelegationContract:
             Status.CANCELLED
         ] * 2
 
-    def test_the_events_of_a_child_are_among_those_of_its_root(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_the_events_of_a_child_are_among_those_of_its_root(self, worker, store):
         """A child's events are among its root's, numbered there, with the way to their node."""
         top, middle = self._family(worker)
         bottom = self._child(worker, worker.token(middle, "x"))
@@ -197,29 +508,14 @@ class DelegationContract:
         assert [event.position for event in everything] == [
             str(n + 1) for n in range(len(everything))
         ]
-        own = next(event for event in store.events(bottom) if event.kind == "progress")
+        own = next(event for event in worker.events(bottom, "progress"))
         assert (own.node, own.data) == ("x", {"fraction": 0.5})
         assert events[7].data == {"fraction": 0.5}
         assert {event.node for event in store.events(middle)} == {"", "x"}
 
-    def test_a_node_with_a_child_waits_for_nothing_else(self, worker: ManualWorker) -> None:
-        """A question left open when a node delegates is withdrawn: no answer wakes it beside its child."""
-        parent = worker.start("a")
-        token = worker.token(parent, "a")
-        question = worker.ask(token)
-        child = self._child(worker, token)
-
-        assert worker.answer(question) == ["superseded"]
-        assert worker.statuses(parent) == "executing: a waiting"
-        worker.run(child, "x")
-        assert worker.statuses(parent) == "executing: a ready"
-
-    def test_a_repeated_delegation_starts_one_child(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_repeated_delegation_starts_one_child(self, worker, store):
         """A child start that is sent twice begins one child, and another worker's is stale."""
-        parent = worker.start("a")
-        token = worker.token(parent, "a")
+        parent, token = worker.begin("a")
         child, stale = f"{parent[:2]}child", f"{parent[:2]}stale"
         start = Start(child, "inner", None, None, parent=token)
         store.publish([INNER])
@@ -228,32 +524,6 @@ class DelegationContract:
         assert (store.do(StartRun(start)).word, store.children(parent)) == ("started", [child])
         other = Start(stale, "inner", None, None, parent=token)
         assert (store.do(StartRun(other)).word, store.read(stale)) == ("stale", None)
-
-    def test_a_stopping_run_begins_no_child(self, worker: ManualWorker, store: Store) -> None:
-        """A node that delegates after its run was stopped is cancelled."""
-        parent = worker.start("a")
-        token = worker.token(parent, "a")
-        store.publish([INNER])
-        store.do(CancelRun(parent, "enough"))
-
-        child = f"{parent[:2]}child"
-        reply = store.do(StartRun(Start(child, "inner", None, None, parent=token)))
-
-        assert (reply.word, store.read(child)) == ("cancelled", None)
-        assert worker.statuses(parent) == "cancelled: a cancelled"
-
-    def test_a_retried_node_forgets_its_child(self, worker: ManualWorker, store: Store) -> None:
-        """A retried node starts another child: its former child counts no more."""
-        parent, child = self._family(worker)
-        worker.fail(worker.token(child, "x"))
-        token = worker.token(parent, "a")
-        store.do(RetryVisit(token, 0, {"v": 1}, None))
-        worker.sweep()
-
-        claim = worker.claim(parent, "a", attempt=2)
-        assert (claim.child, claim.record.child) == (None, "")
-        second = self._child(worker, claim.token)
-        assert store.children(parent) == [child, second]
 
     # -- maps: the items are nodes made at run time ----------------------------------------------------
 
@@ -276,7 +546,7 @@ class DelegationContract:
         ]
 
     @pytest.mark.scripts
-    def test_items_run_and_then_the_map_again(self, worker: ManualWorker, store: Store) -> None:
+    def test_items_run_and_then_the_map_again(self, worker, store):
         """Every item is rung with the map's visit; when all have ended the map is rung again."""
         run_id, bells = self._expanded(worker, store, of_map(), "x", "y")
 
@@ -295,29 +565,15 @@ class DelegationContract:
         assert worker.read(run_id).order == ("m",)
         assert worker.claim(run_id, "z").inputs == [("m", 1, ["m[0]", "Y"])]
 
-    def test_no_more_items_are_at_work_than_the_window(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """An item begins when another one ends, and not before."""
-        run_id, bells = self._expanded(worker, store, of_map(2), 0, 1, 2)
-
-        assert bells == ["m[0].1.1", "m[1].1.1"]
-        worker.run(run_id, "m[1]")
-        assert (
-            worker.statuses(run_id)
-            == "executing: m waiting, m[0] ready, m[1] completed, m[2] ready"
-        )
-        assert self._map(worker, run_id) == MapRecord(1, 3, 3, active=2)
-
     @pytest.mark.parametrize(("most", "begun"), [(3, 3), (10_000, 5)])
     def test_a_map_without_a_window_has_a_bounded_number_at_work(
         self,
-        worker: ManualWorker,
-        store: Store,
-        monkeypatch: pytest.MonkeyPatch,
-        most: int,
-        begun: int,
-    ) -> None:
+        worker,
+        store,
+        monkeypatch,
+        most,
+        begun,
+    ):
         """So a stop has few items to cancel, however long the list; control: another bound."""
         monkeypatch.setattr(model, "MOST_ITEMS", most)
         run_id, bells = self._expanded(worker, store, of_map(), *range(5))
@@ -328,9 +584,7 @@ class DelegationContract:
 
     @pytest.mark.scripts
     @pytest.mark.parametrize("window", [None, 600])
-    def test_the_end_of_an_item_begins_two_more(
-        self, worker: ManualWorker, store: Store, window: int | None
-    ) -> None:
+    def test_the_end_of_an_item_begins_two_more(self, worker, store, window):
         """Where more are left than a map has begun at once, or one that waits; a timer begins many."""
         run_id, bells = self._expanded(worker, store, of_map(window), *range(1_200))
         assert len(bells) == 500
@@ -345,22 +599,7 @@ class DelegationContract:
         worker.sweep()
         assert self._map(worker, run_id).active == (window or 1_003)
 
-    def test_a_list_that_comes_too_late_is_no_list(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A claim that has parked its map adds no items to it; the next one does."""
-        run_id, token = worker.begin(of_map(), node="m")
-        question = worker.question(token)
-        store.do(ParkVisit(token, [question], None))
-        assert store.do(ExpandMap(token, ["late"])).word == "expanded"
-        worker.answer(question)
-        store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
-
-        assert [worker.claim(run_id, f"m[{index}]").task for index in range(2)] == ["x", "y"]
-
-    def test_an_item_that_waits_frees_its_place(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_an_item_that_waits_frees_its_place(self, worker, store):
         """Its run is interrupted only when no other item is at work; its answer goes on at once."""
         run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
         questions = worker.park(run_id, "m[0]")
@@ -373,104 +612,8 @@ class DelegationContract:
         worker.run(run_id, "m[0]")
         assert worker.read(run_id).nodes["m"].status is Status.READY
 
-    def test_an_answered_item_may_pass_the_window(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """An answer is never kept waiting for a place."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
-        worker.answer(*worker.park(run_id, "m[0]"))
-
-        assert self._map(worker, run_id) == MapRecord(1, 2, 2, active=2)
-
-    def test_no_item_begins_while_answered_ones_fill_the_window(
-        self, worker: ManualWorker
-    ) -> None:
-        """The item that ends beside an answered one leaves no place."""
-        run_id, _ = self._expanded(worker, worker.store, of_map(1), 0, 1, 2, 3)
-        worker.answer(*worker.park(run_id, "m[0]"))
-        worker.run(run_id, "m[1]")
-
-        assert self._map(worker, run_id) == MapRecord(1, 4, 2, active=1)
-
-    def test_a_failed_item_stops_its_map(self, worker: ManualWorker, store: Store) -> None:
-        """Idle items are cancelled, their questions withdrawn; running ones end, then the map goes on."""
-        run_id, _ = self._expanded(worker, store, of_map(3), 0, 1, 2, 3)
-        worker.park(run_id, "m[0]")
-        running = worker.token(run_id, "m[1]")
-        assert worker.fail(worker.token(run_id, "m[2]")) == "settled"
-
-        assert worker.statuses(run_id) == (
-            "executing: m waiting, m[0] cancelled, m[1] running, m[2] failed, m[3] cancelled"
-        )
-        assert worker.open() == []
-        assert worker.settle(running, "late") == "settled"
-        snapshot = worker.read(run_id)
-        assert (
-            snapshot.nodes["m"].status,
-            snapshot.record.failed,
-            snapshot.record.stopping,
-        ) == (
-            Status.READY,
-            0,
-            "",
-        )
-        assert snapshot.maps["m"] == MapRecord(1, 4, 4, failed=1, stopped=True, swept=4)
-
-    def test_items_of_a_stopped_map_go_no_further(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A running item of a map that stopped can neither ask, nor wait, nor be tried again."""
-        run_id, _ = self._expanded(worker, store, of_map(), 0, 1, 2, 3)
-        tokens = [worker.token(run_id, f"m[{index}]") for index in range(4)]
-        assert worker.fail(tokens[0]) == "settled"
-
-        assert (
-            store.do(AskQuestions(tokens[3], [worker.question(tokens[3])], None)).word
-            == "stopping"
-        )
-        assert (
-            store.do(ParkVisit(tokens[1], [worker.question(tokens[1])], None)).word
-            == "cancelled"
-        )
-        assert store.do(RetryVisit(tokens[2], 0, None, None)).word == "cancelled"
-        assert worker.open() == []
-        assert worker.settle(tokens[3]) == "settled"
-        assert worker.read(run_id).nodes["m"].status is Status.READY
-
-    def test_a_map_may_go_on_without_failed_items(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Where a failed item does not stop its map, the others run and the run does not fail."""
-        run_id, _ = self._expanded(worker, store, of_map(1, stops=False), 0, 1)
-        assert worker.fail(worker.token(run_id, "m[0]")) == "settled"
-        worker.run(run_id, "m[1]", "m", "z")
-
-        assert worker.statuses(run_id) == (
-            "completed: m completed, m[0] failed, m[1] completed, z completed"
-        )
-
-    def test_a_map_that_is_tried_again_keeps_what_is_done(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Items that have completed in this visit do not run again; failed and cancelled ones do."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1, 2)
-        worker.run(run_id, "m[0]")
-        worker.fail(worker.token(run_id, "m[1]"))
-        assert (
-            store.do(RetryVisit(worker.token(run_id, "m"), 0, {"v": 1}, None)).word
-            == "retrying"
-        )
-        worker.sweep()
-        again = worker.claim(run_id, "m", attempt=2)
-
-        assert again.map == MapRecord(1, 3)
-        assert rung(store.do(ExpandMap(again.token, None))) == ["m[1].1.2"]
-        assert worker.settle(worker.token(run_id, "m[1]", attempt=2)) == "settled"
-        worker.run(run_id, "m[2]")
-        assert worker.claim(run_id, "m", attempt=2).map == MapRecord(1, 3, 3)
-
     @pytest.mark.routed
-    def test_an_empty_map_is_ready_at_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_empty_map_is_ready_at_once(self, worker, store):
         """A map of no items waits for nothing."""
         run_id, bells = self._expanded(worker, store, of_map())
 
@@ -479,7 +622,7 @@ class DelegationContract:
 
     @pytest.mark.full
     @pytest.mark.scripts
-    def test_a_long_list_is_begun_in_slices(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_long_list_is_begun_in_slices(self, worker, store):
         """No step begins more than some hundred items; time begins the rest, and a repeat changes nothing."""
         run_id, token = worker.begin(of_map(), node="m")
         bells = rung(store.do(ExpandMap(token, list(range(1201)))))
@@ -494,7 +637,7 @@ class DelegationContract:
         assert self._map(worker, run_id) == MapRecord(1, 1201, 1201, active=1201)
 
     @pytest.mark.full
-    def test_a_stopped_map_cancels_in_slices(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_stopped_map_cancels_in_slices(self, worker, store):
         """A stop cancels some hundred idle items at once; time cancels the rest, and then the map goes on."""
         run_id, _ = self._expanded(worker, store, of_map(), *range(700))
         worker.sweep()
@@ -508,72 +651,7 @@ class DelegationContract:
             1, 700, 700, failed=1, stopped=True, swept=700
         )
 
-    def test_cancelling_a_run_cancels_items(self, worker: ManualWorker, store: Store) -> None:
-        """A run that stops cancels a map and its idle items, and ends when the last running one has."""
-        run_id, _ = self._expanded(worker, store, of_map(2), 0, 1, 2)
-        running = worker.token(run_id, "m[0]")
-        store.do(CancelRun(run_id, "enough"))
-
-        assert worker.statuses(run_id) == "executing: m cancelled, m[0] running, m[1] cancelled"
-        assert worker.settle(running) == "settled"
-        assert worker.read(run_id).record.status is Status.CANCELLED
-
-    def test_a_lost_item_is_run_again(self, worker: ManualWorker, store: Store) -> None:
-        """An item whose worker is gone becomes ready for another one, in its place."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
-        worker.claim(run_id, "m[0]")
-
-        assert worker.sweep(after=31) == ["m[0].1.2"]
-        assert self._map(worker, run_id) == MapRecord(1, 2, 1, active=1)
-
-    def test_a_child_run_does_the_work_of_an_item(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """An item that is a graph is at work while its child run is, and is cancelled with it."""
-        run_id, _ = self._expanded(worker, store, of_map(), 0, 1)
-        child = worker.start(shape("x", name="inner"), parent=worker.token(run_id, "m[0]"))
-        worker.fail(worker.token(run_id, "m[1]"))
-
-        assert worker.read(child).record.status is Status.CANCELLED
-        assert worker.statuses(run_id) == "executing: m ready, m[0] cancelled, m[1] failed"
-
-    def test_only_the_holder_of_a_map_expands_it(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A worker that lost its map can't add items to it, and a map without items can't go on with some."""
-        run_id = worker.start(of_map())
-        late = worker.token(run_id, "m")
-        worker.sweep(after=31)
-        again = worker.token(run_id, "m", attempt=2)
-
-        assert store.do(ExpandMap(late, [1])).word == "stale"
-        assert store.do(ExpandMap(again, None)).word == "no_items"
-        store.do(CancelRun(run_id, "enough"))
-        assert store.do(ExpandMap(again, [1])).word == "cancelled"
-        assert worker.statuses(run_id) == "cancelled: m cancelled"
-
-    def test_each_visit_has_items_of_its_own(self, worker: ManualWorker, store: Store) -> None:
-        """A loop that visits a map again forgets the items of the round before."""
-        graph = of_map(edges="a>m m>a m>z")
-        run_id = worker.start(graph)
-        worker.run(run_id, "a")
-        store.do(ExpandMap(worker.token(run_id, "m"), [1, 2]))
-        worker.run(run_id, "m[0]", "m[1]")
-        assert worker.settle(worker.token(run_id, "m"), edges="10") == "settled"
-        assert worker.settle(worker.token(run_id, "a", visit=2)) == "settled"
-        second = worker.claim(run_id, "m", visit=2)
-
-        assert second.map is None
-        assert rung(store.do(ExpandMap(second.token, ["new"]))) == ["m[0].2.1"]
-        claim = worker.claim(run_id, "m[0]", visit=2)
-        assert claim.task == "new"
-        assert word_of(store.do(ClaimVisit(run_id, "m[1]", 1, 1, worker.nonce()))) == "stale"
-        assert worker.settle(claim.token) == "settled"
-        assert isinstance(worker.claim(run_id, "m", visit=2), Claim)
-
-    def test_an_item_that_was_never_made_reads_alike_in_every_round(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_an_item_that_was_never_made_reads_alike_in_every_round(self, worker):
         """In a later round of a loop, too, an item without a record reads as a node that never ran."""
         run_id = worker.start(of_map(edges="a>m m>a"))
         before = worker.store.fetch(run_id, ["m[0]"])
@@ -595,9 +673,7 @@ class DelegationContract:
         return claim
 
     @pytest.mark.scripts
-    def test_a_node_waits_for_another_system_and_its_run_executes(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_node_waits_for_another_system_and_its_run_executes(self, worker):
         """No time rings a node whose work was sent without a timeout; the report does, and comes with it."""
         run_id = worker.start("a")
         self._hand(worker, run_id)
@@ -615,75 +691,8 @@ class DelegationContract:
         assert worker.settle(claim.token, "done") == "settled"
         assert worker.statuses(run_id) == "completed: a completed"
 
-    def test_only_the_first_report_counts(self, worker: ManualWorker, store: Store) -> None:
-        """A repeated report changes nothing; one of other work, another visit or another run is refused."""
-        run_id = worker.start("a")
-        self._hand(worker, run_id)
-        assert store.do(ReportResult(run_id, "a", 1, "other", 1)).word == "stale"
-        assert store.do(ReportResult(run_id, "a", 2, WORK, 1)).word == "stale"
-        assert store.do(ReportResult(run_id, "b", 1, WORK, 1)).word == "stale"
-        assert store.do(ReportResult("00none", "a", 1, WORK, 1)).word == "unknown"
-        assert worker.statuses(run_id) == "executing: a waiting"
-
-        assert store.do(ReportResult(run_id, "a", 1, WORK, "first")).word == "reported"
-        again = store.do(ReportResult(run_id, "a", 1, WORK, "second"))
-        assert (again.word, rung(again)) == ("reported", [])
-        assert worker.claim(run_id, "a").report == "first"
-
-    def test_work_that_may_not_have_been_sent_is_sent_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A worker that is lost between waiting and sending leaves a node that is rung after a lease."""
-        run_id = worker.start("a")
-        first = worker.claim(run_id, "a")
-        store.do(HandOver(first.token, WORK))
-        assert store.do(HandOver(first.token, WORK)).word == "handed"
-        assert store.do(HandOver(first.token, "other")).word == "stale"
-        assert worker.sweep(after=30) == ["a.1.1"]
-
-        claim = worker.claim(run_id, "a")
-        assert (claim.record.handed, claim.record.late, claim.report) == (WORK, False, None)
-        assert store.do(ConfirmHandOver(first.token, WORK, 0)).word == "stale"
-        assert store.do(HandOver(claim.token, WORK)).word == "handed"
-
-    def test_a_report_that_comes_while_its_node_is_claimed_is_not_lost(
-        self, worker: ManualWorker
-    ) -> None:
-        """A node that would wait for what was reported meanwhile goes on at once."""
-        run_id = worker.start("a")
-        worker.store.do(HandOver(worker.token(run_id, "a"), WORK))
-        worker.sweep(after=30)
-        claim = worker.claim(run_id, "a")
-        reply = worker.store.do(ReportResult(run_id, "a", 1, WORK, "done"))
-        assert (reply.word, rung(reply)) == ("reported", [])
-
-        ready = worker.store.do(HandOver(claim.token, WORK))
-        assert (ready.word, rung(ready)) == ("ready", ["a.1.1"])
-        assert worker.store.do(HandOver(claim.token, WORK)).word == "ready"
-        assert worker.claim(run_id, "a").report == "done"
-
-    def test_work_that_takes_too_long_rings_its_node(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """After the timeout the node learns that the work is late; its next attempt knows nothing of it."""
-        run_id = worker.start("a")
-        self._hand(worker, run_id, timeout_ms=50_000)
-        worker.clock.advance(49)
-        assert store.sweep().count == 0
-        assert worker.sweep(after=1) == ["a.1.1"]
-
-        claim = worker.claim(run_id, "a")
-        assert claim.record.late
-        assert store.do(RetryVisit(claim.token, 0, {"v": 1}, None)).word == "retrying"
-        assert store.do(ReportResult(run_id, "a", 1, WORK, "too late")).word == "stale"
-        worker.sweep()
-        again = worker.claim(run_id, "a", attempt=2)
-        assert (again.record.handed, again.record.late, again.report) == ("", False, None)
-
     @pytest.mark.routed
-    def test_a_cancelled_run_rings_for_who_can_revoke(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_cancelled_run_rings_for_who_can_revoke(self, worker, store):
         """The node ends with its run; its doorbell names the work that may stop."""
         run_id = worker.start("a b")
         self._hand(worker, run_id)
@@ -696,28 +705,3 @@ class DelegationContract:
         assert (claim.word, claim.reference) == ("revoked", WORK)
         assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, worker.nonce()))) == "stale"
         assert store.do(ReportResult(run_id, "a", 1, WORK, "late")).word == "stale"
-
-    def test_a_stopping_run_hands_nothing_out(self, worker: ManualWorker, store: Store) -> None:
-        """A node of a run that was stopped is cancelled where it would wait."""
-        run_id = worker.start("a")
-        claim = worker.claim(run_id, "a")
-        store.do(CancelRun(run_id, "enough"))
-        assert store.do(HandOver(claim.token, WORK)).word == "cancelled"
-        assert store.do(HandOver(claim.token, WORK)).word == "stale"
-        assert worker.statuses(run_id) == "cancelled: a cancelled"
-
-    def test_an_item_of_a_map_may_wait_for_another_system(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Its place in the map stays its own until it has ended."""
-        spec = MapSpec("function", None, 1, stops=True)
-        run_id = worker.start(shape("m", maps={"m": spec}))
-        store.do(ExpandMap(worker.token(run_id, "m"), ["x", "y"]))
-        first, second = item_id("m", 0), item_id("m", 1)
-        self._hand(worker, run_id, node=first)
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] waiting"
-
-        store.do(ReportResult(run_id, first, 1, WORK, "done"))
-        worker.settle(worker.token(run_id, first), "done")
-        worker.run(run_id, second)
-        assert worker.claim(run_id, "m").map is not None

@@ -66,7 +66,7 @@ class FairnessContract:
     """Turns of keys, weights, and a window that no lost doorbell closes."""
 
     @pytest.mark.scripts
-    def test_keys_take_turns(self, worker: ManualWorker) -> None:
+    def test_keys_take_turns(self, worker):
         """A backlog lets one doorbell a slot be rung; who comes later gets every other turn after those."""
         line = Line(worker, fair())
         line.start("noisy", 10)
@@ -75,7 +75,7 @@ class FairnessContract:
 
         assert line.order(10) == "noisy " * 4 + "quiet noisy quiet noisy quiet noisy"
 
-    def test_a_weight_is_so_many_turns(self, worker: ManualWorker) -> None:
+    def test_a_weight_is_so_many_turns(self, worker):
         """A key of weight 3 has three turns for each of another one."""
         line = Line(worker, fair(weights={"gold": 3}))
         line.start("plain", 20)
@@ -84,7 +84,7 @@ class FairnessContract:
 
         assert line.order(20).count("gold") == pytest.approx(15, abs=1)
 
-    def test_what_a_settle_makes_ready_waits_for_its_turn(self, worker: ManualWorker) -> None:
+    def test_what_a_settle_makes_ready_waits_for_its_turn(self, worker):
         """The next node of a run is behind those of other keys, also where its worker would stay for it."""
         line = Line(worker, fair("a>b"), slots=1)
         line.start("noisy", 9)
@@ -98,7 +98,7 @@ class FairnessContract:
         names = [line.tenants[line.take().token.run_id] for _ in range(6)]
         assert names.index("quiet") == 4
 
-    def test_a_stale_doorbell_leaves_the_window(self, worker: ManualWorker) -> None:
+    def test_a_stale_doorbell_leaves_the_window(self, worker):
         """The doorbells of runs that were cancelled make room for others as workers find them stale."""
         line = Line(worker, fair())
         cancelled = line.start("noisy", SLOTS)
@@ -112,7 +112,7 @@ class FairnessContract:
         assert reply.word == "stale"
         assert [line.tenants[bell.run_id] for bell in reply.doorbells] == ["quiet"]
 
-    def test_a_lost_doorbell_has_no_second_turn(self, worker: ManualWorker) -> None:
+    def test_a_lost_doorbell_has_no_second_turn(self, worker):
         """A sweep rings for what was rung and not claimed, and not for what waits for its turn."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS + 3)
@@ -121,7 +121,7 @@ class FairnessContract:
         again = {bell.task_id for _ in range(3) for bell in _sweep(worker, after=31)}
         assert sorted(again) == lost
 
-    def test_runs_that_are_gone_take_no_turns(self, worker: ManualWorker) -> None:
+    def test_runs_that_are_gone_take_no_turns(self, worker):
         """A backlog that is cancelled and removed, of which some was rung, keeps no other key waiting."""
         line = Line(worker, fair())
         gone = line.start("noisy", SLOTS + 8)
@@ -134,7 +134,7 @@ class FairnessContract:
             "quiet"
         ] * SLOTS
 
-    def test_a_doorbell_that_rings_on_stays_in_the_window(self, worker: ManualWorker) -> None:
+    def test_a_doorbell_that_rings_on_stays_in_the_window(self, worker):
         """Where slots are busy for long, no more is rung than the window has; control: a claim makes room."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS)
@@ -148,7 +148,7 @@ class FairnessContract:
             "quiet"
         ]
 
-    def test_more_slots_ring_at_once(self, worker: ManualWorker) -> None:
+    def test_more_slots_ring_at_once(self, worker):
         """The window grows with the slots, without a claim; control: no more slots, no doorbell."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS + 3)
@@ -156,7 +156,7 @@ class FairnessContract:
         assert worker.store.do(ShareSlots({"g": SLOTS})).doorbells == []
         assert len(worker.store.do(ShareSlots({"g": SLOTS + 2})).doorbells) == 2
 
-    def test_a_doorbell_that_is_gone_leaves_the_window(self, worker: ManualWorker) -> None:
+    def test_a_doorbell_that_is_gone_leaves_the_window(self, worker):
         """What nobody claims for minutes is not counted any more, so that a window never closes."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS)
@@ -169,19 +169,17 @@ class FairnessContract:
             "late",
         }
 
-    def test_a_graph_that_gives_up_turns_finishes_those_that_wait(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_graph_that_gives_up_turns_finishes_those_that_wait(self, worker):
         """Runs of before go on in their turns; control: a new run is rung at once, with a full window."""
         line = Line(worker, fair())
         line.start("noisy", SLOTS + 3)
         assert len(line.bells) == SLOTS
-        run_id, doorbells = worker.begun(shape("a"), tags={"tenant": "noisy"})
+        run_id, doorbells = worker.begun("a", tags={"tenant": "noisy"})
         assert [bell.run_id for bell in doorbells] == [run_id]
 
         assert line.order(SLOTS + 3) == " ".join(["noisy"] * (SLOTS + 3))
 
-    def test_a_limit_goes_before_the_turn(self, worker: ManualWorker) -> None:
+    def test_a_limit_goes_before_the_turn(self, worker):
         """A node for which a limit keeps a place is rung at once, since the place is not kept for ever."""
         line = Line(worker, fair(limits={"a": [Limit("one", concurrency=1)]}))
         first, second, *_ = line.start("noisy", 9)
@@ -189,7 +187,7 @@ class FairnessContract:
         worker.limited(second, "a")
 
         assert worker.end(claim.token)[:1] == ["a.1.1"]
-        assert line.worker.claim(second, "a").token.run_id != first
+        assert line.worker.token(second, "a").run_id != first
 
 
 def _sweep(worker: ManualWorker, *, after: float) -> Sequence[Doorbell]:

@@ -12,20 +12,16 @@ from runner.limits.limit import Limit, name_of
 from runner.limits.setting import LimitPause, LimitSetting
 from runner.records.codec import JSON
 from runner.records.run import Status
-from runner.store.interface import Reply, Settlement, Start, Store, Token
+from runner.store.interface import Settlement, Store
 from runner.store.requests import (
-    CancelRun,
     ChangeLimit,
     ClaimVisit,
     ExpandMap,
-    HandOver,
-    HoldVisit,
     ParkVisit,
-    RetryVisit,
     SettleVisit,
-    StartRun,
 )
-from tests.contract.store.manual_worker import ManualWorker, failure, rung, shape, word_of
+from tests.contract.store.manual_worker import rung, shape, word_of
+from tests.contract.store.stories import Story, stories, tell
 
 ONE = Limit("one", concurrency=1)
 
@@ -39,6 +35,135 @@ def crowd(*limits: Limit, names: str = "a b c", name: str = "g") -> Topology:
     return shape(names, entries=nodes, name=name, limits=dict.fromkeys(nodes, limits))
 
 
+LEFT, RIGHT = Limit("l", concurrency=1), Limit("r", concurrency=1)
+
+BOTH = shape("a b c", limits={"a": [LEFT], "b": [RIGHT], "c": [LEFT, RIGHT]})
+
+STORIES = {
+    "a node that finds no place has one event of that, however often it is refused": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        claim b = limited
+        claim b = limited
+        count node.limited b = 1
+        """,
+    ),
+    "a node between two attempts has no place": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        retry a 5000
+        rings = b.1.1
+        """,
+    ),
+    "a node that is held has no place": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        hold_visit a
+        rings = b.1.1
+        """,
+    ),
+    "a node whose work another system does has no place": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        hand a
+        rings = b.1.1
+        """,
+    ),
+    "a node that lacks one of two places does not keep the other one from others": (
+        BOTH,
+        """
+        claim a
+        claim b
+        claim c = limited
+        settle a
+        rings = c.1.1
+        claim c = limited
+        settle b
+        rings = c.1.1
+        claim c
+        """,
+    ),
+    "executions of a rate begin one after another, each at its own time, and are not judged again": (
+        crowd(SLOW),
+        """
+        claim a
+        claim b = limited
+        delay = 5000
+        claim c = limited
+        delay = 10000
+        stands = executing: a running, b retrying, c retrying
+        sweep 5 = b.1.1
+        claim b
+        sweep 5 = c.1.1
+        claim c
+        """,
+    ),
+    "an execution under several rates begins when all allow it": (
+        crowd(SLOW, Limit("slower", rate=1, per=60)),
+        """
+        claim a
+        claim b = limited
+        delay = 60000
+        """,
+    ),
+    "a node that begins a child run returns its place to the next in line, before the child has one": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        begin a
+        rings = b.1.1 x.1.1
+        """,
+    ),
+    "the place of a lost worker is free with its lease; the lost node asks for one again": (
+        crowd(ONE),
+        """
+        claim a
+        wait 29
+        claim b = limited
+        sweep 1 = a.1.2 b.1.1 c.1.1
+        claim a.1.2 = limited
+        claim b
+        """,
+    ),
+    "no run is passed over for a node of a cancelled one: its place goes to the next run": (
+        crowd(ONE, names="a"),
+        """
+        another two
+        another three
+        claim a
+        claim two/a = limited
+        claim three/a = limited
+        cancel two/
+        settle a
+        begins = three/
+        """,
+    ),
+    "a place that is kept for a node goes to the next one when its run is cancelled": (
+        crowd(ONE, names="a"),
+        """
+        another two
+        another three
+        claim a
+        claim two/a = limited
+        claim three/a = limited
+        settle a
+        begins = two/
+        cancel two/
+        begins = three/
+        """,
+    ),
+}
+
+
 def set_limit(store: Store, key: str, change: Callable[[LimitSetting], LimitSetting]) -> None:
     """Change what is set of a limit, named by one of its keys."""
     store.do(ChangeLimit(name_of(key), change, "limit.set", f"limit:{key}"))
@@ -48,9 +173,7 @@ class LimitSettingsContract:
     """Numbers and pauses that are set while runs go on."""
 
     @pytest.mark.scripts
-    def test_a_number_that_is_set_wins_until_it_is_reset(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_number_that_is_set_wins_until_it_is_reset(self, worker, store):
         """The next claim and the next free slots count by what is set of a limit, then by the code again."""
         run_id = worker.start(crowd(Limit("two", concurrency=2), names="a b c d"))
         set_limit(store, "two", lambda setting: replace(setting, concurrency=1))
@@ -65,9 +188,7 @@ class LimitSettingsContract:
         worker.claim(run_id, "c")
         worker.claim(run_id, "d")
 
-    def test_slots_bind_no_limit_that_has_a_rate_alone(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_slots_bind_no_limit_that_has_a_rate_alone(self, worker, store):
         """Two graphs may declare one name differently: slots count where the code has some."""
         run_id = worker.start(crowd(Limit("one", rate=1)))
         set_limit(store, "one", lambda setting: replace(setting, concurrency=1))
@@ -77,9 +198,7 @@ class LimitSettingsContract:
 
     @pytest.mark.scripts
     @pytest.mark.parametrize("by", ["all", "tag:tenant"])
-    def test_the_first_of_two_declarations_holds(
-        self, worker: ManualWorker, store: Store, by: str
-    ) -> None:
+    def test_the_first_of_two_declarations_holds(self, worker, store, by):
         """Slots and rate are the first's, at claims and offers, while graphs differ; control: its own."""
         limit = Limit("two", concurrency=2, rate=1000, by=by)
         start = limit.shape("", "").start
@@ -98,7 +217,7 @@ class LimitSettingsContract:
         set_limit(store, "two", lambda setting: setting.declare(older[1:]))
         assert worker.end(token) == ["c.1.1", "d.1.1"]
 
-    def test_slots_that_are_added_are_taken(self, worker: ManualWorker, store: Store) -> None:
+    def test_slots_that_are_added_are_taken(self, worker, store):
         """Where more may run by a change, those that wait are rung by the next sweep."""
         run_id = worker.start(crowd(ONE))
         worker.claim(run_id, "a")
@@ -109,7 +228,7 @@ class LimitSettingsContract:
         worker.claim(run_id, "b")
         worker.limited(run_id, "c")
 
-    def test_a_rate_that_is_set_wins(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_rate_that_is_set_wins(self, worker, store):
         """The next execution reserves the time of the rate that is set; control: that of the code."""
         for name, per in (("code", 100), ("set", 7)):
             run_id = worker.start(crowd(Limit(name, rate=1, per=100), name=name))
@@ -119,12 +238,9 @@ class LimitSettingsContract:
             assert worker.limited(run_id, "b").delay_ms == per * 1000
 
     @pytest.mark.parametrize("ends", [True, False])
-    def test_nothing_starts_under_a_paused_limit(
-        self, worker: ManualWorker, store: Store, *, ends: bool
-    ) -> None:
+    def test_nothing_starts_under_a_paused_limit(self, worker, store, *, ends):
         """Its nodes stay ready until the pause ends, by itself or by hand; then each is rung for."""
-        run_id = worker.start(crowd(ONE))
-        token = worker.token(run_id, "a")
+        run_id, token = worker.begin(crowd(ONE))
         until = worker.clock() + 200_000 if ends else 0
         set_limit(store, "one", lambda setting: setting.pause(LimitPause("one", until)))
         worker.end(token)
@@ -140,7 +256,7 @@ class LimitSettingsContract:
         worker.claim(run_id, "b")
         worker.limited(run_id, "c")
 
-    def test_one_key_is_paused_alone(self, worker: ManualWorker, store: Store) -> None:
+    def test_one_key_is_paused_alone(self, worker, store):
         """Runs with another value of the tag go on; a pause of the key ends alone, or with the limit's."""
         limit, runs = Limit("two", concurrency=2, by="tag:tenant"), {}
         for tenant in ("x", "y"):
@@ -159,9 +275,7 @@ class LimitSettingsContract:
             worker.claim(run_id, "b")
 
     @pytest.mark.scripts
-    def test_a_paused_key_keeps_no_slot_from_others(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_paused_key_keeps_no_slot_from_others(self, worker, store):
         """Rung for a slot of another limit, its nodes pass it on; after the pause they have their order."""
         by_tenant, runs = Limit("tenant", concurrency=9, by="tag:t"), {}
         busy = worker.token(worker.start(crowd(ONE, name="busy")), "a")
@@ -188,8 +302,13 @@ class LimitSettingsContract:
 class LimitContract:
     """Concurrency and rates."""
 
+    @stories(STORIES)
+    def test_a_limit_holds_as_it_is_told(self, worker, graph, story):
+        """Who has a place, and who waits for what."""
+        tell(Story(worker, graph), story)
+
     @pytest.mark.scripts
-    def test_a_place_goes_to_the_one_that_waits_longest(self, worker: ManualWorker) -> None:
+    def test_a_place_goes_to_the_one_that_waits_longest(self, worker):
         """A node without a place stays ready; each place that becomes free rings the first in the queue."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "b")
@@ -203,16 +322,7 @@ class LimitContract:
         assert worker.end(worker.token(run_id, "c")) == ["a.1.1"]
         assert worker.end(worker.token(run_id, "a")) == []
 
-    def test_a_wait_for_a_place_is_told_once(self, worker: ManualWorker) -> None:
-        """A node that finds no place has one event of that, however often it is refused."""
-        run_id = worker.start(crowd(ONE))
-        worker.claim(run_id, "a")
-        for _ in range(3):
-            worker.limited(run_id, "b")
-
-        assert worker.kinds(run_id).count("node.limited b") == 1
-
-    def test_who_waits_for_a_person_has_no_place(self, worker: ManualWorker) -> None:
+    def test_who_waits_for_a_person_has_no_place(self, worker):
         """A parked node returns its place, and must find one again when it has its answer."""
         run_id, token = worker.begin(crowd(ONE))
         worker.limited(run_id, "b")
@@ -225,47 +335,8 @@ class LimitContract:
         assert worker.end(other) == ["a.1.1"]
         worker.claim(run_id, "a")
 
-    def test_who_does_not_run_has_no_place(self, worker: ManualWorker, store: Store) -> None:
-        """Not between two attempts, nor held for migration, nor while a child run does its work."""
-        ways: dict[str, Callable[[Token], Reply]] = {
-            "retried": lambda token: store.do(RetryVisit(token, 5_000, failure(), None)),
-            "held": lambda token: store.do(HoldVisit(token)),
-            "handed": lambda token: store.do(HandOver(token, "work")),
-        }
-        for name, leave in ways.items():
-            run_id, token = worker.begin(crowd(Limit(name, concurrency=1), name=name))
-            worker.limited(run_id, "b")
-            assert rung(leave(token))[0] == "b.1.1"
-
-    def test_who_waited_is_rung_before_a_child_run(self, worker: ManualWorker) -> None:
-        """A node that starts a child run returns its place to the next in line, before the child has one."""
-        run_id, inner = worker.start(crowd(ONE)), shape("x", name="inner")
-        token = worker.token(run_id, "a")
-        worker.limited(run_id, "b")
-        worker.store.publish([inner])
-
-        start = Start(f"{run_id[:2]}child", "inner", inner.fingerprint, "task", parent=token)
-
-        assert rung(worker.store.do(StartRun(start))) == ["b.1.1", "x.1.1"]
-
-    def test_the_place_of_a_lost_worker_is_free_with_its_lease(
-        self, worker: ManualWorker
-    ) -> None:
-        """A sweep that finds a lease run out passes the place on; the lost node asks for one again."""
-        run_id = worker.start(crowd(ONE))
-        worker.claim(run_id, "a")
-        worker.clock.advance(30 - 1)
-        worker.limited(run_id, "b")
-        worker.clock.advance(1)
-
-        assert "b.1.1" in worker.sweep()
-        worker.limited(run_id, "a", attempt=2)
-        worker.claim(run_id, "b")
-
     @pytest.mark.scripts
-    def test_a_place_kept_for_one_that_does_not_come_goes_on(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker):
         """A kept place lapses after a lease, and every waiting node is rung again."""
         run_id = worker.start(crowd(ONE))
         first = worker.claim(run_id, "a")
@@ -279,33 +350,7 @@ class LimitContract:
         worker.claim(run_id, "c")
         worker.limited(run_id, "b")
 
-    def test_a_cancelled_run_leaves_the_queue(self, worker: ManualWorker, store: Store) -> None:
-        """No run is passed over for a node that will not come: a place goes to the next run."""
-        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
-        claim = worker.claim(one, "a")
-        worker.limited(other, "a")
-        worker.limited(last, "a")
-        store.do(CancelRun(other, "enough"))
-
-        settlement = Settlement(Status.COMPLETED, "", None, {"v": 1})
-        (bell,) = store.do(SettleVisit(claim.token, settlement, worker.nonce())).doorbells
-        assert bell.run_id == last
-
-    def test_a_run_that_stops_passes_a_kept_place_on(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A place that is kept for a node goes to the next one when its run is cancelled."""
-        one, other, last = (worker.start(crowd(ONE, names="a")) for _ in range(3))
-        claim = worker.claim(one, "a")
-        worker.limited(other, "a")
-        worker.limited(last, "a")
-        worker.end(claim.token)
-
-        assert [bell.run_id for bell in store.do(CancelRun(other, "enough")).doorbells] == [
-            last
-        ]
-
-    def test_limits_are_shared_as_they_say(self, worker: ManualWorker) -> None:
+    def test_limits_are_shared_as_they_say(self, worker):
         """A limit counts together what has the same graph, node or value of a tag."""
         places = {
             "graph": ("g.a g.b", "h.a"),
@@ -330,7 +375,7 @@ class LimitContract:
             )
             worker.end(first.token)
 
-    def test_a_value_of_the_input_has_places_of_its_own(self, worker: ManualWorker) -> None:
+    def test_a_value_of_the_input_has_places_of_its_own(self, worker):
         """Runs whose tasks have another value at the path do not wait; those with the same value do."""
         limit = Limit("customer", concurrency=1, by="input:customer.id")
         one, same, other = (
@@ -348,9 +393,7 @@ class LimitContract:
 
     @pytest.mark.full
     @pytest.mark.parametrize("more", [0, 600])
-    def test_the_items_of_a_map_are_counted_by_their_own_values(
-        self, worker: ManualWorker, more: int
-    ) -> None:
+    def test_the_items_of_a_map_are_counted_by_their_own_values(self, worker, more):
         """An item waits for those that have its value, and not for the others of its map."""
         limit = Limit("item", concurrency=1, by="input:id")
         run_id, token = worker.begin(
@@ -363,7 +406,7 @@ class LimitContract:
 
         worker.limited(run_id, "m[1]")
 
-    def test_a_node_without_the_value_waits_for_none(self, worker: ManualWorker) -> None:
+    def test_a_node_without_the_value_waits_for_none(self, worker):
         """A worker gets it at once, since it fails it; a value that is no key counts as a missing one."""
         limit = Limit("customer", concurrency=1, by="input:customer.id")
         for task in (
@@ -374,32 +417,8 @@ class LimitContract:
             for _ in range(2):
                 worker.claim(worker.start(crowd(limit, names="a"), task=task), "a")
 
-    def test_a_node_takes_all_places_or_waits(self, worker: ManualWorker) -> None:
-        """Of two limits a node that lacks one does not block the other's later places for ever."""
-        left, right = Limit("l", concurrency=1), Limit("r", concurrency=1)
-        limits = {"a": [left], "b": [right], "c": [left, right]}
-        run_id = worker.start(shape("a b c", limits=limits))
-        one, two = worker.claim(run_id, "a"), worker.claim(run_id, "b")
-        worker.limited(run_id, "c")
-        assert worker.end(one.token) == ["c.1.1"]
-        worker.limited(run_id, "c")
-
-        assert worker.end(two.token) == ["c.1.1"]
-        worker.claim(run_id, "c")
-
-    def test_a_rate_gives_each_execution_its_time(self, worker: ManualWorker) -> None:
-        """Executions begin one after another; each waits for its own time and is not judged again."""
-        run_id = worker.start(crowd(SLOW))
-        worker.claim(run_id, "a")
-        assert [worker.limited(run_id, node).delay_ms for node in "bc"] == [5_000, 10_000]
-        assert worker.statuses(run_id) == "executing: a running, b retrying, c retrying"
-        assert worker.sweep(after=5) == ["b.1.1"]
-        worker.claim(run_id, "b")
-        assert worker.sweep(after=5) == ["c.1.1"]
-        worker.claim(run_id, "c")
-
     @pytest.mark.scripts
-    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker: ManualWorker) -> None:
+    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker):
         """After a rest one execution begins at once, and the next one in its time."""
         run_id = worker.start(crowd(SLOW))
         worker.clock.advance(60)
@@ -407,7 +426,7 @@ class LimitContract:
 
         assert worker.limited(run_id, "b").delay_ms == 5_000
 
-    def test_a_repeated_claim_is_refused_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_repeated_claim_is_refused_once(self, worker, store):
         """A claim delivered twice takes one slot of the rate."""
         run_id = worker.start(crowd(SLOW))
         worker.claim(run_id, "a")
@@ -415,10 +434,3 @@ class LimitContract:
 
         assert words == ["limited", "limited"]
         assert worker.limited(run_id, "c").delay_ms == 10_000
-
-    def test_an_execution_has_one_time_by_several_rates(self, worker: ManualWorker) -> None:
-        """It begins when all rates allow it."""
-        run_id = worker.start(crowd(SLOW, Limit("slower", rate=1, per=60)))
-        worker.claim(run_id, "a")
-
-        assert worker.limited(run_id, "b").delay_ms == 60_000

@@ -14,7 +14,7 @@ from runner.records.listings import InterruptQuery, RunQuery, RunSummary
 from runner.records.run import Status
 from runner.store.interface import Settlement, Store
 from runner.store.requests import CancelRun, ClaimVisit, SettleVisit
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import shape
 from tests.contract.store.voting import TWO, voting
 
 INNER = shape("x", name="g/a")
@@ -35,9 +35,7 @@ class ListingContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_runs_are_found_by_what_is_known_of_them(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_runs_are_found_by_what_is_known_of_them(self, worker, store):
         """Status, graph, tags and time of start each cut the listing, and all of them together."""
         one, other = shape("a", name="one"), shape("a", name="other")
         first = worker.start(one, tags={"team": "red", "n": "1"})
@@ -74,9 +72,7 @@ class ListingContract:
         assert (ended.ended_at - ended.created_at, ended.requester) == (5000, "human:|cora")
 
     @pytest.mark.routed
-    def test_a_listing_of_runs_goes_on_where_it_was(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_listing_of_runs_goes_on_where_it_was(self, worker, store):
         """Runs that begin, and runs that leave the listing, put nothing twice and leave nothing out."""
         graph = shape("a")
         # Several of one millisecond: the time alone would not say where a page ended.
@@ -100,9 +96,7 @@ class ListingContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_open_questions_are_found_by_what_is_known_of_them(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_open_questions_are_found_by_what_is_known_of_them(self, worker):
         """Graph, run, name, person and age each cut the listing; what is inside a graph or run is in it."""
         graph = shape("a", name="g")
         run = worker.start(graph)
@@ -135,9 +129,7 @@ class ListingContract:
 
     @pytest.mark.full
     @pytest.mark.routed
-    def test_questions_are_listed_by_what_their_rule_and_their_call_are(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_questions_are_listed_by_what_their_rule_and_their_call_are(self, worker, store):
         """By group, tool, risk, tag, text and due time; what expires first comes first, then the oldest."""
         graph, first = shape("a"), worker.clock.now
         rule = Rule(eligible=["ann", "group:finance"], escalate=[(60, ["role:boss"])])
@@ -196,15 +188,13 @@ class ListingContract:
 
     @pytest.mark.full
     @pytest.mark.routed
-    def test_closed_questions_are_listed_newest_first(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_closed_questions_are_listed_newest_first(self, worker, store):
         """However one was closed, it is on one page of a listing that no open question is in."""
         answered, withdrawn, expired, still_open, again = (
-            worker.park(worker.start(shape("a"), tags={"n": str(n)}), "a", **options)[0]
+            worker.park(worker.start("a", tags={"n": str(n)}), "a", **options)[0]
             for n, options in enumerate([{}, {}, {"expires_in": 5.0}, {}, {}])
         )
-        child = worker.start(INNER, parent=worker.token(worker.start(shape("a")), "a"))
+        child = worker.start(INNER, parent=worker.token(worker.start("a"), "a"))
         (inner,) = worker.park(child, "x")
         for step in (
             lambda: worker.answer(again, responder="ann"),
@@ -236,15 +226,13 @@ class ListingContract:
         assert store.count_questions([InterruptQuery()]) == [1]
 
     @pytest.mark.routed
-    def test_a_cursor_that_is_none_is_refused(self, store: Store) -> None:
+    def test_a_cursor_that_is_none_is_refused(self, store):
         """Text that no page returned is an error, and not the listing's beginning."""
         for cursor in ("x", "!", "YWI", "a" * 50):
             with pytest.raises(UsageError, match="no cursor"):
                 store.runs(RunQuery(), 10, cursor)
 
-    def test_a_delegated_question_is_listed_for_its_new_voter(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_delegated_question_is_listed_for_its_new_voter(self, worker, store):
         """Until it is decided, it is among the questions of the person who may vote now."""
         rule = replace(TWO, eligible=["ana", "ben", "group:finance"], delegate="anyone")
         people, query = voting(worker, rule), InterruptQuery(assignee="eve")
@@ -257,9 +245,7 @@ class ListingContract:
         assert not store.open_interrupts(query)
 
     @pytest.mark.scripts
-    def test_events_name_the_worker_of_a_claim(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_events_name_the_worker_of_a_claim(self, worker, store):
         """Its start and its loss, also of a node that a settle claims; control: a claim without a name."""
         run_id = worker.start("a>b")
 

@@ -26,6 +26,7 @@ from runner.records.run import Status, VisitEntry
 from runner.store.interface import (
     Claim,
     Doorbell,
+    Event,
     Reply,
     RunSnapshot,
     Settlement,
@@ -105,7 +106,8 @@ class ManualWorker:
 
     def __init__(self, store: Store, clock: ManualClock | None = None) -> None:
         self.store, self.clock = store, clock or ManualClock()
-        self._runs: dict[str, Topology] = {}
+        self.reply: Any = None  # of the last settle
+        self.runs: dict[str, Topology] = {}
         self._count = itertools.count(1)
 
     def nonce(self) -> str:
@@ -139,7 +141,7 @@ class ManualWorker:
         )
         reply = self.store.do(StartRun(start))
         assert reply.word == "started", reply
-        self._runs[start.run_id] = graph
+        self.runs[start.run_id] = graph
         return start.run_id, reply.doorbells
 
     def claim(self, run_id: str, node: str, visit: int = 1, attempt: int = 1) -> Claim:
@@ -173,7 +175,7 @@ class ManualWorker:
 
     def know(self, run_id: str, graph: Topology) -> None:
         """Take note of a run that was begun in another way."""
-        self._runs[run_id] = graph
+        self.runs[run_id] = graph
 
     def settle(
         self,
@@ -184,13 +186,14 @@ class ManualWorker:
         **options: Any,
     ) -> str:
         """Complete a visit; all its edges are taken unless `edges` has bits. `note` goes into its entry."""
-        graph = self._runs[token.run_id]
+        graph = self.runs[token.run_id]
         bits = "1" * len(graph.outgoing.get(token.node, ())) if edges is None else edges
         in_loop = token.node in graph.nodes and graph.nodes[token.node].loops
         decided: VisitEntry = {"edges": bits} if in_loop else {}
         entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, **decided, **(note or {})}
         settlement = Settlement(Status.COMPLETED, bits, output, entry, **options)
-        return self.store.do(SettleVisit(token, settlement, self.nonce())).word
+        self.reply = self.store.do(SettleVisit(token, settlement, self.nonce()))
+        return self.reply.word
 
     def end(self, token: Token) -> list[str]:
         """Complete a visit without an edge, and name the visits that are rung."""
@@ -207,16 +210,6 @@ class ManualWorker:
         for node in nodes:
             assert self.settle(self.token(run_id, node), node, edges) == "settled"
 
-    def visit(
-        self, run_id: str, node: str, visit: int = 1, *, edges: str | None = None
-    ) -> list[str]:
-        """Claim and complete a visit, and name the visits that are rung."""
-        token = self.token(run_id, node, visit)
-        bits = "1" * len(self._runs[run_id].outgoing[node]) if edges is None else edges
-        entry: VisitEntry = {"v": 1, "kind": "function", "ms": 1, "edges": bits}
-        settlement = Settlement(Status.COMPLETED, bits, node, entry)
-        return rung(self.store.do(SettleVisit(token, settlement, self.nonce())))
-
     def question(self, token: Token, name: str = "ok?", **options: Any) -> Interrupt:
         """Build a question of a visit, which may lead to the node `late` when it expires."""
         address = Address(token.run_id, token.node, token.visit, routes=("late",))
@@ -230,7 +223,8 @@ class ManualWorker:
 
     def numbered_question(self, claim: Claim, name: str = "ok?", **options: Any) -> Interrupt:
         """Build a question as a node's code does, which knows those that are closed."""
-        address = Address(claim.token.run_id, claim.token.node, claim.token.visit)
+        token = claim.token
+        address = Address(token.run_id, token.node, token.visit, routes=("late",))
         closed = {answer.id: answer for answer in claim.answers}
         return numbered_question(address, closed, name, scope="function", **options)
 
@@ -276,7 +270,7 @@ class ManualWorker:
 
     def open(self) -> list[Interrupt]:
         """List the open questions of all runs, oldest first; a store that lists them agrees."""
-        asked = [question for run_id in self._runs for question in self.read(run_id).interrupts]
+        asked = [question for run_id in self.runs for question in self.read(run_id).interrupts]
         questions = [question for question in asked if question.is_open]
         if not isinstance(self.store, MemoryStore):
             listed = {question.id for question in self.store.open_interrupts(limit=1000)}
@@ -290,6 +284,10 @@ class ManualWorker:
             f"{name} {snapshot.nodes[name].status}" for name in sorted(snapshot.nodes)
         )
         return f"{snapshot.record.status}: {nodes}"
+
+    def events(self, run_id: str, kind: str) -> list[Event]:
+        """List the events of a run that have this kind."""
+        return [event for event in self.store.events(run_id) if event.kind == kind]
 
     def kinds(self, run_id: str) -> list[str]:
         """List what happened in a run, as "node.completed a"."""

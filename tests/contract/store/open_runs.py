@@ -14,9 +14,10 @@ from runner.limits.fairness import Fairness
 from runner.limits.limit import Limit
 from runner.operations.recovery import ForkOptions, plan_fork, write_retry
 from runner.records.run import Status
-from runner.store.interface import Reply, Settlement, Start, Store
-from runner.store.requests import CancelRun, ForkRun, SettleVisit, StartRun
+from runner.store.interface import Reply, Start
+from runner.store.requests import CancelRun, ForkRun, StartRun
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.stories import Story, stories, tell
 
 TWO = shape("a", admission=Admission(max_open_runs=2))
 
@@ -29,9 +30,7 @@ def start(worker: ManualWorker, graph: str, run_id: str) -> Reply:
 class OpenRunsContract:
     """Bounds of open runs."""
 
-    def test_a_start_over_the_bound_is_refused(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_start_over_the_bound_is_refused(self, worker, store):
         """It says how many runs are open, and leaves nothing; a run that ends makes room for one."""
         one, _ = worker.start(TWO), worker.start(TWO)
         refused = start(worker, "g", "00three")
@@ -47,8 +46,8 @@ class OpenRunsContract:
         ]
 
     def test_a_run_that_waits_is_open_and_one_inside_another_does_not_count(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+        self, worker, store
+    ):
         """A run counts until it has ended, and a graph without a bound has any number."""
         run_id, _ = worker.asking(TWO)
         assert worker.statuses(run_id) == "interrupted: a waiting"
@@ -61,9 +60,7 @@ class OpenRunsContract:
         assert start(worker, "g", "00two").word == "full"
         assert start(worker, "outer", "00more").word == "started"
 
-    def test_a_fork_is_a_start_and_a_retry_is_none(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_fork_is_a_start_and_a_retry_is_none(self, worker, store):
         """A fork over the bound is refused; a retry continues a run that was admitted, and counts again."""
         graph = shape("a", admission=Admission(max_open_runs=1))
         run_id, token = worker.begin(graph)
@@ -86,8 +83,160 @@ def keyed(at_most: int = 1, **options: Any) -> Topology:
     return shape("a>b", admission=Admission(concurrency=concurrency))
 
 
+class Starts(Story):
+    """Runs of keys, each at its address "name/", and later than the one before."""
+
+    def __init__(self, worker: ManualWorker, graph: Topology) -> None:
+        super().__init__(worker)
+        self.allowed = graph
+        self.store.publish([graph])
+
+    def start(self, name: str, account: str = "7") -> str:
+        """Start a run under an account; "-" is none."""
+        self.wait("1")
+        assert self.join(name, account) == name
+        return (
+            "begun"
+            if name in [bell.run_id for bell in self.worker.reply.doorbells]
+            else "queued"
+        )
+
+    def join(self, name: str, account: str = "7") -> str:
+        """Start a run with its name as the task; return the run that there is then."""
+        tags = {"account": account} if account != "-" else {}
+        self.do(StartRun(Start(name, "g", None, name, tags=tags)))
+        self.runs[f"{name}/"] = name
+        self.worker.know(name, self.allowed)
+        return self.worker.reply.run_id
+
+    def allow(self, at_most: str) -> str:
+        """Deploy the graph with another bound."""
+        self.allowed = keyed(int(at_most))
+        self.store.publish([self.allowed])
+        return ""
+
+    def happened(self, way: str) -> str:
+        return ", ".join(self.worker.kinds(self.runs[way]))
+
+
+STORIES = {
+    "runs of a key begin one after another, and say for what they wait; other keys don't wait": (
+        keyed(),
+        """
+        start one = begun
+        start two = queued
+        start three = queued
+        stands two/ = executing:
+        reason two/ = waits for account=7
+        happened two/ = run.started, run.queued
+        start other 8 = begun
+        run one/a
+        stands two/ = executing:
+        run one/b
+        begins = two/
+        reason two/
+        run two/a
+        stands three/ = executing:
+        run two/b
+        begins = three/
+        run three/a three/b
+        stands three/ = completed: a completed, b completed
+        start four = begun
+        """,
+    ),
+    "runs without the tag are one key": (
+        keyed(),
+        """
+        start a - = begun
+        start b = begun
+        start c - = queued
+        """,
+    ),
+    "a start replaces the open run, and begins when the node that still runs has ended": (
+        keyed(when_full="replace"),
+        """
+        start one = begun
+        claim one/a
+        start two = queued
+        reason one/ = replaced by two
+        start three = queued
+        stands two/ = cancelled:
+        stands three/ = executing:
+        settle one/a
+        stands one/ = cancelled: a completed
+        stands three/ = executing: a ready
+        start four = begun
+        stands three/ = cancelled: a cancelled
+        stands four/ = executing: a ready
+        """,
+    ),
+    "a run that waits for a person counts where the key says so": (
+        keyed(while_waiting=True),
+        """
+        start one = begun
+        start two = queued
+        claim one/a
+        park one/a
+        stands two/ = executing:
+        answer one/a
+        start three = queued
+        run one/a one/b two/a
+        """,
+    ),
+    "the next begins while a run waits for a person; the answered run counts again": (
+        keyed(while_waiting=False),
+        """
+        start one = begun
+        start two = queued
+        claim one/a
+        park one/a
+        stands two/ = executing: a ready
+        answer one/a
+        run two/a two/b
+        start three = queued
+        run one/a one/b three/a
+        """,
+    ),
+    "where a deploy raises the bound, the next start lets those begin first that were there before": (
+        keyed(),
+        """
+        start a = begun
+        start b = queued
+        start c = queued
+        start d = queued
+        allow 4
+        start e = queued
+        begins = b/ c/
+        start f = queued
+        begins = d/
+        run a/a a/b b/a b/b c/a c/b d/a d/b e/a e/b f/a f/b
+        start g = begun
+        """,
+    ),
+    "several runs of a key may be open; each that ends lets the next begin": (
+        keyed(2),
+        """
+        start a = begun
+        start b = begun
+        start c = queued
+        start d = queued
+        run a/a a/b
+        stands c/ = executing: a ready
+        stands d/ = executing:
+        allow 4
+        start g = begun
+        """,
+    ),
+}
+
+
 class KeyContract:
     """Open runs of a key."""
+
+    @stories(STORIES)
+    def test_a_key_lets_runs_begin_as_it_is_told(self, worker, graph, story):
+        """Runs that wait for their key, and what lets them begin."""
+        tell(Starts(worker, graph), story)
 
     @pytest.fixture
     def of_key(self, worker: ManualWorker) -> Callable[..., Reply]:
@@ -107,48 +256,7 @@ class KeyContract:
         for name in names:
             worker.know(f"00{name}", graph)
 
-    def test_runs_of_a_key_begin_one_after_another(
-        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
-    ) -> None:
-        """A run that waits is executing and says for what; those of other keys don't wait for it."""
-        self.publish(worker, keyed(), "one", "two", "three", "other")
-        replies = [of_key(name) for name in ("one", "two", "three")]
-        assert [reply.word for reply in replies] == ["started"] * 3
-        assert [rung(reply) for reply in replies] == [["a.1.1"], [], []]
-        waiting = worker.read("00two").record
-        assert (waiting.status, waiting.reason) == (Status.EXECUTING, "waits for account=7")
-        assert worker.kinds("00two") == ["run.started", "run.queued"]
-        assert rung(of_key("other", "8")) == ["a.1.1"]
-
-        for name, after in (("one", "two"), ("two", "three")):
-            worker.run(f"00{name}", "a")
-            assert worker.read(f"00{after}").nodes == {}
-            doorbells = store.do(
-                SettleVisit(
-                    worker.token(f"00{name}", "b"),
-                    Settlement(Status.COMPLETED, "", None, {"v": 1}),
-                    worker.nonce(),
-                )
-            ).doorbells
-            assert [bell.run_id for bell in doorbells] == [f"00{after}"]
-            assert worker.read(f"00{after}").record.reason == ""
-        worker.run("00three", "a", "b")
-        assert worker.statuses("00three") == "completed: a completed, b completed"
-        assert rung(of_key("four")) == ["a.1.1"]
-
-    def test_runs_without_the_tag_are_one_key(
-        self, worker: ManualWorker, of_key: Callable[..., Reply]
-    ) -> None:
-        """A run that names no account waits for another that names none."""
-        self.publish(worker, keyed())
-        assert [rung(of_key(name, account)) for name, account in (("a", ""), ("b", "7"))] == [
-            ["a.1.1"]
-        ] * 2
-        assert rung(of_key("c", "")) == []
-
-    def test_a_run_that_waits_to_begin_can_be_cancelled(
-        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
-    ) -> None:
+    def test_a_run_that_waits_to_begin_can_be_cancelled(self, worker, store, of_key):
         """It ends at once, and the next begins in its stead; a retry of it finds room or is refused."""
         self.publish(worker, keyed(), "one", "two", "three")
         for name in ("one", "two", "three"):
@@ -164,9 +272,7 @@ class KeyContract:
         worker.run("00two", "a", "b")
         assert worker.statuses("00two") == "completed: a completed, b completed"
 
-    def test_a_refused_start_leaves_nothing(
-        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
-    ) -> None:
+    def test_a_refused_start_leaves_nothing(self, worker, store, of_key):
         """A start is refused while the key has no room; so is a fork, whatever the start would do."""
         self.publish(worker, keyed(when_full="refuse"), "one", "two")
         of_key("one")
@@ -184,9 +290,7 @@ class KeyContract:
         assert store.do(ForkRun(planned)).word == "forked"
         assert of_key("three").word == "full"
 
-    def test_a_skipped_start_returns_the_open_run(
-        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
-    ) -> None:
+    def test_a_skipped_start_returns_the_open_run(self, worker, store, of_key):
         """As with an idempotency key, which returns it again after its end."""
         self.publish(worker, keyed(when_full="skip"), "one")
         of_key("one")
@@ -202,47 +306,6 @@ class KeyContract:
         assert of_key("two", idempotency_key="k").run_id == "00one"
         assert of_key("two").word == "started"
 
-    def test_a_start_replaces_the_open_run(
-        self, worker: ManualWorker, store: Store, of_key: Callable[..., Reply]
-    ) -> None:
-        """The open run is cancelled; the new one begins when the node that still runs has ended."""
-        self.publish(worker, keyed(when_full="replace"), "one", "two", "three")
-        of_key("one")
-        token = worker.token("00one", "a")
-        assert of_key("two").word == "started"
-        one = worker.read("00one").record
-        assert (one.stopping, one.reason) == ("cancelled", "replaced by 00two")
-        assert of_key("three").word == "started"
-        assert worker.statuses("00two") == "cancelled: "
-        assert worker.read("00three").nodes == {}
-
-        worker.settle(token)
-        assert worker.statuses("00one").startswith("cancelled: ")
-        assert worker.statuses("00three") == "executing: a ready"
-        of_key("four")
-        assert worker.statuses("00three") == "cancelled: a cancelled"
-        assert worker.statuses("00four") == "executing: a ready"
-
-    @pytest.mark.full
-    @pytest.mark.parametrize("while_waiting", [True, False])
-    def test_a_run_that_waits_for_a_person_counts_if_the_key_says_so(
-        self, worker: ManualWorker, of_key: Callable[..., Reply], while_waiting: bool
-    ) -> None:
-        """Otherwise the next begins meanwhile, and the answered run counts again as it continues."""
-        self.publish(worker, keyed(while_waiting=while_waiting), "one", "two", "three")
-        of_key("one")
-        of_key("two")
-        (question,) = worker.park("00one", "a")
-        assert bool(worker.read("00two").nodes) == (not while_waiting)
-
-        worker.answer(question)
-        if not while_waiting:
-            worker.run("00two", "a", "b")
-        of_key("three")
-        assert worker.read("00three").nodes == {}
-        worker.run("00one", "a", "b")
-        worker.run("00two" if while_waiting else "00three", "a")
-
     @pytest.mark.parametrize(
         "rules",
         [
@@ -253,9 +316,7 @@ class KeyContract:
         ],
         ids=["concurrency", "debounce", "fairness", "limit"],
     )
-    def test_a_tag_that_is_too_long_for_a_key_is_refused(
-        self, worker: ManualWorker, of_key: Callable[..., Reply], rules: dict[str, Any]
-    ) -> None:
+    def test_a_tag_that_is_too_long_for_a_key_is_refused(self, worker, of_key, rules):
         """By bytes, not letters, and nothing is started, nor inside another run; control: 200 bytes."""
         graph = shape("a>b", **rules)
         self.publish(worker, graph)
@@ -274,27 +335,9 @@ class KeyContract:
                 with pytest.raises(UsageError, match="nothing was started"):
                     worker.store.do(StartRun(start))
 
-    def test_no_start_overtakes_those_that_wait(
-        self, worker: ManualWorker, of_key: Callable[..., Reply]
-    ) -> None:
-        """Where a deploy raises the bound, the next start lets those begin first that were there before."""
-        self.publish(worker, keyed(), *"abcdefg")
-        assert [bool(rung(of_key(name))) for name in "abcd"] == [True, False, False, False]
-
-        self.publish(worker, keyed(4))
-        bells = of_key("e").doorbells
-        assert [bell.run_id for bell in bells] == ["00b", "00c"]
-        assert [bell.run_id for bell in of_key("f").doorbells] == ["00d"]
-        assert [bool(worker.read(f"00{name}").nodes) for name in "ef"] == [False, False]
-        for name in "abcdef":
-            worker.run(f"00{name}", "a", "b")
-        assert rung(of_key("g")) == ["a.1.1"]
-
     @pytest.mark.full
     @pytest.mark.parametrize("account", ["\0", "x\0key:o:g:account=7", "\n", "|:ü"])
-    def test_any_text_is_a_key(
-        self, worker: ManualWorker, of_key: Callable[..., Reply], account: str
-    ) -> None:
+    def test_any_text_is_a_key(self, worker, of_key, account):
         """Runs of it begin one after another, and count nothing else; control: another key has room."""
         self.publish(worker, keyed(), "one", "two")
         assert rung(of_key("other", "7")) == ["a.1.1"]
@@ -302,27 +345,90 @@ class KeyContract:
         worker.run("00one", "a", "b")
         worker.run("00two", "a", "b")
 
-    def test_several_runs_of_a_key_may_be_open(
-        self, worker: ManualWorker, of_key: Callable[..., Reply]
-    ) -> None:
-        """Each that ends lets the next begin; where a deploy raises the bound, two begin with an end."""
-        self.publish(worker, keyed(2), *"abcdef")
-        begun = [bool(rung(of_key(name))) for name in "abcdef"]
-        assert begun == [True, True, False, False, False, False]
-        worker.run("00a", "a", "b")
-        assert [bool(worker.read(f"00{name}").nodes) for name in "cd"] == [True, False]
-
-        self.publish(worker, keyed(4))
-        assert bool(rung(of_key("g"))) is True
-
 
 DEBOUNCED = shape(
     "a", admission=Admission(debounce=Debounce(30, by="tag:account", at_most=100))
 )
 
 
+ONE_DEBOUNCED = shape(
+    "a",
+    admission=Admission(
+        concurrency=Concurrency(1, by="tag:account"), debounce=Debounce(30, by="tag:account")
+    ),
+)
+
+DEBOUNCE_STORIES = {
+    "a run begins some time after the last of several starts, with the task of that": (
+        DEBOUNCED,
+        """
+        join one = one
+        wait 20
+        join two = one
+        wait 20
+        join three = one
+        join other 8 = other
+        stands one/ = executing:
+        reason one/ = waits for other starts of account=7
+        sweep 29
+        sweep 2 = a.1.1 a.1.1
+        claim one/a
+        task one/a = three
+        join four = four
+        """,
+    ),
+    "however often it is started, a run begins at most so long after the first start": (
+        DEBOUNCED,
+        """
+        join start = start
+        wait 19
+        join 1 = start
+        wait 19
+        join 2 = start
+        wait 19
+        join 3 = start
+        wait 19
+        join 4 = start
+        wait 19
+        join 5 = start
+        sweep
+        sweep 5 = a.1.1
+        """,
+    ),
+    "a cancelled run never begins, and the next start of its key is another run": (
+        DEBOUNCED,
+        """
+        join one = one
+        cancel one/
+        wait 1
+        join two = two
+        sweep 31 = a.1.1
+        stands one/ = cancelled:
+        stands two/ = executing: a ready
+        """,
+    ),
+    "one run of a key at a time also counts for debounced runs": (
+        ONE_DEBOUNCED,
+        """
+        join one = one
+        sweep 31 = a.1.1
+        join two = two
+        sweep 31 = a.1.1
+        reason two/ = waits for account=7
+        run one/a
+        stands two/ = executing: a ready
+        """,
+    ),
+}
+
+
 class DebounceContract:
     """Runs that begin some time after the last of several starts."""
+
+    @stories(DEBOUNCE_STORIES)
+    def test_a_debounced_run_begins_as_it_is_told(self, worker, graph, story):
+        """When it begins, and with which task."""
+        tell(Starts(worker, graph), story)
 
     @pytest.fixture
     def after(self, worker: ManualWorker) -> Callable[..., str]:
@@ -338,36 +444,7 @@ class DebounceContract:
 
         return start_of
 
-    def test_a_run_begins_after_the_last_of_several_starts(
-        self, worker: ManualWorker, after: Callable[..., str]
-    ) -> None:
-        """With the task of the last one; a start after that is another run, and so is one of another key."""
-        worker.store.publish([DEBOUNCED])
-        runs = [after(0, "one"), after(20, "two"), after(20, "three"), after(0, "other", "8")]
-        assert runs == ["00one", "00one", "00one", "00other"]
-        record = worker.read("00one").record
-        assert (record.status, record.reason) == (
-            Status.EXECUTING,
-            "waits for other starts of account=7",
-        )
-
-        assert worker.sweep(after=29) == []
-        assert worker.sweep(after=2) == ["a.1.1", "a.1.1"]
-        assert worker.claim("00one", "a").task == "three"
-        assert after(0, "four") == "00four"
-
-    def test_a_debounce_ends_in_time(
-        self, worker: ManualWorker, after: Callable[..., str]
-    ) -> None:
-        """However often it is started, a run begins at most so long after the first start."""
-        worker.store.publish([DEBOUNCED])
-        assert {after(19, f"start{number}") for number in range(6)} == {"00start0"}
-        assert worker.sweep() == []
-        assert worker.sweep(after=5) == ["a.1.1"]
-
-    def test_a_repeated_start_of_a_debounced_run_changes_nothing_later(
-        self, worker: ManualWorker, after: Callable[..., str]
-    ) -> None:
+    def test_a_repeated_start_of_a_debounced_run_changes_nothing_later(self, worker, after):
         """The idempotency key of a start that has replaced the task names the run, also after its end."""
         worker.store.publish([DEBOUNCED])
         after(0, "one", idempotency_key="first")
@@ -380,39 +457,7 @@ class DebounceContract:
             "00one"
         }
 
-    def test_a_debounced_run_can_be_cancelled(
-        self, worker: ManualWorker, after: Callable[..., str], store: Store
-    ) -> None:
-        """Then it never begins, and the next start of its key is another run."""
-        store.publish([DEBOUNCED])
-        after(0, "one")
-        assert store.do(CancelRun("00one", "enough")).word == "cancelled"
-        assert after(1, "two") == "00two"
-
-        assert worker.sweep(after=31) == ["a.1.1"]
-        assert worker.statuses("00one") == "cancelled: "
-        assert worker.statuses("00two") == "executing: a ready"
-
-    def test_a_run_whose_debounce_is_over_waits_for_the_open_one(
-        self, worker: ManualWorker, after: Callable[..., str]
-    ) -> None:
-        """One at a time also counts for debounced runs."""
-        debounce, one = Debounce(30, by="tag:account"), Concurrency(1, by="tag:account")
-        graph = shape("a", admission=Admission(concurrency=one, debounce=debounce))
-        worker.store.publish([graph])
-        worker.know("00one", graph)
-        after(0, "one")
-        assert worker.sweep(after=31) == ["a.1.1"]
-        after(0, "two")
-        assert worker.sweep(after=31) == ["a.1.1"]  # of the first, once more
-        assert worker.read("00two").record.reason == "waits for account=7"
-
-        worker.run("00one", "a")
-        assert worker.statuses("00two") == "executing: a ready"
-
-    def test_all_who_start_a_debounced_run_have_asked_for_it(
-        self, worker: ManualWorker, after: Callable[..., str], store: Store
-    ) -> None:
+    def test_all_who_start_a_debounced_run_have_asked_for_it(self, worker, after, store):
         """A rule that excludes the requester misses none whose task may run; control: one who repeats."""
         store.publish([DEBOUNCED])
         for name, person in (("one", "ana"), ("two", "ben"), ("three", "ben"), ("four", "ana")):
@@ -442,12 +487,12 @@ class DebounceContract:
     )
     def test_a_start_whose_requester_can_not_be_stored_is_refused(
         self,
-        worker: ManualWorker,
-        store: Store,
-        first: Mapping[str, Any] | None,
-        second: Mapping[str, Any] | None,
-        accepted: bool,
-    ) -> None:
+        worker,
+        store,
+        first,
+        second,
+        accepted,
+    ):
         """An unknown one, another, or one less sure, changes nothing; control: the one who has signed."""
         store.publish([DEBOUNCED])
 
@@ -462,9 +507,7 @@ class DebounceContract:
         )
         assert accepted or "this requester" in reply.detail
 
-    def test_a_debounced_run_overtakes_none_that_wait(
-        self, worker: ManualWorker, after: Callable[..., str]
-    ) -> None:
+    def test_a_debounced_run_overtakes_none_that_wait(self, worker, after):
         """Where a deploy raises the bound, its time lets those begin that were there before."""
 
         def publish(at_most: int) -> None:

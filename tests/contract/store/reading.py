@@ -10,9 +10,9 @@ from runner.errors import NotFoundError
 from runner.records import codec
 from runner.records.codec import JSON
 from runner.records.run import EventKind, Status, VisitEntry
-from runner.store.interface import RunSnapshot, Settlement, Store
+from runner.store.interface import RunSnapshot, Settlement
 from runner.store.requests import EmitEvent, RetryVisit, SettleVisit
-from tests.contract.store.manual_worker import ManualWorker, failure, shape
+from tests.contract.store.manual_worker import failure, shape
 
 INNER = shape("x", name="g/a")
 DONE = Settlement(Status.COMPLETED, "1", None, {"v": 1})
@@ -22,7 +22,7 @@ class ReadingContract:
     """What can be seen of runs."""
 
     @pytest.mark.scripts
-    def test_a_snapshot_holds_the_whole_run(self, worker: ManualWorker) -> None:
+    def test_a_snapshot_holds_the_whole_run(self, worker):
         """A run is read in one go: records, task, order, outputs, entries, questions, times."""
         run_id = worker.start("a>b", {"t": 1}, invocation_state={"g": 2}, trace="00-1-2-01")
         worker.clock.advance(2)
@@ -40,9 +40,7 @@ class ReadingContract:
         assert snapshot.outputs == {("a", 1): "a", ("b", 1): "b"}
         assert sorted(snapshot.entries) == [("a", 1), ("b", 1)]
 
-    def test_large_values_are_read_as_they_were_written(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_large_values_are_read_as_they_were_written(self, worker, store):
         """A large task, output or entry reaches claims, conditions and readers whole, in child runs, too."""
         task, output = {"much": "t" * 200_000}, ["ö@ " * 100_000]
         run_id, token = worker.begin("a>b", task=task, invocation_state=task)
@@ -65,15 +63,13 @@ class ReadingContract:
         assert codec.read(again.task) == codec.read(again.outputs["x", 1]) == output
         assert worker.read(run_id).outputs == {("a", 1): output}
         assert worker.read(run_id).entries == {("a", 1): entry}
-        assert [
-            event.data for event in store.events(run_id) if event.kind == "node.completed"
-        ] == [
+        assert [event.data for event in worker.events(run_id, "node.completed")] == [
             None,
             None,
         ]
 
     @pytest.mark.routed
-    def test_a_peek_is_the_record_of_a_read(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_peek_is_the_record_of_a_read(self, worker, store):
         """Reading a run's own record costs no reading of its nodes, and returns the same."""
         run_id = worker.start("a>b")
         worker.park(run_id, "a")
@@ -87,18 +83,16 @@ class ReadingContract:
         with pytest.raises(NotFoundError, match="00none"):
             store.fetch("00none", ["a"])
 
-    def test_an_event_has_an_empty_answer(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_event_has_an_empty_answer(self, worker, store):
         """An answer that is an empty list, text or number is in its event like any other."""
         responses: list[JSON] = [[], {}, "", 0, False]
         for response in responses:
             run_id = worker.start("a")
             worker.answer(*worker.park(run_id, "a"), response=response)
-            (event,) = [
-                event for event in store.events(run_id) if event.kind == "interrupt.answered"
-            ]
+            (event,) = worker.events(run_id, "interrupt.answered")
             assert event.data == {"response": response}
 
-    def test_events_carry_what_they_are_about(self, worker: ManualWorker, store: Store) -> None:
+    def test_events_carry_what_they_are_about(self, worker, store):
         """The events of a question, an answer, a retry, a failure and a result have the data of it."""
         run_id, question = worker.asking(
             "a b c", reason={"sum": 5}, assignees=["ann"], expires_in=60
@@ -135,9 +129,7 @@ class ReadingContract:
         assert not [event for event in details if event[0] == "node.completed c"]
 
     @pytest.mark.scripts
-    def test_a_receipt_is_read_as_it_was_emitted(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_receipt_is_read_as_it_was_emitted(self, worker, store):
         """The event of a receipt has all that its door said, whichever run and question it names."""
         run_id, question = worker.asking("a")
         receipts: list[JSON] = [
@@ -156,9 +148,7 @@ class ReadingContract:
 
         assert [event.data for event in store.events(run_id)[-4:]] == receipts
 
-    def test_events_can_be_read_on_from_any_position(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_events_can_be_read_on_from_any_position(self, worker, store):
         """A reader passes the last position it has and gets what came after."""
         run_id = worker.start("a")
         worker.run(run_id, "a")
@@ -170,7 +160,7 @@ class ReadingContract:
         assert store.events("00none", wait=5) == []
 
     @pytest.mark.scripts
-    def test_a_node_can_add_events(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_node_can_add_events(self, worker, store):
         """What a node emits stands among the run's events, with its data."""
         run_id = worker.start("a")
         store.do(EmitEvent(run_id, EventKind.PROGRESS, "a", 1, {"fraction": 0.5}))
@@ -190,7 +180,7 @@ class ReadingContract:
         assert [event.data for event in store.events(run_id)[-6:]] == empty
 
     @pytest.mark.full
-    def test_a_run_keeps_its_last_events(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_run_keeps_its_last_events(self, worker, store):
         """Old events go, some thousands stay, and their numbers go on."""
         run_id = worker.start("a")
         for number in range(11_500):
@@ -202,9 +192,7 @@ class ReadingContract:
         first = store.events(run_id, limit=1)[0]
         assert 1 < int(first.position) <= 1_501
 
-    def test_readers_can_wait_for_the_next_event(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_readers_can_wait_for_the_next_event(self, worker, store):
         """Each waiting reader gets an event as soon as there is one, and nothing when its time is over."""
         run_id = worker.start("a")
         last = store.events(run_id)[-1].position
@@ -223,9 +211,7 @@ class ReadingContract:
 
         assert kinds == ["progress", "progress"]
 
-    def test_readers_can_wait_until_a_run_rests(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_readers_can_wait_until_a_run_rests(self, worker, store):
         """A reader waits through all that a run does, until it ends, or waits itself; then none waits."""
         run_id = worker.start(shape("a b", "ab"))
         assert store.rested(run_id, wait=0.01) is None
@@ -251,7 +237,7 @@ class ReadingContract:
             store.rested("00none", wait=20)
 
     @pytest.mark.routed
-    def test_what_is_read_is_a_copy(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_is_read_is_a_copy(self, worker, store):
         """Changing what was read, or what was passed in, changes nothing that is stored."""
         task = {"list": [1]}
         run_id = worker.start("a", task)

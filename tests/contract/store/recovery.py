@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from runner.definition.model import MapSpec
-from runner.errors import ConflictError, UsageError
+from runner.errors import UsageError
 from runner.operations.recovery import (
     ForkOptions,
     plan_fork,
@@ -17,23 +17,187 @@ from runner.operations.recovery import (
 )
 from runner.records.interrupts import Decision
 from runner.records.run import Status
-from runner.scheduler.changes import CALLBACK_NODE
 from runner.store.interface import Reply, Store
 from runner.store.requests import (
     AnswerQuestions,
-    CancelRun,
     ClaimVisit,
     EmitEvent,
-    ExpandMap,
     ForkRun,
     ParkVisit,
-    ReportEnd,
     RewriteRuns,
     SaveCheckpoint,
 )
-from tests.contract.store.manual_worker import ManualWorker, rung, saved, shape, word_of
+from tests.contract.store.manual_worker import rung, saved, shape, word_of
+from tests.contract.store.runs import Ending
+from tests.contract.store.stories import INNER, Story, stories, tell
 
-INNER = shape("x", name="inner")
+LOOPED = shape("a>b b>a b>c", any_join=["c"])
+
+STORIES = {
+    "under continue one of several failed nodes may be named; the others stay failed": (
+        shape("a b", policy="continue"),
+        """
+        claim a
+        fail a
+        claim b
+        fail b
+        reopen a = a.1.2
+        run a.1.2
+        stands = failed: a completed, b failed
+        """,
+    ),
+    "a run that reached its limit of executions has the same limit again": (
+        shape("a>b b>c", max_node_executions=2),
+        """
+        run a b
+        reason = max_node_executions (2) reached before "c"
+        reopen = c.1.1
+        reason
+        """,
+    ),
+    "a run that took too long has the same time again": (
+        shape("a>b", execution_timeout=60.0),
+        """
+        claim a
+        park a
+        sweep 61
+        stands = failed: a cancelled
+        reopen = a.1.2
+        claim a.1.2
+        park a.1.2
+        sweep 59
+        stands = interrupted: a waiting
+        sweep 2
+        stands = failed: a cancelled
+        """,
+    ),
+    "a loop is retried in its round: earlier ones stay, and the failed visit has the inputs of its own": (
+        LOOPED,
+        """
+        run a
+        claim b
+        settle b 10
+        run a.2
+        claim b.2
+        fail b.2
+        reopen = b.2.2
+        claim b.2.2
+        inputs b.2.2 = a.2
+        settle b.2.2 10
+        claim a.3
+        inputs a.3 = b.2
+        """,
+    ),
+    "a retried map runs what failed or was cancelled again, and leaves out what has completed": (
+        shape("m>z", maps={"m": MapSpec("function")}),
+        """
+        claim m
+        expand m x y z
+        run m[0]
+        claim m[1]
+        fail m[1]
+        claim m
+        fail m
+        stands = failed: m failed, m[0] completed, m[1] failed, m[2] cancelled
+        reopen = m.1.2
+        claim m.1.2
+        expand_again m.1.2
+        rings = m[1].1.2 m[2].1.2
+        run m[1].1.2 m[2].1.2 m.1.2 z
+        stands = completed: m completed, m[0] completed, m[1] completed, m[2] completed, z completed
+        """,
+    ),
+    "a node that was cancelled while it waited runs again, and asks under a new id": (
+        "a b",
+        """
+        claim b
+        park b one
+        claim a
+        fail a
+        stands = failed: a failed, b cancelled
+        reopen = a.1.2 b.1.2
+        claim b.1.2
+        answers b.1.2 = one withdrawn
+        answer one = superseded
+        park b.1.2 one
+        open = one
+        answer one
+        """,
+    ),
+    "a node that ended while its run was cancelled is recorded: a retry completes the run": (
+        "a",
+        """
+        claim a
+        cancel
+        settle a
+        stands = cancelled: a completed
+        reopen
+        stands = completed: a completed
+        outputs = a.1=a
+        not_reopened has completed
+        """,
+    ),
+    "a run inside that ended while it was cancelled is completed, and its node goes on with it": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        cancel
+        settle a/x
+        sweep
+        stands a/ = cancelled: x completed
+        reopen = a.1.1
+        claim a
+        child a = completed
+        settle a
+        stands a/ = completed: x completed
+        stands = completed: a completed
+        not_reopened has completed
+        """,
+    ),
+    "a run inside is retried in place, and the node around it waits for it": (
+        "a>b",
+        """
+        claim a
+        begin a
+        claim a/x
+        fail a/x
+        claim a
+        fail a
+        reopen = x.1.2
+        stands = executing: a waiting
+        stands a/ = executing: x ready
+        run a/x.1.2
+        claim a
+        child a = completed
+        settle a
+        run b
+        stands = completed: a completed, b completed
+        """,
+    ),
+}
+
+
+ENDINGS = {
+    "a retry drops the end that was not reported; the next end has a number of its own": (
+        "a",
+        """
+        claim a
+        fail a
+        reopen = a.1.2
+        ends = 1, 0 unreported
+        claim a.1.2
+        settle a.1.2
+        rings = @end.2.1
+        end_reported 1 = stale
+        ends = 2, 1 unreported
+        end_reported 2 = end_reported
+        wait 3600
+        count_due
+        """,
+    ),
+}
 
 
 def new_id(run_id: str) -> str:
@@ -44,10 +208,13 @@ def new_id(run_id: str) -> str:
 class RecoveryContract:
     """What a store promises of runs that are retried in place or forked."""
 
+    @stories(STORIES)
+    def test_a_retried_run_goes_on_as_it_is_told(self, worker, graph, story):
+        """What runs again, and what stays."""
+        tell(Story(worker, graph), story)
+
     @pytest.mark.scripts
-    def test_a_failed_node_runs_again_in_its_run(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_failed_node_runs_again_in_its_run(self, worker, store):
         """Completed nodes stay; the failed one is ready in the same visit, with a new attempt and fence."""
         run_id = worker.start("a>b b>c")
         worker.run(run_id, "a")
@@ -70,9 +237,7 @@ class RecoveryContract:
         assert list(worker.read(run_id).order) == ["a", "b", "c"]
         assert "run.retried" in worker.kinds(run_id)
 
-    def test_what_a_node_kept_is_there_when_it_runs_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_what_a_node_kept_is_there_when_it_runs_again(self, worker, store):
         """Documents, messages and answers of the visit survive its failure and the retry."""
         run_id, question = worker.asking("a")
         worker.answer(question)
@@ -86,28 +251,7 @@ class RecoveryContract:
         assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 3}, ["hello"])
         assert [answer.response for answer in claim.answers] == ["yes"]
 
-    def test_what_was_withdrawn_is_asked_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A node that was cancelled while it waited runs again and asks under a new id."""
-        run_id, question = worker.asking("a b", node="b")
-        worker.fail(worker.token(run_id, "a"))
-        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
-
-        assert write_retry(store, run_id)[0] == ["a", "b"]
-
-        claim = worker.claim(run_id, "b", 1, 2)
-        assert [(answer.id, answer.status) for answer in claim.answers] == [
-            (question.id, "withdrawn")
-        ]
-        again = worker.numbered_question(claim)
-        assert store.do(ParkVisit(claim.token, [again], None)).word == "waiting"
-        assert [question.id for question in store.open_interrupts()] == [again.id]
-        assert worker.answer(question) + worker.answer(again) == ["superseded", "accepted"]
-
-    def test_a_node_that_ran_without_the_failed_one_runs_once_more(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker):
         """Under continue a node behind the failed one has a new visit when that has completed at last."""
         run_id = worker.start(shape("a>c b>c", policy="continue"))
         worker.fail(worker.token(run_id, "a"))
@@ -129,21 +273,7 @@ class RecoveryContract:
         assert list(worker.read(run_id).order) == ["b", "a", "c"]
         assert worker.read(run_id).entries["c", 1]["undone"] is True
 
-    def test_one_of_several_failed_nodes_may_be_named(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Under continue the others stay failed."""
-        run_id = worker.start(shape("a b", policy="continue"))
-        worker.fail(worker.token(run_id, "a"))
-        worker.fail(worker.token(run_id, "b"))
-
-        assert write_retry(store, run_id, "a")[0] == ["a"]
-        worker.settle(worker.token(run_id, "a", 1, 2))
-        assert worker.statuses(run_id) == "failed: a completed, b failed"
-
-    def test_a_join_counts_its_other_edges_when_a_node_is_retried(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_join_counts_its_other_edges_when_a_node_is_retried(self, worker, store):
         """What arrived at a join before the failure has arrived, and the retried node completes the join."""
         run_id = worker.start("a>c b>c")
         worker.run(run_id, "b")
@@ -154,9 +284,7 @@ class RecoveryContract:
         assert worker.statuses(run_id) == "executing: a completed, b completed, c ready"
 
     @pytest.mark.routed
-    def test_a_run_that_moved_since_it_was_read_is_left_alone(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_run_that_moved_since_it_was_read_is_left_alone(self, worker, store):
         """Two retries of one run are one: a repeated request gets the first reply, another one is refused."""
         run_id = worker.start("a")
         worker.fail(worker.token(run_id, "a"))
@@ -173,121 +301,18 @@ class RecoveryContract:
         assert store.do(RewriteRuns(late, "three")).word == "moved"
         assert worker.statuses(run_id) == "failed: a failed"
 
-    def test_a_loop_goes_on_in_its_round(self, worker: ManualWorker, store: Store) -> None:
-        """Earlier rounds stay, and the inputs of the failed visit are those of its round."""
-        run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
-        worker.run(run_id, "a")
-        worker.settle(worker.token(run_id, "b"), "b1", "10")
-        worker.settle(worker.token(run_id, "a", 2), "a2")
-        worker.fail(worker.token(run_id, "b", 2))
+    @stories(ENDINGS)
+    def test_a_retried_run_ends_as_it_is_told(self, worker, graph, story):
+        """Which of its ends rings, and may be reported."""
+        tell(Ending(worker, graph), story)
 
-        assert rung(write_retry(store, run_id)[1]) == ["b.2.2"]
-
-        claim = worker.claim(run_id, "b", 2, 2)
-        assert list(claim.inputs) == [("a", 2, "a2")]
-        worker.settle(claim.token, "b2", "10")
-        assert [name for name, _, _ in worker.claim(run_id, "a", 3).inputs] == ["b"]
-
-    @pytest.mark.parametrize("nested", [False, True], ids=["alone", "nested"])
-    def test_a_run_that_was_stopped_at_its_last_node_is_completed(
-        self, worker: ManualWorker, store: Store, *, nested: bool
-    ) -> None:
-        """A node that ends while its run is cancelled is recorded; a retry completes the run with it."""
-        run_id = worker.start("a")
-        inner = (
-            worker.start(shape("x", name="in"), parent=worker.token(run_id, "a"))
-            if nested
-            else run_id
-        )
-        last = worker.token(inner, "x" if nested else "a")
-        store.do(CancelRun(run_id, "enough"))
-        worker.settle(last, "done")
-        if nested:
-            worker.sweep()
-        assert worker.read(inner).record.status is Status.CANCELLED
-
-        names, reply = write_retry(store, run_id)
-
-        assert (names, rung(reply)) == ((["a"], ["a.1.1"]) if nested else ([], []))
-        if nested:
-            claim = worker.claim(run_id, "a")
-            assert claim.child is not None
-            assert (claim.child.record.run_id, claim.child.outputs) == (
-                inner,
-                {("x", 1): "done"},
-            )
-            worker.settle(claim.token)
-        assert worker.read(inner).record.status is Status.COMPLETED
-        assert worker.read(run_id).record.status is Status.COMPLETED
-        assert worker.read(inner).outputs[last.node, 1] == "done"
-        with pytest.raises(ConflictError, match="has completed"):
-            write_retry(store, run_id)
-
-    def test_limits_start_over(self, worker: ManualWorker, store: Store) -> None:
-        """A run that reached its limit of executions or of time has the same limit again."""
-        run_id = worker.start(shape("a>b b>c", max_node_executions=2))
-        worker.run(run_id, "a", "b")
-        assert "max_node_executions" in worker.read(run_id).record.reason
-        assert rung(write_retry(store, run_id)[1]) == ["c.1.1"]
-        assert worker.read(run_id).record.reason == ""
-
-        run_id = worker.start(shape("a>b", execution_timeout=60.0))
-        worker.park(run_id, "a")
-        worker.sweep(after=61)
-        assert worker.statuses(run_id) == "failed: a cancelled"
-        write_retry(store, run_id)
-        worker.park(run_id, "a", visit=1, attempt=2)
-        worker.sweep(after=59)
-        assert worker.statuses(run_id) == "interrupted: a waiting"
-        worker.sweep(after=2)
-        assert worker.statuses(run_id) == "failed: a cancelled"
-
-    def test_a_child_run_goes_on_with_its_parent(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """The child is retried in place and its parent's node waits for it; the child alone is refused."""
-        outer, inner = shape("a>b"), shape("x>y", name="inner")
-        run_id = worker.start(outer)
-        child = worker.start(inner, parent=worker.token(run_id, "a"))
-        worker.run(child, "x")
-        worker.fail(worker.token(child, "y"))
-        worker.fail(worker.token(run_id, "a"))
+    def test_a_run_inside_another_is_not_retried_alone(self, worker, store):
+        """The error names the run that may be."""
+        run_id, token = worker.begin("a")
+        child = worker.start(INNER, parent=token)
+        worker.fail(worker.token(child, "x"))
         with pytest.raises(UsageError, match=run_id):
             write_retry(store, child)
-
-        assert rung(write_retry(store, run_id)[1]) == ["y.1.2"]
-
-        assert worker.statuses(run_id) == "executing: a waiting"
-        assert worker.statuses(child) == "executing: x completed, y ready"
-        worker.settle(worker.token(child, "y", 1, 2))
-        claim = worker.claim(run_id, "a")
-        assert claim.child is not None
-        assert claim.child.record.status == "completed"
-        worker.settle(claim.token)
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "completed: a completed, b completed"
-
-    def test_a_map_goes_on_with_the_items_that_completed(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A retried map runs what failed or was cancelled again, and leaves out what has completed."""
-        run_id, token = worker.begin(shape("m>z", maps={"m": MapSpec("function")}), node="m")
-        assert store.do(ExpandMap(token, ["x", "y", "z"])).word == "expanded"
-        worker.run(run_id, "m[0]")
-        worker.fail(worker.token(run_id, "m[1]"))
-        worker.fail(worker.token(run_id, "m"))
-        assert worker.read(run_id).record.status == "failed"
-
-        assert rung(write_retry(store, run_id)[1]) == ["m.1.2"]
-
-        token = worker.token(run_id, "m", 1, 2)
-        reply = store.do(ExpandMap(token, None))
-        assert (reply.word, rung(reply)) == ("expanded", ["m[1].1.2", "m[2].1.2"])
-        for item in ("m[1]", "m[2]"):
-            worker.settle(worker.token(run_id, item, 1, 2), item)
-        worker.settle(worker.token(run_id, "m", 1, 2), "all")
-        worker.run(run_id, "z")
-        assert worker.read(run_id).record.status == "completed"
 
     def fork(
         self, store: Store, run_id: str, node: str, visit: int | None = None, **options: Any
@@ -300,9 +325,7 @@ class RecoveryContract:
         )
 
     @pytest.mark.routed
-    def test_a_node_starts_again_with_other_input(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_starts_again_with_other_input(self, worker, store):
         """What does not depend on the node is kept, its input is edited, and the source is as it was."""
         run_id = worker.start("a>b b>c a>d", tags={"team": "red"})
         worker.run(run_id, "a", "b", "c", "d")
@@ -323,9 +346,9 @@ class RecoveryContract:
         assert worker.read(run_id) == before
         assert [event.detail for event in store.events(new_id(run_id))][:2] == ["g", run_id]
 
-    def test_an_earlier_visit_may_be_chosen(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_earlier_visit_may_be_chosen(self, worker, store):
         """A loop is taken up in the round of that visit; what was remembered of later rounds is not kept."""
-        run_id = worker.start(shape("a>b b>a b>c", any_join=["c"]))
+        run_id = worker.start(LOOPED)
         for visit in (1, 2, 3):
             token = worker.token(run_id, "a", visit)
             store.do(SaveCheckpoint(token, saved(visit, "said")))
@@ -341,7 +364,7 @@ class RecoveryContract:
         assert snapshot.messages == {}
         assert list(worker.claim(new_id(run_id), "b", 2).inputs) == [("a", 2, "a2")]
 
-    def test_what_nodes_keep_is_copied(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_nodes_keep_is_copied(self, worker, store):
         """A completed node whose visits are all kept has its document and messages in the new run."""
         run_id, token = worker.begin("a>b")
         store.do(SaveCheckpoint(token, saved(1, "one", "two")))
@@ -352,9 +375,7 @@ class RecoveryContract:
 
         assert worker.read(new_id(run_id)).messages == {"a": ["one", "two"]}
 
-    def test_a_fork_beside_a_retry_is_planned_again(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_fork_beside_a_retry_is_planned_again(self, worker, store):
         """A retry that undoes a result refuses a fork planned with it; without a retry the fork has it."""
         run_id = worker.start(shape("a>c b>c c>z", policy="continue"))
         worker.fail(worker.token(run_id, "a"))
@@ -376,12 +397,9 @@ class RecoveryContract:
             "b.1.1",
         ]
 
-    def test_a_fork_has_the_memory_of_the_visits_that_it_has(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_fork_has_the_memory_of_the_visits_that_it_has(self, worker, store):
         """A node that has begun another visit, before or after the plan, leaves no memory of it to a fork."""
-        run_id = worker.start(shape("a>b b>a b>c a>d", any_join=["c"]))
-        token = worker.token(run_id, "a")
+        run_id, token = worker.begin(shape("a>b b>a b>c a>d", any_join=["c"]))
         store.do(SaveCheckpoint(token, saved(1, "first")))
         worker.settle(token, "a")
         worker.run(run_id, "d")
@@ -394,9 +412,7 @@ class RecoveryContract:
         assert self.fork(store, run_id, "d").word == "forked"
         assert worker.read(new_id(run_id)).messages == {}
 
-    def test_events_of_a_retried_family_keep_their_numbers(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_events_of_a_retried_family_keep_their_numbers(self, worker, store):
         """The events of a retry in all runs inside a root have consecutive numbers at the root."""
         root = worker.start(shape("a b", policy="continue"))
         runs = [root]
@@ -418,28 +434,9 @@ class RecoveryContract:
         events = [(event.kind, event.node) for event in store.events(root)[before:]]
         assert events[-2:] == [("node.started", "a/m/x"), ("node.started", "b/m/x")]
 
-    def test_a_retried_run_reports_its_next_end(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A retry drops the end that was not reported yet; the next end has a number of its own."""
-        run_id = worker.start("a", on_end="shop.done")
-        worker.fail(worker.token(run_id, "a"))
-        write_retry(store, run_id)
-        retried = worker.read(run_id).record
-        assert (retried.ends, retried.unreported) == (1, 0)
-
-        assert worker.end(worker.token(run_id, "a", attempt=2)) == [f"{CALLBACK_NODE}.2.1"]
-
-        assert store.do(ReportEnd(run_id, 1)).word == "stale"
-        assert worker.read(run_id).record.unreported == 1
-        assert store.do(ReportEnd(run_id, 2)).word == "end_reported"
-        worker.clock.advance(3600)
-        assert store.sweep().count == 0
-
-    def test_an_answer_is_for_what_was_judged(self, worker: ManualWorker, store: Store) -> None:
+    def test_an_answer_is_for_what_was_judged(self, worker, store):
         """While an answer is judged, its question is withdrawn by a failure and asked again for more."""
-        run_id = worker.start(shape("a b", entries=["a", "b"]))
-        token = worker.token(run_id, "b")
+        run_id, token = worker.begin("a b", node="b")
         small = worker.question(token, "pay?", reason=10)
         store.do(ParkVisit(token, [small], None))
         answer = Decision(small.id, "yes", digest=small.digest)

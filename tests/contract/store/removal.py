@@ -6,9 +6,9 @@ import pytest
 
 from runner.records.listings import RunQuery
 from runner.records.run import Status
-from runner.store.interface import Start, Store
+from runner.store.interface import Start
 from runner.store.requests import RemoveRun, ReportEnd, StartRun
-from tests.contract.store.manual_worker import ManualWorker, shape
+from tests.contract.store.manual_worker import shape
 
 INNER = shape("x", name="inner")
 
@@ -18,7 +18,7 @@ class RemovalContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_a_removed_run_is_gone(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_removed_run_is_gone(self, worker, store):
         """Nothing finds it any more: not its id, no listing, no question's id."""
         run_id = worker.start("a", tags={"team": "red"})
         (question,) = worker.park(run_id, "a")
@@ -38,9 +38,7 @@ class RemovalContract:
             assert list(store.runs(query)) == []
         assert store.do(RemoveRun(run_id)).word == "unknown"
 
-    def test_a_removed_run_leaves_its_idempotency_key(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_removed_run_leaves_its_idempotency_key(self, worker, store):
         """A start with the key of a run that was removed begins a new one."""
         run_id = worker.start("a", idempotency_key="k")
         worker.run(run_id, "a")
@@ -49,9 +47,7 @@ class RemovalContract:
         again = store.do(StartRun(Start("00later", "g", None, "task", idempotency_key="k")))
         assert (again.word, again.run_id) == ("started", "00later")
 
-    def test_a_run_that_goes_on_is_not_removed(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_run_that_goes_on_is_not_removed(self, worker, store):
         """A run that executes, waits or has an end to report is kept."""
         executing, waiting = worker.start("a"), worker.start("a")
         worker.park(waiting, "a")
@@ -65,9 +61,7 @@ class RemovalContract:
         store.do(ReportEnd(unreported, 1))
         assert store.do(RemoveRun(unreported)).word == "removed"
 
-    def test_the_runs_inside_go_with_the_outermost(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_the_runs_inside_go_with_the_outermost(self, worker, store):
         """A run inside another is removed with it, by the sweep, and never alone."""
         parent = worker.start("a")
         child = worker.start(INNER, parent=worker.token(parent, "a"))

@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from runner.definition.model import AFTER_GRAPH, MapSpec
+from runner.definition.model import AFTER_GRAPH, MapSpec, Topology
 from runner.records.checkpoints import Saved, Session, SessionUpdate
-from runner.records.interrupts import InterruptStatus
 from runner.records.run import EventKind, RunRecord, Status
 from runner.scheduler import RELEASE_BUDGET
 from runner.scheduler.changes import CALLBACK_NODE
@@ -23,7 +22,6 @@ from runner.store.requests import (
     Intervene,
     LeaveVisit,
     ParkVisit,
-    ReleaseNodes,
     ReportEnd,
     RetryVisit,
     SaveCheckpoint,
@@ -38,10 +36,302 @@ from tests.contract.store.manual_worker import (
     shape,
     word_of,
 )
+from tests.contract.store.stories import Story, stories, tell
 
 TASK = "shop.done"
 
 INNER = shape("x", name="inner")
+
+
+STORIES = {
+    "a visit is claimed once; a claim of another visit, attempt or run is refused": (
+        "a",
+        """
+        claim none/a = unknown
+        claim a.2 = stale
+        claim a.1.2 = stale
+        claim a.0.0 = stale
+        claim a
+        claim a = stale
+        """,
+    ),
+    "a run that wants more executions than it may fails, with the reason": (
+        shape("a>a", max_node_executions=2),
+        """
+        run a a.2
+        stands = failed: a pending
+        reason = max_node_executions (2) reached before "a"
+        """,
+    ),
+    "a visit that is put back without an error keeps its attempt": (
+        "a",
+        """
+        claim a
+        put_back a
+        sweep = a.1.1
+        entries
+        """,
+    ),
+    "a retry whose reply was lost can be repeated, and counts once": (
+        "a",
+        """
+        claim a
+        retry a
+        retry a
+        sweep = a.1.2
+        """,
+    ),
+    "the doorbell, the retry and sweeps don't start a ready node that is held": (
+        "a b",
+        """
+        claim b
+        retry b 10
+        hold a
+        hold b
+        claim a = stale
+        sweep 400
+        stands = needs_migration: a waiting, b waiting
+        release a
+        rings = a.1.1
+        release b
+        rings = b.1.2
+        """,
+    ),
+    "a node at work, one that has ended, an item and what is none of the graph is not held": (
+        shape("a>m m>b", maps={"m": MapSpec("function")}),
+        """
+        claim a
+        hold a = busy
+        hold m[] = unknown
+        hold m[0] = unknown
+        hold x = unknown
+        hold = unknown
+        hold none/b = stale
+        settle a
+        claim m
+        expand m x y
+        hold a = ended
+        hold m = busy
+        hold m[0] = unknown
+        cancel
+        hold b = ended
+        """,
+    ),
+    "a leave can be repeated; after another worker's claim it does nothing": (
+        "a",
+        """
+        claim a
+        leave a
+        rings = a.1.1
+        leave a
+        rings
+        claim a as later
+        leave a = stale
+        stands = executing: a running
+        """,
+    ),
+    "a node that is left while its run stops is not begun again, and ends the run": (
+        "a",
+        """
+        claim a
+        cancel
+        leave a = cancelled
+        leave a = cancelled
+        stands = cancelled: a cancelled
+        """,
+    ),
+    "a node at work when its run stops may finish; the run ends with it, and starts nothing": (
+        "a b>c",
+        """
+        claim b
+        claim a
+        fail a
+        stands = executing: a failed, b running
+        settle b
+        stands = failed: a failed, b completed
+        outputs = b.1=b
+        """,
+    ),
+    "a node of a stopping run that asks or would wait is cancelled, and its question is withdrawn": (
+        "a b",
+        """
+        claim b
+        claim a
+        fail a
+        ask b one = stopping
+        park b one two = cancelled
+        park b one two = cancelled
+        stands = failed: a failed, b cancelled
+        statuses one two = withdrawn withdrawn
+        open
+        """,
+    ),
+    "the renewal of a lease says that the run is cancelled; what its nodes do then ends it": (
+        "a b",
+        """
+        claim a
+        claim b
+        cancel
+        renew a b = cancelled cancelled
+        retry a = cancelled
+        stands = executing: a cancelled, b running
+        settle b
+        stands = cancelled: a cancelled, b completed
+        """,
+    ),
+    "the loss of the last running node ends a run that stops": (
+        "a b",
+        """
+        claim b
+        claim a
+        fail a
+        sweep 31
+        stands = failed: a failed, b cancelled
+        """,
+    ),
+    "a failed node has no output, and does not count in the order of execution": (
+        shape("a", policy="continue"),
+        """
+        claim a
+        fail a
+        stands = failed: a failed
+        outputs
+        order
+        """,
+    ),
+    "a held node that is released is ready in the same visit and attempt, with its answers": (
+        "a b",
+        """
+        claim a
+        park a
+        answer a
+        claim a
+        hold_visit a
+        hold_visit a
+        run b
+        stands = needs_migration: a waiting, b completed
+        release_visit b a a
+        rings = a.1.1
+        release_visit a = stale
+        release_visit none/a = stale
+        claim a
+        answers a = a answered
+        count node.released a = 1
+        """,
+    ),
+    "a dead path skips a held node": (
+        "a>b b>c",
+        """
+        hold c
+        run a
+        claim b
+        settle b 0
+        stands = completed: a completed, b completed, c skipped
+        held_by c
+        """,
+    ),
+    "a held run can be cancelled, and keeps the hold for a retry": (
+        "a",
+        """
+        hold a
+        cancel
+        stands = cancelled: a cancelled
+        held_by a = human:|ana
+        """,
+    ),
+    "under fail_fast a failed node cancels what is ready, retries and waits; its error is kept": (
+        "a b c d",
+        """
+        claim b
+        park b
+        claim c
+        retry c 5000
+        claim a
+        fail a
+        stands = failed: a failed, b cancelled, c cancelled, d cancelled
+        statuses b = withdrawn
+        error a broken
+        reason = node "a" failed
+        count interrupt.withdrawn b = 1
+        """,
+    ),
+}
+
+
+class Ending(Story):
+    """A run at whose end a task is called."""
+
+    def __init__(self, worker: ManualWorker, graph: Topology | str) -> None:
+        super().__init__(worker)
+        self.runs[""] = worker.start(graph, on_end=TASK)
+
+    def end_reported(self, number: str) -> str:
+        return self.do(ReportEnd(self.runs[""], int(number)))
+
+    def ends(self) -> str:
+        """Count the run's ends; the record is the same in both ways of reading."""
+        record = self.store.peek(self.runs[""])
+        assert self.worker.read(self.runs[""]).record == record
+        return f"{record.ends}, {record.unreported} unreported"
+
+
+ENDINGS = {
+    "an execution timeout that ends a run rings for its end": (
+        shape("a", execution_timeout=5.0),
+        """
+        claim a
+        park a
+        sweep 6 = @end.1.1
+        stands = failed: a cancelled
+        ends = 1, 1 unreported
+        """,
+    ),
+    "a cancel that ends a run rings for its end": (
+        "a",
+        """
+        cancel
+        rings = @end.1.1
+        """,
+    ),
+    "a graph's own last node runs before the end": (
+        shape(f"a {AFTER_GRAPH}", entries=["a"]),
+        """
+        claim a
+        fail a
+        rings = @after.1.1
+        claim @after
+        settle @after
+        rings = @end.1.1
+        """,
+    ),
+    "a lost doorbell or worker of an end costs a lease; each further one comes after twice the time": (
+        "a",
+        """
+        claim a
+        fail a
+        sweep 29
+        sweep 1 = @end.1.1
+        sweep 59
+        sweep 1 = @end.1.1
+        sweep 119
+        sweep 1 = @end.1.1
+        ends = 1, 4 unreported
+        """,
+    ),
+    "an end that was reported is rung for no more; a repeated report changes nothing": (
+        "a",
+        """
+        claim a
+        fail a
+        end_reported 1 = end_reported
+        end_reported 1 = end_reported
+        wait 3600
+        count_due
+        sweep
+        ends = 1, 0 unreported
+        """,
+    ),
+}
 
 
 def _hold(store: Store, run_id: str, node: str) -> str:
@@ -55,7 +345,12 @@ def _release(store: Store, run_id: str, node: str) -> list[str]:
 class RunContract:
     """What becomes of a started run and of its claimed visits."""
 
-    def test_an_unknown_graph_starts_nothing(self, store: Store) -> None:
+    @stories(STORIES)
+    def test_a_run_goes_on_as_it_is_told(self, worker, graph, story):
+        """Claims, retries, holds, releases, stops and failures of single visits."""
+        tell(Story(worker, graph), story)
+
+    def test_an_unknown_graph_starts_nothing(self, store):
         """A run of a graph, or of a shape, that was not published is refused."""
         assert store.do(StartRun(Start("00run", "g", None, None))).word == "unknown_graph"
         store.publish([shape("a")])
@@ -63,7 +358,7 @@ class RunContract:
         assert store.read("00run") is None
 
     @pytest.mark.routed
-    def test_an_idempotency_key_starts_one_run(self, store: Store) -> None:
+    def test_an_idempotency_key_starts_one_run(self, store):
         """The same key for the same graph returns the first run and rings nothing, however both are named."""
         store.publish([shape("a", name="g:h"), shape("a", name="g")])
         store.do(StartRun(Start("00one", "g:h", None, None, idempotency_key="k")))
@@ -74,7 +369,7 @@ class RunContract:
             start = Start(f"00{key[0]}", "g", None, None, idempotency_key=key)
             assert store.do(StartRun(start)).word == "started"
 
-    def test_a_repeated_start_begins_once(self, store: Store) -> None:
+    def test_a_repeated_start_begins_once(self, store):
         """A start that is sent twice gets the same word and begins one run."""
         store.publish([shape("a")])
         start = Start("00run", "g", None, None)
@@ -84,7 +379,7 @@ class RunContract:
         assert [rung(reply) for reply in replies] == [["a.1.1"], []]
 
     @pytest.mark.routed
-    def test_the_last_published_shape_is_current(self, store: Store) -> None:
+    def test_the_last_published_shape_is_current(self, store):
         """A start without a fingerprint takes the shape published last; one with it takes that."""
         old, new = shape("a>b"), shape("a>c")
         store.publish([old])
@@ -98,7 +393,7 @@ class RunContract:
         fingerprints = [claim.fingerprint for claim in claims if isinstance(claim, Claim)]
         assert fingerprints == [new.fingerprint, old.fingerprint]
 
-    def test_a_claim_carries_all_that_the_node_needs(self, worker: ManualWorker) -> None:
+    def test_a_claim_carries_all_that_the_node_needs(self, worker):
         """A claim has task, state, shape and a fence; the visit then counts as running."""
         graph = shape("a")
         run_id = worker.start(graph, {"say": "ü"}, invocation_state={"who": "me"})
@@ -115,7 +410,7 @@ class RunContract:
         assert claim.record.status is Status.RUNNING
         assert worker.statuses(run_id) == "executing: a running"
 
-    def test_inputs_come_in_the_order_of_the_edges(self, worker: ManualWorker) -> None:
+    def test_inputs_come_in_the_order_of_the_edges(self, worker):
         """A claim lists the outputs of its live edges in the order in which the edges were declared."""
         run_id = worker.start(shape("b>d a>d c>d", entries=["a", "b", "c"]))
         worker.run(run_id, "c")
@@ -124,21 +419,7 @@ class RunContract:
 
         assert list(worker.claim(run_id, "d").inputs) == [("b", 1, "b"), ("c", 1, "c")]
 
-    def test_a_visit_is_claimed_once(self, worker: ManualWorker, store: Store) -> None:
-        """A second claim, or one for another visit or attempt, is stale."""
-        run_id = worker.start("a")
-
-        assert word_of(store.do(ClaimVisit("00none", "a", 1, 1, "none"))) == "unknown"
-        for visit, attempt in ((2, 1), (1, 2), (0, 0)):
-            assert (
-                word_of(store.do(ClaimVisit(run_id, "a", visit, attempt, "early"))) == "stale"
-            )
-        worker.claim(run_id, "a")
-        assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, "late"))) == "stale"
-
-    def test_a_repeated_claim_gets_the_same_claim(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_repeated_claim_gets_the_same_claim(self, worker, store):
         """A claim whose reply was lost can be repeated with its nonce."""
         run_id = worker.start("a")
 
@@ -146,9 +427,7 @@ class RunContract:
             ClaimVisit(run_id, "a", 1, 1, "same")
         )
 
-    def test_a_node_held_for_an_error_shows_it(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_held_for_an_error_shows_it(self, worker, store):
         """What it was about to do is refused: its entry and its event say why, and a repeat says it once."""
         run_id, token = worker.begin("a")
 
@@ -158,12 +437,10 @@ class RunContract:
         ]
         assert worker.statuses(run_id) == "needs_migration: a waiting"
         assert worker.read(run_id).entries["a", 1]["error"]["message"] == "not approved"
-        events = [event for event in store.events(run_id) if event.kind == EventKind.NODE_HELD]
+        events = worker.events(run_id, EventKind.NODE_HELD)
         assert [event.data for event in events] == [{"error": "ValueError: not approved"}]
 
-    def test_what_a_node_keeps_comes_back_with_its_next_claim(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_what_a_node_keeps_comes_back_with_its_next_claim(self, worker, store):
         """A document replaces the older one; messages are kept as deltas."""
         run_id, token = worker.begin("a")
 
@@ -181,10 +458,9 @@ class RunContract:
         assert worker.read(run_id).messages == {"a": []}
 
     @pytest.mark.routed
-    def test_a_stale_worker_writes_nothing(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_stale_worker_writes_nothing(self, worker, store):
         """A worker that lost the lease is refused by every method, and leaves no trace."""
-        run_id = worker.start("a>b")
-        old = worker.token(run_id, "a")
+        run_id, old = worker.begin("a>b")
         worker.sweep(after=31)
         worker.claim(run_id, "a", attempt=2)
         before = worker.read(run_id)
@@ -198,9 +474,7 @@ class RunContract:
         assert store.do(LeaveVisit(old)).word == "stale"
         assert worker.read(run_id) == before
 
-    def test_a_node_that_the_graph_does_not_have_is_stale(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_that_the_graph_does_not_have_is_stale(self, worker, store):
         """A late doorbell or worker may name a node that a run had before it was moved."""
         run_id = worker.start("a")
         for node in ("gone", "gone[3]"):
@@ -221,9 +495,7 @@ class RunContract:
         assert worker.statuses(run_id) == "executing: a ready"
 
     @pytest.mark.scripts
-    def test_a_repeated_settle_changes_nothing(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_repeated_settle_changes_nothing(self, worker, store):
         """A settle whose reply was lost can be repeated with its nonce; another one is stale."""
         run_id, token = worker.begin("a>b")
         settlement = Settlement(Status.COMPLETED, "1", "out", {"v": 1})
@@ -234,9 +506,7 @@ class RunContract:
         assert store.do(SettleVisit(token, settlement, "other")).word == "stale"
         assert worker.read(run_id) == before
 
-    def test_conditions_that_read_what_changed_are_asked_again(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_conditions_that_read_what_changed_are_asked_again(self, worker):
         """A settle is refused when a result that its conditions read, or missed, is another now."""
         run_id, token = worker.begin("a>c b")
         seen = [record.ended for record, _, _ in worker.store.fetch(run_id, ["b", "c"])]
@@ -249,9 +519,7 @@ class RunContract:
         reads = [("b", 1, "completed"), ("c", 0, "")]
         assert worker.settle(token, edges="1", reads=reads) == "settled"
 
-    def test_conditions_refused_too_often_make_others_wait(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_conditions_refused_too_often_make_others_wait(self, worker, store):
         """A node that insists locks the run's settles for a second, so that its next try is not refused."""
         run_id = worker.start("a b c d")
         first, other, dead, last = (worker.token(run_id, node) for node in "abcd")
@@ -268,7 +536,7 @@ class RunContract:
         worker.clock.advance(1)
         assert worker.settle(last) == "settled"
 
-    def test_fetch_gives_the_latest_results(self, worker: ManualWorker, store: Store) -> None:
+    def test_fetch_gives_the_latest_results(self, worker, store):
         """A condition reads a node's record, output and entry; None where there is none yet."""
         run_id = worker.start("a>b")
         worker.run(run_id, "a")
@@ -283,9 +551,7 @@ class RunContract:
         assert (waiting.status, nothing) == (Status.READY, [None, None])
 
     @pytest.mark.scripts
-    def test_a_loop_runs_again_while_its_back_edge_is_taken(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker, store):
         """A live back edge gives the header a new visit, which gets the source's output."""
         run_id = worker.start("a>b b>a b>c")
         worker.run(run_id, "a")
@@ -303,17 +569,7 @@ class RunContract:
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
 
-    def test_executions_are_limited(self, worker: ManualWorker) -> None:
-        """A run that wants more executions than it may fails, with the reason."""
-        run_id = worker.start(shape("a>a", max_node_executions=2))
-        worker.run(run_id, "a")
-        worker.settle(worker.token(run_id, "a", visit=2))
-
-        record = worker.read(run_id).record
-        assert record.status is Status.FAILED
-        assert record.reason == 'max_node_executions (2) reached before "a"'
-
-    def test_a_retry_is_a_new_attempt_later(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_retry_is_a_new_attempt_later(self, worker, store):
         """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
         run_id, token = worker.begin("a")
 
@@ -323,27 +579,7 @@ class RunContract:
         assert worker.sweep(after=2) == ["a.1.2"]
         assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
 
-    def test_putting_back_counts_no_attempt(self, worker: ManualWorker, store: Store) -> None:
-        """A visit that is put back without an error keeps its attempt."""
-        run_id = worker.start("a")
-        store.do(RetryVisit(worker.token(run_id, "a"), 0, None, None))
-
-        assert worker.sweep() == ["a.1.1"]
-        assert worker.read(run_id).entries == {}
-
-    def test_a_repeated_retry_gets_the_first_word(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A retry whose reply was lost can be repeated, and counts once."""
-        run_id, token = worker.begin("a")
-
-        assert store.do(RetryVisit(token, 0, failure(), None)).word == "retrying"
-        assert store.do(RetryVisit(token, 0, failure(), None)).word == "retrying"
-        assert worker.read(run_id).nodes["a"].attempt == 2
-
-    def test_events_have_the_beginning_of_a_long_error(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_events_have_the_beginning_of_a_long_error(self, worker, store):
         """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
             run_id, token = worker.begin("a")
@@ -363,64 +599,7 @@ class RunContract:
                 for error in errors
             )
 
-    def test_a_held_node_goes_on_when_it_is_released(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """It is ready in the same visit and attempt, with its answers; a repeat is stale."""
-        run_id, question = worker.asking("a b")
-        worker.answer(question)
-        token = worker.token(run_id, "a")
-        assert [store.do(HoldVisit(token)).word for _ in range(2)] == ["held", "held"]
-        worker.run(run_id, "b")
-        assert worker.statuses(run_id) == "needs_migration: a waiting, b completed"
-
-        reply = store.do(ReleaseNodes(run_id, ["b", "a", "a"]))
-
-        assert (reply.word, rung(reply)) == ("released", ["a.1.1"])
-        assert [
-            store.do(ReleaseNodes(run_id, ["a"])).word,
-            store.do(ReleaseNodes("00none", ["a"])).word,
-        ] == [
-            "stale",
-            "stale",
-        ]
-        claim = worker.claim(run_id, "a")
-        assert [answer.response for answer in claim.answers] == ["yes"]
-        assert claim.token.fence > token.fence
-        assert "node.released a" in worker.kinds(run_id)
-
-    def test_a_held_node_that_was_ready_is_not_claimed(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """Its doorbell, its retry and sweeps don't start it."""
-        run_id, token = worker.begin("a b", node="b")
-        store.do(RetryVisit(token, 10, failure(), None))
-        assert [_hold(store, run_id, node) for node in ("a", "b")] == ["done", "done"]
-
-        assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, "late"))) == "stale"
-        assert worker.sweep(after=400) == []
-        assert worker.statuses(run_id) == "needs_migration: a waiting, b waiting"
-        assert _release(store, run_id, "a") == ["a.1.1"]
-        assert _release(store, run_id, "b") == ["b.1.2"]
-
-    def test_a_node_that_runs_or_has_ended_is_not_held(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A hold is refused by name: at work, ended, not of the graph, or one item of a map."""
-        run_id = worker.start(shape("a>m m>b", maps={"m": MapSpec("function")}))
-        token = worker.token(run_id, "a")
-        unknown = [_hold(store, run_id, node) for node in ("m[]", "m[0]", "x", "")]
-        assert (_hold(store, run_id, "a"), set(unknown)) == ("busy", {"unknown"})
-        worker.settle(token, [1, 2])
-        store.do(ExpandMap(worker.token(run_id, "m"), [1, 2]))
-        words = [_hold(store, run_id, node) for node in ("a", "m", "m[0]")]
-        assert words == ["ended", "busy", "unknown"]
-        store.do(CancelRun(run_id, "enough"))
-        assert [_hold(store, run_id, "b"), _hold(store, "00none", "b")] == ["ended", "stale"]
-
-    def test_a_skipped_node_waits_for_a_worker_with_its_output(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_skipped_node_waits_for_a_worker_with_its_output(self, worker, store):
         """The claim has the operator and the output; its question is withdrawn; a repeat is one."""
         run_id, question = worker.asking("a>b")
         _hold(store, run_id, "a")
@@ -442,21 +621,7 @@ class RunContract:
         worker.run(run_id, "b")
         assert worker.read(run_id).record.status is Status.COMPLETED
 
-    def test_a_hold_ends_with_its_visit(self, worker: ManualWorker, store: Store) -> None:
-        """A dead path skips a held node; a held run can be cancelled, and keeps it for a retry."""
-        run_id = worker.start("a>b b>c")
-        _hold(store, run_id, "c")
-        worker.run(run_id, "a")
-        worker.run(run_id, "b", edges="0")
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c skipped"
-        other = worker.start("a")
-        _hold(store, other, "a")
-        store.do(CancelRun(other, "enough"))
-        assert worker.statuses(other) == "cancelled: a cancelled"
-        holds = [worker.read(run_id).nodes["c"].hold, worker.read(other).nodes["a"].hold]
-        assert holds == ["", "human:|ana"]
-
-    def test_users_data_comes_back_as_it_was(self, worker: ManualWorker, store: Store) -> None:
+    def test_users_data_comes_back_as_it_was(self, worker, store):
         """Tasks, outputs and messages survive every kind of JSON value and text."""
         odd = {
             "": [],
@@ -480,7 +645,7 @@ class RunContract:
             {"a": [odd, [], "", None]},
         )
 
-    def test_node_names_may_be_any_text(self, worker: ManualWorker, store: Store) -> None:
+    def test_node_names_may_be_any_text(self, worker, store):
         """Names with dots, colons, bars, quotes and spaces are names like others."""
         names = ["a.1", "a:b|c", "q\"'\\", "ü ñ", "n:a", "#a"]
         run_id = worker.start(shape(" ".join(f"s>{name.replace(' ', '_')}" for name in names)))
@@ -497,9 +662,7 @@ class RunContract:
         assert snapshot.outputs == {(name, 1): name for name in ["s", *names]}
 
     @pytest.mark.routed
-    def test_a_completed_node_adds_to_its_session(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_completed_node_adds_to_its_session(self, worker, store):
         """The messages after the first few are appended, values are set and deleted; then both stay."""
         run_id = worker.start("a>b")
         first = SessionUpdate("ann", 1, {"n": 1, "gone": True, "": None})
@@ -518,9 +681,7 @@ class RunContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_only_the_settle_that_counts_adds_to_a_session(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_only_the_settle_that_counts_adds_to_a_session(self, worker, store):
         """A stale visit adds nothing, nor does a settle that is refused; a repeated one adds once."""
         more = SessionUpdate("ann", 0, {"n": 1})
         run_id, stale = worker.begin("a b")
@@ -544,7 +705,7 @@ class RunContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_a_session_is_forgotten_whole(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_session_is_forgotten_whole(self, worker, store):
         """Forgetting deletes messages and state; a later write begins an empty session."""
         assert not store.forget_session("ann")
         run_id, token = worker.begin("a>b")
@@ -557,9 +718,7 @@ class RunContract:
         assert store.session("ann") == Session(["two"])
 
     @pytest.mark.scripts
-    def test_a_visit_left_behind_is_rung_for_at_once(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_visit_left_behind_is_rung_for_at_once(self, worker, store):
         """A worker that leaves releases its visit: the same attempt is rung for, no lost lease is counted."""
         run_id, token = worker.begin("a>b")
         store.do(SaveCheckpoint(token, saved(1)))
@@ -572,22 +731,7 @@ class RunContract:
         assert worker.claim(run_id, "a").document == {"v": 1, "step": 1}
         assert worker.kinds(run_id)[-2:] == ["node.left a", "node.started a"]
 
-    def test_a_leave_is_refused_or_repeated(self, worker: ManualWorker, store: Store) -> None:
-        """A leave whose reply was lost can be repeated; after another worker's claim it does nothing."""
-        run_id, token = worker.begin("a")
-
-        assert [store.do(LeaveVisit(token)).word, store.do(LeaveVisit(token)).word] == [
-            "left",
-            "left",
-        ]
-        assert len(rung(store.do(LeaveVisit(token)))) == 0
-        worker.claim(run_id, "a")
-        assert store.do(LeaveVisit(token)).word == "stale"
-        assert worker.statuses(run_id) == "executing: a running"
-
-    def test_a_node_that_is_released_again_and_again_fails(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_node_that_is_released_again_and_again_fails(self, worker, store):
         """Ten releases in a row of code that stored nothing new fail the node with an error that says why."""
         run_id = worker.start("a")
         words = [
@@ -601,9 +745,7 @@ class RunContract:
             "RUNNER_SHUTDOWN_GRACE" in worker.read(run_id).entries["a", 1]["error"]["message"]
         )
 
-    def test_a_release_of_a_node_that_stored_something_starts_over(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_release_of_a_node_that_stored_something_starts_over(self, worker, store):
         """Control: progress, and releases of nodes whose code did not run, use up nothing."""
         run_id = worker.start("a")
         for stalled in (
@@ -615,41 +757,9 @@ class RunContract:
 
         assert worker.statuses(run_id) == "executing: a ready"
 
-    def test_a_node_left_while_its_run_stops_is_cancelled(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A visit that is released in a run that stops is not begun again, and ends the run."""
-        run_id, token = worker.begin("a")
-        store.do(CancelRun(run_id, "enough"))
-
-        assert [store.do(LeaveVisit(token)).word, store.do(LeaveVisit(token)).word] == [
-            "cancelled",
-            "cancelled",
-        ]
-        assert worker.statuses(run_id) == "cancelled: a cancelled"
-
     # -- failures and cancels ------------------------------------------------------------------------
 
-    def test_a_failure_stops_the_run(self, worker: ManualWorker, store: Store) -> None:
-        """Under fail_fast a failed node cancels what is ready, retries and waits; its error is kept."""
-        run_id, question = worker.asking("a b c d", node="b")
-        store.do(RetryVisit(worker.token(run_id, "c"), 5_000, failure(), None))
-
-        assert worker.fail(worker.token(run_id, "a")) == "settled"
-
-        assert (
-            worker.statuses(run_id) == "failed: a failed, b cancelled, c cancelled, d cancelled"
-        )
-        assert [
-            interrupt.status for interrupt in store.interrupts([question.id]) if interrupt
-        ] == [InterruptStatus.WITHDRAWN]
-        assert worker.read(run_id).entries["a", 1] == failure()
-        assert worker.read(run_id).record.reason == 'node "a" failed'
-        assert "interrupt.withdrawn b" in worker.kinds(run_id)
-
-    def test_a_node_that_completed_in_one_run_fails_in_another(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_node_that_completed_in_one_run_fails_in_another(self, worker):
         """A settle is recorded as it is, whatever the same node did in an earlier run of its graph."""
         graph = shape("a b", policy="continue")
         first, second = worker.start(graph), worker.start(graph)
@@ -662,40 +772,8 @@ class RunContract:
         assert worker.statuses(first) == "executing: a completed, b running"
         assert worker.statuses(second) == "executing: a failed, b running"
 
-    def test_what_runs_is_recorded_before_the_run_ends(self, worker: ManualWorker) -> None:
-        """A node that runs when its run stops may finish; the run ends with it, and starts nothing."""
-        run_id, token = worker.begin("a b>c", node="b")
-        worker.fail(worker.token(run_id, "a"))
-        assert worker.statuses(run_id) == "executing: a failed, b running"
-
-        assert worker.settle(token, "late") == "settled"
-
-        assert worker.statuses(run_id) == "failed: a failed, b completed"
-        assert worker.read(run_id).outputs["b", 1] == "late"
-
-    def test_a_question_asked_too_late_is_withdrawn(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A running node of a stopping run that asks or wants to wait is cancelled, visibly."""
-        run_id, token = worker.begin("a b", node="b")
-        worker.fail(worker.token(run_id, "a"))
-
-        assert (
-            store.do(AskQuestions(token, [worker.question(token, "one")], None)).word
-            == "stopping"
-        )
-        both = [worker.question(token, "one"), worker.question(token, "two")]
-        assert store.do(ParkVisit(token, both, saved(1))).word == "cancelled"
-        assert store.do(ParkVisit(token, both, saved(1))).word == "cancelled"
-
-        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
-        assert {question.status for question in worker.read(run_id).interrupts} == {
-            InterruptStatus.WITHDRAWN
-        }
-        assert not worker.open()
-
     @pytest.mark.scripts
-    def test_a_cancel_stops_all_that_waits(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_cancel_stops_all_that_waits(self, worker, store):
         """A cancelled run ends at once when nothing runs; its reason can be read."""
         run_id, question = worker.asking("a b")
 
@@ -709,9 +787,7 @@ class RunContract:
         assert store.do(CancelRun(run_id, "again")).word == "already"
         assert store.do(CancelRun("00none", "?")).word == "unknown"
 
-    def test_a_repeated_cancel_gets_its_first_reply(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_repeated_cancel_gets_its_first_reply(self, worker, store):
         """The same request again is "cancelled" whatever has happened since; another one is "already"."""
         run_id = worker.start("a")
         assert [store.do(CancelRun(run_id, "enough", "one")).word for _ in range(2)] == [
@@ -722,36 +798,11 @@ class RunContract:
         ended = [event.kind for event in store.events(run_id)].count("run.ended")
         assert ended == 1
 
-    def test_a_running_node_learns_that_its_run_is_cancelled(
-        self, worker: ManualWorker
-    ) -> None:
-        """The renewal of its lease returns that, and what the node does then ends the run."""
-        run_id = worker.start("a b")
-        one, two = worker.token(run_id, "a"), worker.token(run_id, "b")
-        worker.store.do(CancelRun(run_id, "enough"))
-
-        assert worker.store.renew([one, two]) == ["cancelled", "cancelled"]
-        assert worker.store.do(RetryVisit(one, 0, failure(), None)).word == "cancelled"
-        assert worker.statuses(run_id) == "executing: a cancelled, b running"
-        assert worker.settle(two) == "settled"
-        assert worker.statuses(run_id) == "cancelled: a cancelled, b completed"
-
-    def test_a_lost_worker_of_a_stopping_run_ends_it(self, worker: ManualWorker) -> None:
-        """The loss of the last running node ends a run that stops."""
-        run_id = worker.start("a b")
-        worker.claim(run_id, "b")
-        worker.fail(worker.token(run_id, "a"))
-        worker.sweep(after=31)
-
-        assert worker.statuses(run_id) == "failed: a failed, b cancelled"
-
     @pytest.mark.full
-    def test_many_waiting_nodes_are_cancelled_in_steps(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_many_waiting_nodes_are_cancelled_in_steps(self, worker, store):
         """A stop of a run with very many nodes is done by several sweeps, and then complete."""
         names = [f"n{number:04d}" for number in range(1201)]
-        run_id = worker.start(shape(" ".join(names), entries=names))
+        run_id = worker.start(shape(" ".join(names)))
 
         assert store.do(CancelRun(run_id, "enough")).word == "cancelled"
         first = worker.read(run_id)
@@ -766,12 +817,10 @@ class RunContract:
         assert (final.status, final.active) == (Status.CANCELLED, 0)
 
     @pytest.mark.full
-    def test_the_caller_of_a_stop_may_do_all_its_steps(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_the_caller_of_a_stop_may_do_all_its_steps(self, worker, store):
         """Without a sweep; and what it leaves when it dies between two steps is a sweep's a second later."""
         names = [f"n{number:04d}" for number in range(1701)]
-        finished, left = (worker.start(shape(" ".join(names), entries=names)) for _ in "ab")
+        finished, left = (worker.start(shape(" ".join(names))) for _ in "ab")
 
         for run_id in (finished, left):
             assert store.do(CancelRun(run_id, "enough")).detail == "active"
@@ -788,13 +837,9 @@ class RunContract:
         assert worker.read(left).record.status is Status.CANCELLED
 
     @pytest.mark.full
-    def test_a_stop_in_steps_reaches_items_of_maps(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_stop_in_steps_reaches_items_of_maps(self, worker, store):
         """What waits behind very many items is cancelled, too, and what has ended stays as it is."""
-        graph = shape(
-            "a m z", entries=["a", "m", "z"], maps={"m": MapSpec("function", None, None)}
-        )
+        graph = shape("a m z", maps={"m": MapSpec("function", None, None)})
         run_id = worker.start(graph)
         store.do(ExpandMap(worker.token(run_id, "m"), list(range(700))))
         worker.sweep()
@@ -812,14 +857,10 @@ class RunContract:
         }
         assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
 
-    def test_a_failed_node_has_no_output(self, worker: ManualWorker, store: Store) -> None:
-        """Only completed visits have an output and count in the order of execution."""
-        run_id, token = worker.begin(shape("a", policy="continue"))
-        store.do(SettleVisit(token, Settlement(Status.FAILED, "", "ignored", failure()), "n"))
-
-        snapshot = worker.read(run_id)
-        assert (snapshot.outputs, list(snapshot.order)) == ({}, [])
-        assert snapshot.record.status is Status.FAILED
+    @stories(ENDINGS)
+    def test_a_run_ends_as_it_is_told(self, worker, graph, story):
+        """What rings for the end of a run, and how often."""
+        tell(Ending(worker, graph), story)
 
     # -- ended runs: the task that is called then, and removal ---------------------------------------
 
@@ -843,9 +884,7 @@ class RunContract:
         assert worker.read(run_id).record == record
         return record
 
-    def test_a_run_that_ends_rings_for_its_end(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_run_that_ends_rings_for_its_end(self, worker, store):
         """The step that ends a run rings its first node's queue for the node @end, and counts the end."""
         run_id, token = worker.begin("a", on_end=TASK)
         before = self.record(worker, run_id)
@@ -861,61 +900,8 @@ class RunContract:
             1,
         )
 
-    def test_a_run_that_is_ended_rings_for_its_end(self, worker: ManualWorker) -> None:
-        """A cancel or an execution timeout that ends a run rings for its end, too."""
-        run_id = worker.start(shape("a", execution_timeout=5.0), on_end=TASK)
-        worker.park(run_id, "a")
-        assert worker.sweep(after=6) == [f"{CALLBACK_NODE}.1.1"]
-        assert self.record(worker, run_id).status is Status.FAILED
-
-        reply = worker.store.do(CancelRun(worker.start("a", on_end=TASK), "enough"))
-        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
-
-    def test_the_last_event_comes_before_the_end(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """A graph's own last node runs first; only then has the run ended."""
-        run_id = worker.start(shape(f"a {AFTER_GRAPH}", entries=["a"]), on_end=TASK)
-
-        assert self.last_of(worker, run_id, "a") == [f"{AFTER_GRAPH}.1.1"]
-        token = worker.token(run_id, AFTER_GRAPH)
-        reply = store.do(
-            SettleVisit(token, Settlement(Status.COMPLETED, "", None, {"v": 1}), "n")
-        )
-        assert rung(reply) == [f"{CALLBACK_NODE}.1.1"]
-
-    def test_an_end_that_was_not_reported_rings_again(self, worker: ManualWorker) -> None:
-        """A lost doorbell or worker costs a lease; each further doorbell comes after twice the time."""
-        run_id = worker.start("a", on_end=TASK)
-        self.last_of(worker, run_id, "a")
-        rings = []
-        for seconds in (29, 1, 59, 1, 119, 1):
-            worker.clock.advance(seconds)
-            rings.append(worker.sweep())
-
-        assert rings == [[], [f"{CALLBACK_NODE}.1.1"]] * 3
-        assert self.record(worker, run_id).unreported == 4
-
-    def test_an_end_that_was_reported_rings_no_more(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """An end that was reported is rung for no more; a repeated report changes nothing."""
-        run_id = worker.start("a", on_end=TASK)
-        self.last_of(worker, run_id, "a")
-
-        assert [store.do(ReportEnd(run_id, 1)).word for _ in range(2)] == [
-            "end_reported",
-            "end_reported",
-        ]
-        worker.clock.advance(3600)
-        assert (store.sweep().count, worker.sweep()) == (0, [])
-        assert (self.record(worker, run_id).ends, self.record(worker, run_id).unreported) == (
-            1,
-            0,
-        )
-
     @pytest.mark.routed
-    def test_only_an_end_that_was_can_be_told(self, worker: ManualWorker, store: Store) -> None:
+    def test_only_an_end_that_was_can_be_told(self, worker, store):
         """An end that has not come, or of a run that is not there, is stale."""
         run_id = worker.start("a", on_end=TASK)
         assert store.do(ReportEnd(run_id, 1)).word == "stale"
@@ -927,9 +913,7 @@ class RunContract:
         ] == ["stale"] * 3
         assert self.record(worker, run_id).unreported == 1
 
-    def test_the_first_start_of_a_key_says_whom_to_tell(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_the_first_start_of_a_key_says_whom_to_tell(self, worker, store):
         """A start that meets an existing run changes nothing of it."""
         run_id = worker.start("a", on_end=TASK, idempotency_key="k")
         again = store.do(

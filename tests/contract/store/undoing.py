@@ -10,14 +10,75 @@ from runner.approvals.judgement import Evidence, judge
 from runner.approvals.rules import Rule
 from runner.errors import UsageError
 from runner.records.interrupts import InterruptStatus
-from runner.store.interface import Store
 from runner.store.requests import CancelRun
-from tests.contract.store.manual_worker import ManualWorker
-from tests.contract.store.voting import TWO, Voting, edited, signed, voting
+from tests.contract.store.stories import stories, tell
+from tests.contract.store.voting import TWO, Votes, Voting, signed, voting
 
 UNDO = replace(TWO, undo=10)
 
 ALONE = replace(UNDO, need=1)
+
+
+STORIES = {
+    "from the end of its seconds on a decision stays, also if no sweep has come yet": (
+        ALONE,
+        """
+        approve ana = accepted
+        wait 10
+        take_back ana = duplicate
+        sweep = a.1.1
+        take_back ana = duplicate
+        decided = approve
+        """,
+    ),
+    "an edit that decides is taken back; the votes that it voided count again": (
+        replace(UNDO, weights={"role:cfo": 2, "user:cfo": 2}),
+        """
+        approve ana
+        edit cfo 5 = accepted
+        take_back cfo
+        approve ana = duplicate
+        approve ben = accepted
+        sweep 10 = a.1.1
+        decided = approve
+        numbers = 1 3
+        """,
+    ),
+    "a vote counts again when the edit of the same person that voided it is taken back": (
+        replace(ALONE, veto=2),
+        """
+        reject ana
+        edit ana 5 = accepted
+        take_back ana
+        approve ana = duplicate
+        approve ben = accepted
+        sweep 10 = a.1.1
+        decided = approve
+        """,
+    ),
+    "a veto is taken back, and the question is where it was before": (
+        replace(UNDO, veto=1),
+        """
+        approve ana
+        reject ben = accepted
+        take_back ben
+        approve cid = accepted
+        sweep 10 = a.1.1
+        decided = approve
+        """,
+    ),
+    "the last stage is taken back, and the question is where it was before": (
+        Rule(undo=10, stages=[replace(TWO, need=1), replace(TWO, need=1)]),
+        """
+        approve ana
+        approve ben = accepted
+        take_back ben
+        approve cid = accepted
+        sweep 10 = a.1.1
+        decided = approve
+        """,
+    ),
+}
 
 
 def judged(people: Voting) -> str:
@@ -29,8 +90,13 @@ def judged(people: Voting) -> str:
 class UndoingContract:
     """Decisions by a rule with `undo`."""
 
+    @stories(STORIES)
+    def test_a_decision_is_taken_back_as_it_is_told(self, worker, graph, story):
+        """Who decided may take it back for some seconds."""
+        tell(Votes(worker, graph), story)
+
     @pytest.mark.scripts
-    def test_a_decision_waits_for_its_undo(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_decision_waits_for_its_undo(self, worker, store):
         """Until then nothing follows and nobody else decides; then the node continues, once."""
         people = voting(worker, UNDO)
         run_id = people.question.run_id
@@ -52,7 +118,7 @@ class UndoingContract:
         assert judged(people) == "approve"
 
     @pytest.mark.scripts
-    def test_who_decided_takes_it_back(self, worker: ManualWorker, store: Store) -> None:
+    def test_who_decided_takes_it_back(self, worker, store):
         """Only they may, and the other votes stay; the next vote decides, and gets all the seconds again."""
         people = voting(worker, UNDO)
 
@@ -75,7 +141,7 @@ class UndoingContract:
         ]
         assert judged(people) == "approve"
 
-    def test_a_taken_back_vote_may_come_again(self, worker: ManualWorker) -> None:
+    def test_a_taken_back_vote_may_come_again(self, worker):
         """As another message of the same person; the first message gets its receipt, and decides nothing."""
         people = voting(worker, ALONE)
         first = signed(worker, "first")
@@ -91,70 +157,7 @@ class UndoingContract:
         assert worker.sweep(after=10) == ["a.1.1"]
         assert people.now.decision == "reject"
 
-    def test_it_is_too_late(self, worker: ManualWorker) -> None:
-        """From the end of the seconds on, also if no sweep has come yet."""
-        people = voting(worker, ALONE)
-
-        assert people.vote("ana").status == "accepted"
-        worker.clock.advance(10)
-        assert people.act("ana", "withdraw_vote") == "duplicate"
-        assert worker.sweep() == ["a.1.1"]
-        assert people.act("ana", "withdraw_vote") == "duplicate"
-        assert people.now.status is InterruptStatus.ANSWERED
-
-    def test_an_edit_that_decides_is_taken_back(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
-        """The votes that it voided count again."""
-        people = voting(worker, replace(UNDO, weights={"role:cfo": 2, "user:cfo": 2}))
-
-        assert people.words(("ana",), ("cfo", "edit", edited("5"))) == ["counted", "accepted"]
-        assert people.act("cfo", "withdraw_vote") == "withdrawn_vote"
-        assert people.words(("ana",), ("ben",)) == ["duplicate", "accepted"]
-        worker.sweep(after=10)
-        assert (people.now.decision, people.now.response) == ("approve", True)
-        assert judged(people) == "approve"
-        assert len(store.votes(people.question.id)) == 2
-
-    def test_an_earlier_vote_of_the_same_person_counts_again(
-        self, worker: ManualWorker
-    ) -> None:
-        """The edit that voided it was taken back: they have voted, as before it."""
-        people = voting(worker, replace(ALONE, veto=2))
-
-        assert people.words(("ana", "reject"), ("ana", "edit", edited("5"))) == [
-            "counted",
-            "accepted",
-        ]
-        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
-        assert people.words(("ana",), ("ben",)) == ["duplicate", "accepted"]
-        worker.sweep(after=10)
-        assert judged(people) == people.now.decision == "approve"
-
-    @pytest.mark.full
-    @pytest.mark.parametrize(
-        "rule",
-        [
-            replace(UNDO, veto=1),
-            Rule(undo=10, stages=[replace(TWO, need=1), replace(TWO, need=1)]),
-        ],
-        ids=["veto", "stages"],
-    )
-    def test_a_veto_or_the_last_stage_is_taken_back(
-        self, worker: ManualWorker, rule: Rule
-    ) -> None:
-        """The question is where it was before."""
-        people = voting(worker, rule)
-        last = "reject" if rule.veto and not rule.stages else "approve"
-
-        assert people.words(("ana",), ("ben", last)) == ["counted", "accepted"]
-        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
-        assert people.words(("cid",)) == ["accepted"]
-        worker.sweep(after=10)
-        assert people.now.decision == "approve"
-        assert judged(people) == "approve"
-
-    def test_no_decision_expires(self, worker: ManualWorker) -> None:
+    def test_no_decision_expires(self, worker):
         """The time to take it back ends with the question's, and a late sweep still finds it decided."""
         people = voting(worker, ALONE, expires_in=5.0)
 
@@ -165,7 +168,7 @@ class UndoingContract:
         assert worker.sweep() == ["a.1.1"]
         assert people.now.decision == "approve"
 
-    def test_it_expires_after_it_was_taken_back(self, worker: ManualWorker) -> None:
+    def test_it_expires_after_it_was_taken_back(self, worker):
         """At its time, with its reminders and escalations, which a decided question does not send."""
         rule = replace(ALONE, escalate=[(20, ["role:lead"])])
         people = voting(worker, rule, expires_in=60.0, remind_after=(5.0, 30.0))
@@ -186,7 +189,7 @@ class UndoingContract:
             "interrupt.expired a",
         ]
 
-    def test_a_cancelled_run_has_no_decision(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_cancelled_run_has_no_decision(self, worker, store):
         """Its question is withdrawn, and the timer of the decision changes nothing."""
         people = voting(worker, ALONE)
 
@@ -199,7 +202,7 @@ class UndoingContract:
         assert people.now.status is InterruptStatus.WITHDRAWN
 
     @pytest.mark.parametrize("undo", [-1, 3_601, True, "5"])
-    def test_its_seconds_are_bounded(self, undo: float) -> None:
+    def test_its_seconds_are_bounded(self, undo):
         """An hour is the most, and the decision must still be usable afterwards."""
         with pytest.raises(UsageError, match="undo of a rule must be from 0 to 3600 seconds"):
             replace(TWO, undo=undo)

@@ -16,9 +16,9 @@ from runner.approvals.voting import ApplyOperation, CastVote
 from runner.records.checkpoints import Saved
 from runner.records.interrupts import Interrupt, InterruptStatus, Receipt, digest
 from runner.records.run import EventKind
-from runner.store.interface import Store
 from runner.store.requests import CancelRun, LeaveVisit, UseDecision, WithdrawQuestion
 from tests.contract.store.manual_worker import ManualWorker, rung
+from tests.contract.store.stories import Story, stories, tell
 
 REFUND = Action("runner", "tool", "refund", {"order": "7", "amount": "10"})
 
@@ -109,13 +109,96 @@ def signed(worker: ManualWorker, jti: str) -> dict[str, Any]:
     return {"proof": {"jti": jti, "iat": now, "exp": now + LIFETIME}}
 
 
+class Votes(Story):
+    """What people do about one question, by their names."""
+
+    def __init__(self, worker: ManualWorker, rule: Rule, **options: Any) -> None:
+        self.people = voting(worker, rule, **options)
+        super().__init__(worker)
+        self.runs[""] = self.people.question.run_id
+
+    def approve(self, who: str) -> str:
+        return str(self.people.vote(who).status)
+
+    def reject(self, who: str) -> str:
+        return str(self.people.vote(who, "reject").status)
+
+    def edit(self, who: str, amount: str) -> str:
+        return str(self.people.vote(who, "edit", edited(amount)).status)
+
+    def agree(self, who: str, amount: str) -> str:
+        """Approve what somebody has edited."""
+        return str(self.people.vote(who, "approve", edited(amount)).status)
+
+    def take_back(self, who: str) -> str:
+        return self.people.act(who, "withdraw_vote")
+
+    def delegate(self, who: str, to: str) -> str:
+        return self.people.act(who, "delegate", to=to)
+
+    def numbers(self) -> str:
+        """Number the votes that stand."""
+        votes = self.store.votes(self.people.question.id)
+        return " ".join(str(vote["n"]) for vote in votes)
+
+    def decided(self) -> str:
+        """Return what was decided, which a worker counts to the same end."""
+        question, now = self.people.question, self.people.now
+        votes = self.store.votes(question.id)
+        assert judge(question, now, Evidence(votes)).decision == now.decision
+        return now.decision
+
+
+STORIES = {
+    "an edit that others have approved is not taken back, also where edits keep earlier votes": (
+        replace(TWO, need=3, edit="keeps"),
+        """
+        edit ana 5
+        agree ben 5
+        take_back ana = rejected
+        take_back ben
+        take_back ana
+        """,
+    ),
+    "a vote is taken back while nothing has followed from it; its voter may vote again": (
+        replace(TWO, veto=2),
+        """
+        take_back ana = rejected
+        approve ana
+        reject ben
+        take_back ana
+        take_back ben
+        take_back ben = rejected
+        numbers
+        approve cid
+        reject ana
+        approve ben = accepted
+        numbers = 3 4 5
+        """,
+    ),
+    "who stands in for one of the first stage has no vote in the next one": (
+        Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])], delegate="anyone"),
+        """
+        delegate ana eve
+        approve eve
+        approve eve = forbidden
+        delegate ben fay
+        approve fay = accepted
+        """,
+    ),
+}
+
+
 class VotingContract:
     """Questions that are decided by a rule."""
 
+    @stories(STORIES)
+    def test_votes_count_as_it_is_told(self, worker, graph, story):
+        """Votes that are taken back, and those in the place of others."""
+        tell(Votes(worker, graph), story)
+
     @pytest.mark.scripts
-    def test_the_vote_that_meets_the_rule_decides(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_the_vote_that_meets_the_rule_decides(self, worker, store):
         """Votes for one effect add up; that which makes them enough answers the question."""
         people = voting(worker, TWO)
         run_id = people.question.run_id
@@ -147,9 +230,7 @@ class VotingContract:
             f"interrupt.{word} a" for word in ("asked", "voted", "voted", "answered")
         ]
 
-    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(
-        self, worker: ManualWorker
-    ) -> None:
+    def test_a_question_with_a_rule_has_a_digest_of_where_it_was_asked(self, worker):
         """It covers the rule, the call, and the run's graph, which the store adds as it asks."""
         people = voting(worker, TWO, risk="high", expires_in=60)
         question = people.question
@@ -166,7 +247,7 @@ class VotingContract:
         assert other.digest.startswith("sha256:")
         assert other.digest != question.digest
 
-    def test_a_person_counts_once(self, worker: ManualWorker) -> None:
+    def test_a_person_counts_once(self, worker):
         """Another vote of the same principal is a duplicate; a repeat of one gets its receipt again."""
         people = voting(worker, TWO)
         first = people.vote("ana", nonce="n", idempotency_key="key")
@@ -176,7 +257,7 @@ class VotingContract:
         assert people.words(("ana",), ("ana", "reject")) == ["duplicate", "duplicate"]
         assert people.words(("ben",), ("cid",)) == ["accepted", "duplicate"]
 
-    def test_a_signature_counts_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_signature_counts_once(self, worker, store):
         """Whatever came after it: votes of others, edits, another vote of the same person."""
         people = voting(worker, replace(TWO, need=3))
         first, second = signed(worker, "1"), signed(worker, "2")
@@ -198,9 +279,7 @@ class VotingContract:
         ("seconds", "taken"),
         [(-61, False), (-60, True), (LIFETIME + 60, True), (LIFETIME + 61, False)],
     )
-    def test_a_signature_is_of_the_stores_time(
-        self, worker: ManualWorker, seconds: int, taken: bool
-    ) -> None:
+    def test_a_signature_is_of_the_stores_time(self, worker, seconds, taken):
         """What a worker would refuse later is refused when it comes, and no vote is spent."""
         people = voting(worker, TWO)
         body = signed(worker, "1")
@@ -215,9 +294,7 @@ class VotingContract:
     @pytest.mark.parametrize(
         ("count", "again"), [(4, "forbidden"), (5, "forbidden"), (6, "counted")]
     )
-    def test_a_passkey_that_does_not_count_on_is_refused(
-        self, worker: ManualWorker, store: Store, count: int, again: str
-    ) -> None:
+    def test_a_passkey_that_does_not_count_on_is_refused(self, worker, store, count, again):
         """On any question, and recorded; one that counts higher is taken, and one that never counts."""
         first, second = (voting(worker, replace(TWO, need=5)) for _ in range(2))
         assert first.vote("ana", counter=("laptop", 5)).status == "counted"
@@ -234,7 +311,7 @@ class VotingContract:
         never_counts = [second.vote(who, counter=("phone", 0)).status for who in ("ben", "eva")]
         assert never_counts == ["counted", "counted"]
 
-    def test_a_jti_counts_once_on_a_question(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_jti_counts_once_on_a_question(self, worker, store):
         """A vote with the jti of another person's is refused: the worker would not count it."""
         people = voting(worker, TWO)
         assert people.vote("ana", body=signed(worker, "1")).status == "counted"
@@ -243,7 +320,7 @@ class VotingContract:
         assert len(store.votes(people.question.id)) == 1
         assert people.vote("ben", body=signed(worker, "2")).status == "accepted"
 
-    def test_who_may_not_vote_is_refused(self, worker: ManualWorker, store: Store) -> None:
+    def test_who_may_not_vote_is_refused(self, worker, store):
         """Strangers, agents, the excluded and the unproved are forbidden, which is an event of the run."""
         rule = replace(TWO, exclude=["ben"], auth=Auth(level=2))
         people = voting(worker, rule)
@@ -263,7 +340,7 @@ class VotingContract:
         assert [event.kind for event in events].count(EventKind.INTERRUPT_REFUSED) == 4
 
     @pytest.mark.routed
-    def test_the_requester_does_not_decide(self, worker: ManualWorker, store: Store) -> None:
+    def test_the_requester_does_not_decide(self, worker, store):
         """Who started the run is known to the store, and frozen into its questions."""
         requester = {"principal": "human:|ana"}
         run_id = worker.start("a", requester=requester)
@@ -281,7 +358,7 @@ class VotingContract:
             "accepted",
         ]
 
-    def test_votes_that_an_edit_voided_stay(self, worker: ManualWorker, store: Store) -> None:
+    def test_votes_that_an_edit_voided_stay(self, worker, store):
         """Two who outbid each other and then agree: the worker counts all of it to the same end."""
         people = voting(worker, TWO)
 
@@ -300,19 +377,7 @@ class VotingContract:
         ]
         assert judge(people.question, people.now, Evidence(votes)).effect == people.now.effect
 
-    def test_an_edit_that_others_want_is_not_taken_back(self, worker: ManualWorker) -> None:
-        """Where edits keep earlier votes, too: those who approved it have approved somebody's edit."""
-        people = voting(worker, replace(TWO, need=3, edit="keeps"))
-
-        assert (
-            people.words(("ana", "edit", edited("5")), ("ben", "approve", edited("5")))
-            == ["counted"] * 2
-        )
-        assert people.act("ana", "withdraw_vote") == "rejected"
-        assert people.act("ben", "withdraw_vote") == "withdrawn_vote"
-        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
-
-    def test_an_edit_goes_back_to_the_first_stage(self, worker: ManualWorker) -> None:
+    def test_an_edit_goes_back_to_the_first_stage(self, worker):
         """It counts nothing there for one who may not vote there; an approval of it is no other edit."""
         rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
         people, board = voting(worker, rule), ("board",)
@@ -323,9 +388,7 @@ class VotingContract:
         assert people.vote("ana", response=edited("5")).status == "counted"
         assert people.vote("cid", response=edited("5"), groups=board).status == "accepted"
 
-    def test_a_question_that_is_over_takes_no_votes(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_a_question_that_is_over_takes_no_votes(self, worker, store):
         """Expired, withdrawn, another digest, no rule, never asked: each has its receipt."""
         people = voting(worker, TWO, expires_in=60)
         assert people.vote("ana", digest="sha256:other").status == "rejected"
@@ -345,12 +408,12 @@ class VotingContract:
             == "unknown"
         )
 
-    def test_a_decision_is_used_once(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_decision_is_used_once(self, worker, store):
         """It is written with the checkpoint that starts what it is for: under one key, for one effect."""
         people = voting(worker, replace(TWO, need=1))
         name, run_id = people.question.id, people.question.run_id
         people.vote("ana")
-        token = worker.claim(run_id, "a").token
+        token = worker.token(run_id, "a")
         use = Use(name, REFUND.digest(), "first", "asks")
 
         assert store.do(UseDecision(token, use, Saved({"v": 1, "step": 2}))).word == "used"
@@ -373,7 +436,7 @@ class VotingContract:
         assert store.documents(run_id)["a"] == {"v": 1}
 
     @pytest.mark.routed
-    def test_what_nobody_decided_is_not_used(self, worker: ManualWorker, store: Store) -> None:
+    def test_what_nobody_decided_is_not_used(self, worker, store):
         """Nor what a worker no longer owns: nothing is written then."""
         people = voting(worker, TWO)
         people.vote("ana")
@@ -385,14 +448,14 @@ class VotingContract:
         assert store.do(UseDecision(token, use, Saved({"v": 1}))).word == "stale"
         assert (store.documents(run_id), people.now.used) == ({}, None)
 
-    def test_a_rule_is_not_met_by_an_answer(self, worker: ManualWorker) -> None:
+    def test_a_rule_is_not_met_by_an_answer(self, worker):
         """Whatever door forgets it: what is decided by votes takes no answer past them."""
         people = voting(worker, Rule(eligible=["ana"]))
 
         assert worker.answer(people.question, responder="ana") == ["forbidden"]
         assert people.now.is_open
 
-    def test_a_claim_shows_who_works_on_it(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_claim_shows_who_works_on_it(self, worker, store):
         """One person at a time claims a question, for some time; others may still vote."""
         people = voting(worker, TWO)
 
@@ -418,7 +481,7 @@ class VotingContract:
         ]
         assert kinds == ["interrupt.claimed a", "interrupt.claimed a", "interrupt.released a"]
 
-    def test_a_comment_is_an_event(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_comment_is_an_event(self, worker, store):
         """Those who may vote can say something to all; a repeat of a request says it once."""
         people = voting(worker, TWO)
 
@@ -426,18 +489,12 @@ class VotingContract:
         assert [people.act("ana", "comment", comment="why?", nonce="n") for _ in range(2)] == [
             "accepted"
         ] * 2
-        events = [
-            event
-            for event in store.events(people.question.run_id)
-            if event.kind == "interrupt.commented"
-        ]
+        events = worker.events(people.question.run_id, "interrupt.commented")
         said = {"by": "human:|ana", "level": 0, "method": "asserted", "comment": "why?"}
         assert [event.data for event in events] == [said]
 
     @pytest.mark.routed
-    def test_one_may_vote_in_the_place_of_another(
-        self, worker: ManualWorker, store: Store
-    ) -> None:
+    def test_one_may_vote_in_the_place_of_another(self, worker, store):
         """Who delegates has no vote any more, and the other one has one; each counts once.
 
         The event of the question says whom it was asked.
@@ -465,7 +522,7 @@ class VotingContract:
             "user:human:|ben",
         ]
 
-    def test_a_rule_says_to_whom_one_may_delegate(self, worker: ManualWorker) -> None:
+    def test_a_rule_says_to_whom_one_may_delegate(self, worker):
         """To nobody, to somebody of the same group; where people must prove who they are, they prove that."""
         none, group = voting(worker, TWO), voting(worker, replace(TWO, delegate="group"))
         sure = voting(worker, replace(TWO, delegate="anyone", auth=Auth(level=1)))
@@ -484,41 +541,9 @@ class VotingContract:
         (vote,) = sure.store.votes(sure.question.id)
         assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
 
-    def test_a_delegation_is_for_the_open_stage(self, worker: ManualWorker) -> None:
-        """Who stands in for one of the first stage has no vote in the next one."""
-        rule = Rule(stages=[Rule(eligible=["ana"]), Rule(eligible=["ben"])], delegate="anyone")
-        people = voting(worker, rule)
-
-        assert people.act("ana", "delegate", to="eve") == "accepted"
-        assert people.words(("eve",), ("eve",)) == ["counted", "forbidden"]
-        assert people.act("ben", "delegate", to="fay") == "accepted"
-        assert people.words(("fay",)) == ["accepted"]
-
-    @pytest.mark.full
-    def test_a_vote_can_be_taken_back(self, worker: ManualWorker, store: Store) -> None:
-        """While nothing has followed from it: then it does not count, and its voter may vote again."""
-        people = voting(worker, replace(TWO, veto=2))
-
-        assert people.act("ana", "withdraw_vote") == "rejected"
-        assert people.words(("ana",), ("ben", "reject")) == ["counted", "counted"]
-        assert [people.act(who, "withdraw_vote") for who in ("ana", "ben", "ben")] == [
-            "withdrawn_vote",
-            "withdrawn_vote",
-            "rejected",
-        ]
-        assert store.votes(people.question.id) == []
-        assert people.words(("cid",), ("ana", "reject"), ("ben",)) == [
-            "counted",
-            "counted",
-            "accepted",
-        ]
-        assert [vote["n"] for vote in store.votes(people.question.id)] == [3, 4, 5]
-
     @pytest.mark.full
     @pytest.mark.parametrize("key", ["first", "second"])
-    def test_a_vote_that_was_taken_back_counts_no_more(
-        self, worker: ManualWorker, store: Store, key: str
-    ) -> None:
+    def test_a_vote_that_was_taken_back_counts_no_more(self, worker, store, key):
         """Its message comes again and gets the receipt of that; with another key it is another vote."""
         people = voting(worker, TWO)
         people.vote("ana", idempotency_key="first")
@@ -529,7 +554,7 @@ class VotingContract:
         assert set(receipts) == {"withdrawn_vote" if is_again else "counted"}
         assert len(store.votes(people.question.id)) == (not is_again)
 
-    def test_a_vote_that_others_have_built_on_stays(self, worker: ManualWorker) -> None:
+    def test_a_vote_that_others_have_built_on_stays(self, worker):
         """Of a stage that is met, and an edit that voided others."""
         stages = voting(
             worker, Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["ben"])])
@@ -549,7 +574,7 @@ class VotingContract:
 
     @pytest.mark.routed
     @pytest.mark.scripts
-    def test_a_question_escalates(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_question_escalates(self, worker, store):
         """When a question was open for so long, others may vote, too; each step is an event once."""
         rule = replace(TWO, escalate=[(60, ["role:lead"]), (120, ["eve"])])
         people = voting(worker, rule)
@@ -563,11 +588,7 @@ class VotingContract:
         worker.sweep(after=1_000)
 
         assert people.vote("eve", **eve).status == "counted"
-        events = [
-            event
-            for event in store.events(people.question.run_id)
-            if event.kind == "interrupt.escalated"
-        ]
+        events = worker.events(people.question.run_id, "interrupt.escalated")
         assert [event.data for event in events] == [
             {"step": 1, "selectors": ["role:lead"]},
             {"step": 2, "selectors": ["role:lead", "user:human:|eve"]},
@@ -575,7 +596,7 @@ class VotingContract:
         (standing,) = store.standings([people.question.id])
         assert standing.escalated == 2
 
-    def test_a_decided_question_is_left_alone(self, worker: ManualWorker, store: Store) -> None:
+    def test_a_decided_question_is_left_alone(self, worker, store):
         """It does not escalate, and takes no operation: a comment leaves neither an event nor a count."""
         people = voting(worker, replace(TWO, need=1, escalate=[(60, ["role:lead"])]))
         run_id = people.question.run_id
@@ -590,9 +611,7 @@ class VotingContract:
 
     @pytest.mark.full
     @pytest.mark.parametrize("end", ["withdrawn", "expired", "cancelled"])
-    def test_a_question_that_has_ended_leaves_no_timer(
-        self, worker: ManualWorker, store: Store, end: str
-    ) -> None:
+    def test_a_question_that_has_ended_leaves_no_timer(self, worker, store, end):
         """Nothing is due later for it, however it ended; see the test before for a decision."""
         rule = replace(TWO, escalate=[(600, ["role:lead"])])
         question = voting(worker, rule, expires_in=900 if end != "expired" else 60).question
@@ -607,7 +626,7 @@ class VotingContract:
         assert store.sweep().count == (0 if end == "cancelled" else 1)
 
     @pytest.mark.routed
-    def test_who_answered_a_node(self, worker: ManualWorker, store: Store) -> None:
+    def test_who_answered_a_node(self, worker, store):
         """Those who answered what a node asked last, or voted on it, are known by their keys."""
         run_id = worker.start("a b")
         (plain,) = worker.park(run_id, "a")
