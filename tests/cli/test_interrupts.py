@@ -59,6 +59,7 @@ def test_questions_are_found_by_graph_person_name_and_age(cli, waiting):
     assert question in listed(
         "--graph", "shop-refund", "--assignee", "ana", "--name", "shop_refund"
     )
+    cli("run", "shop-refund", "--input", "1", "--wait")
     assert listed("--run", run_id) == [question]
     assert listed("--run", run_id, "--assignee", "zoe") == []
     assert listed("--older-than", "1h") == []
