@@ -31,7 +31,7 @@ ROOTS = {
 }
 
 
-def naive(entries: list[bytes]) -> bytes:
+def naive(entries):
     """The definition of the RFC, word for word."""
     if not entries:
         return hashlib.sha256(b"").digest()
@@ -43,7 +43,7 @@ def naive(entries: list[bytes]) -> bytes:
     return hashlib.sha256(b"\1" + naive(entries[:split]) + naive(entries[split:])).digest()
 
 
-def leaves(number: int) -> list[bytes]:
+def leaves(number):
     return [leaf_hash(str(index).encode()) for index in range(number)]
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def call(monkeypatch):
     monkeypatch.setattr(registry, "_factories", {})
     monkeypatch.setattr(registry, "_plans", {})
 
-    def invoke(*arguments: str, url: str, stdin: str | None = None):
+    def invoke(*arguments, url, stdin=None):
         return CliRunner().invoke(
             runner, arguments, input=stdin, env={"RUNNER_REDIS_URL": url, **QUICK}
         )
@@ -48,6 +49,11 @@ def call(monkeypatch):
 def cli(call, shop_url):
     """Call the command line on the shop's store, which has a worker."""
     return functools.partial(call, url=shop_url)
+
+
+def read(call, *arguments):
+    """Return the JSON of a command."""
+    return json.loads(call(*arguments, "--json").stdout)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from runner.store.redis.keys import Keys
+from tests.cli.conftest import read
 from tests.waiting import wait_until
 
 KEYS = Keys()
@@ -48,7 +49,7 @@ def test_a_letter_is_shown_as_it_came(letters):
     """The message can be read, also where it is not text."""
     call, _ = letters
 
-    _, shown = json.loads(call("list", "--json").stdout)["letters"]
+    _, shown = read(call, "list")["letters"]
     assert shown["body"] == '{"v":1�'
     assert shown["reason"] == "no JSON"
 

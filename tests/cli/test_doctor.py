@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -29,6 +28,7 @@ from runner.store.addresses import without_password
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.store import RedisStore
 from tests.chaos.servers import SERVICE, Sentinel, Server
+from tests.cli.conftest import read
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.voting import TWO, voting
 from tests.rabbitmq import rabbit
@@ -68,17 +68,27 @@ WELL = Facts(
 )
 
 
+def on_store(**vitals):
+    """Return the facts of an installation whose store is as well but for these."""
+    return replace(WELL, vitals=replace(VITALS, **vitals))
+
+
+def on_worker(**facts):
+    """Return the facts of an installation whose worker is as well but for these."""
+    return replace(WELL, workers=[replace(WORKER, **facts)])
+
+
 def other(**changes):
     return replace(WORKER, name="celery@two", pid=2, **changes)
 
 
 CASES = [
     ("version", FAIL, replace(WELL, vitals=replace(VITALS, version=(6, 0)))),
-    ("eviction", FAIL, replace(WELL, vitals=replace(VITALS, policy="allkeys-lru"))),
-    ("eviction", WARN, replace(WELL, vitals=replace(VITALS, policy="volatile-ttl"))),
-    ("disk", WARN, replace(WELL, vitals=replace(VITALS, appendonly=False))),
-    ("disk", WARN, replace(WELL, vitals=replace(VITALS, fsync="no"))),
-    ("disk", FAIL, replace(WELL, vitals=replace(VITALS, refused="MISCONF: no space"))),
+    ("eviction", FAIL, on_store(policy="allkeys-lru")),
+    ("eviction", WARN, on_store(policy="volatile-ttl")),
+    ("disk", WARN, on_store(appendonly=False)),
+    ("disk", WARN, on_store(fsync="no")),
+    ("disk", FAIL, on_store(refused="MISCONF: no space")),
     ("queues", WARN, replace(WELL, unasked="Authentication required.")),
     (
         "durability",
@@ -94,7 +104,7 @@ CASES = [
         ),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
-    ("partitions", FAIL, replace(WELL, workers=[replace(WORKER, partitions=2)])),
+    ("partitions", FAIL, on_worker(partitions=2)),
     ("partitions", FAIL, replace(WELL, doors=[replace(WORKER, partitions=2)])),
     (
         "sweep",
@@ -103,12 +113,12 @@ CASES = [
             WELL, other_servers={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2
         ),
     ),
-    ("memory", WARN, replace(WELL, vitals=replace(VITALS, memory_limit=2_100_000))),
-    ("store", FAIL, replace(WELL, vitals=replace(VITALS, role="slave"))),
-    ("memory", FAIL, replace(WELL, vitals=replace(VITALS, memory_limit=2_010_000))),
+    ("memory", WARN, on_store(memory_limit=2_100_000)),
+    ("store", FAIL, on_store(role="slave")),
+    ("memory", FAIL, on_store(memory_limit=2_010_000)),
     ("password", WARN, replace(WELL, is_open_to_network=True)),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
-    ("clocks", WARN, replace(WELL, workers=[replace(WORKER, ahead=-3_000)])),
+    ("clocks", WARN, on_worker(ahead=-3_000)),
     ("clocks", WARN, replace(WELL, doors=[Worker("server-1@far", ahead=-3_000)])),
     ("broker", FAIL, replace(WELL, broker="amqp://gone can't be used")),
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
@@ -135,30 +145,28 @@ CASES = [
     (
         "archive",
         FAIL,
-        replace(
-            WELL, vitals=replace(VITALS, archive={**ARCHIVE, "problem": "the disk is full"})
-        ),
+        on_store(archive={**ARCHIVE, "problem": "the disk is full"}),
     ),
     (
         "archive",
         FAIL,
-        replace(WELL, vitals=replace(VITALS, archive={**ARCHIVE, "at": str(NOW - 400_000)})),
+        on_store(archive={**ARCHIVE, "at": str(NOW - 400_000)}),
     ),
     (
         "queues",
         FAIL,
-        replace(WELL, workers=[replace(WORKER, wants=["runner/gpu", "runner/refund"])]),
+        on_worker(wants=["runner/gpu", "runner/refund"]),
     ),
     ("queues", FAIL, replace(WELL, run_queues={"refund": {"runner/former"}})),
     ("queues", FAIL, replace(WELL, unreadable=["runner/refund"])),
     ("routing", FAIL, replace(WELL, workers=[WORKER, other(graphs={})])),
-    ("sweep", WARN, replace(WELL, vitals=replace(VITALS, overdue=60_000))),
-    ("timers", FAIL, replace(WELL, vitals=replace(VITALS, failing=["00run"]))),
-    ("intervals", WARN, replace(WELL, workers=[replace(WORKER, sweep_interval=60.0)])),
+    ("sweep", WARN, on_store(overdue=60_000)),
+    ("timers", FAIL, on_store(failing=["00run"])),
+    ("intervals", WARN, on_worker(sweep_interval=60.0)),
     ("leases", WARN, replace(WELL, workers=[WORKER, other(lease=10.0)])),
-    ("messages", WARN, replace(WELL, workers=[replace(WORKER, accepts=["json", "pickle"])])),
-    ("visibility", WARN, replace(WELL, workers=[replace(WORKER, visibility=10.0)])),
-    ("events", WARN, replace(WELL, workers=[replace(WORKER, events=False)])),
+    ("messages", WARN, on_worker(accepts=["json", "pickle"])),
+    ("visibility", WARN, on_worker(visibility=10.0)),
+    ("events", WARN, on_worker(events=False)),
     ("dead letters", WARN, replace(WELL, letters=3)),
     ("held", WARN, replace(WELL, held=["0run"])),
     (
@@ -268,7 +276,7 @@ def test_each_problem_is_reported_by_one_check_with_a_fix(name, result, facts):
 )
 def test_what_a_crash_of_the_store_may_lose_is_reported(fsync, detail):
     """The check of the disk says what each setting risks or costs."""
-    checks = examine(replace(WELL, vitals=replace(VITALS, fsync=fsync)))
+    checks = examine(on_store(fsync=fsync))
     (disk,) = [check for check in checks if check.name == "disk"]
 
     assert disk.result == PASS
@@ -296,7 +304,7 @@ def test_doctor_looks_at_a_real_store_and_worker(cli):
     """
 
     def problems():
-        checks = json.loads(cli("doctor", "--json").stdout)["checks"]
+        checks = read(cli, "doctor")["checks"]
         return {check["name"]: check["result"] for check in checks if check["result"] != "pass"}
 
     wait_until(
@@ -365,7 +373,7 @@ def test_a_broker_that_is_away_is_named_without_its_password():
     assert "secret" not in problem
 
 
-def refused(url: str) -> bool:
+def refused(url):
     """Say whether a broker refuses a login with another password; it is used with its own."""
     password = urlsplit(url).password
     assert broker_problem(url) == ""

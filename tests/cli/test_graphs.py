@@ -12,6 +12,7 @@ from click.testing import Result
 from runner.definition.registry import registry
 from runner.settings import Settings
 from runner.store.shared import open_store
+from tests.cli.conftest import read
 from tests.cli.schemas import schema
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -43,7 +44,7 @@ def graphs(cli, monkeypatch):
 
 def test_the_workers_graphs_are_listed(cli):
     """A program without the code sees what the workers have; graphs inside graphs are not listed."""
-    listed = json.loads(cli("graphs", "list", "--json").stdout)["graphs"]
+    listed = read(cli, "graphs", "list")["graphs"]
 
     shop = [graph for graph in listed if graph["name"].startswith("shop-")]
     assert [graph["name"] for graph in shop] == [
@@ -69,7 +70,7 @@ def test_a_folder_with_the_same_code_is_the_same(graphs):
 def test_a_graph_is_shown_with_its_nodes_and_edges(graphs):
     """Nodes come first, then edges; in JSON an edge says whether it has a condition."""
     lines = graphs("show", "shop-refund").stdout.splitlines()
-    document = json.loads(graphs("show", "shop-refund", "--json").stdout)
+    document = read(graphs, "show", "shop-refund")
 
     assert lines[0] == "node\tlook_up\tfunction\tall\tshop-refund"
     assert lines[-1] == "edge\tapprove\tsend\tforward"
@@ -96,7 +97,7 @@ def test_a_graph_that_is_not_here_is_not_found(graphs):
 def test_a_graph_is_drawn(graphs):
     """`graphs draw` writes the picture alone; with `--json` it is a field of a document."""
     drawn = graphs("draw", "shop-refund").stdout
-    svg = json.loads(graphs("draw", "shop-refund", "-o", "svg", "--json").stdout)
+    svg = read(graphs, "draw", "shop-refund", "-o", "svg")
 
     assert drawn.splitlines()[2] == "●    look_up  function, starts here"
     assert svg["drawing"].startswith("<svg ")
@@ -121,7 +122,7 @@ def test_a_drawing_shows_look_alikes_as_escapes(graphs, tmp_path):
 def test_graphs_are_checked(graphs):
     """`graphs check` reports a line for each problem, and exits with 0 while none is an error."""
     done = graphs("check")
-    document = json.loads(graphs("check", "shop-refund", "--json").stdout)
+    document = read(graphs, "check", "shop-refund")
 
     assert (done.exit_code, done.stdout, done.stderr) == (0, "", "")
     assert document == {"problems": [], "held": None}
@@ -161,7 +162,7 @@ def test_a_deploy_is_checked_against_the_runs_that_wait(graphs, waiting, tmp_pat
         return graphs("check", *arguments, modules="later_shop", folder=tmp_path)
 
     checked = call("--against-waiting")
-    document = json.loads(call("--against-waiting", "--json").stdout)
+    document = read(call, "--against-waiting")
     same = graphs("check", "--against-waiting", "--json")
 
     mine = [line.split("\t") for line in checked.stdout.splitlines() if run_id in line]

@@ -12,6 +12,8 @@ from runner import Client
 from runner.definition.registry import Registry
 from tests.graphs import single
 
+pytestmark = pytest.mark.full
+
 NEEDLESS = {
     "ag_ui",
     "agents",
@@ -79,7 +81,6 @@ def imported(command: str, url: str) -> list[str]:
     return done.stderr.split()
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     "command",
     [READING[0], *(pytest.param(other, marks=pytest.mark.slow) for other in READING[1:])],
@@ -89,7 +90,6 @@ def test_commands_that_read_import_nothing_needless(command, redis_url, run_id):
     assert imported(command.replace("RUN", run_id), redis_url) == ["0", "0"]
 
 
-@pytest.mark.full
 def test_what_is_needless_would_be_seen(redis_url):
     """Control: `graphs check` imports the linter, which knows agents."""
     assert "runner.agent.agent" in imported("graphs check", redis_url)

@@ -71,18 +71,18 @@ def test_the_programs_of_the_procfile_run_the_graph(project, redis_url, monkeypa
         )
 
 
-def inbox(log: Path) -> str:
+def inbox(log):
     """Return the inbox of a server, by the address that it has logged; "" while it does not answer."""
     with suppress(httpx.TransportError), logged_in(address_in(log)) as http:
         return http.get("/inbox", headers={"Accept": "text/html"}).text
     return ""
 
 
-def flower_knows(node: str, port: str) -> bool:
+def flower_knows(node, port):
     return f'task="{node}"' in read(f"http://127.0.0.1:{port}/metrics")
 
 
-def read(address: str) -> str:
+def read(address):
     """Return a page; "" while it is not there."""
     try:
         with urllib.request.urlopen(address, timeout=60) as reply:  # noqa: S310 - our own

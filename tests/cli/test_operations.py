@@ -13,6 +13,7 @@ from runner.execution.engine import Engine
 from runner.operations.jobs import begin, carry_on
 from runner.store.redis.jobs import Jobs
 from runner.store.redis.store import RedisStore
+from tests.cli.conftest import read
 from tests.graphs import Bench, ident, wired
 from tests.waiting import wait_until
 
@@ -46,12 +47,9 @@ def test_a_run_that_waits_is_cancelled(cli, waiting):
     wait_until(
         lambda: "cancelled" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends"
     )
-    shown = json.loads(cli("runs", "show", run_id, "--json").stdout)
+    shown = read(cli, "runs", "show", run_id)
     assert shown["reason"] == "cancelled by ana: ordered twice"
-    assert (
-        json.loads(cli("interrupts", "show", question, "--json").stdout)["status"]
-        == "withdrawn"
-    )
+    assert read(cli, "interrupts", "show", question)["status"] == "withdrawn"
     again = cli("runs", "cancel", run_id)
     assert again.exit_code == 5
     assert "nothing was changed" in again.stderr
@@ -66,7 +64,7 @@ def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     held = cli("runs", "hold", run_id, node, "--by", "ana", "--reason", "an audit")
 
     assert (held.exit_code, held.stdout) == (0, "interrupted\n")
-    shown = json.loads(cli("runs", "show", run_id, "--json").stdout)["reason"]
+    shown = read(cli, "runs", "show", run_id)["reason"]
     assert shown.startswith(f"{node} is held by ana since ")
     assert shown.endswith(": an audit")
     assert cli("runs", "release", run_id, node, "--by", "bo").exit_code == 0
@@ -75,7 +73,7 @@ def test_a_node_that_waits_is_held_and_skipped(cli, waiting):
     wait_until(
         lambda: "completed" in cli("runs", "show", run_id).stdout.splitlines()[0], "it ends"
     )
-    nodes = json.loads(cli("runs", "show", run_id, "--json").stdout)["nodes"]
+    nodes = read(cli, "runs", "show", run_id)["nodes"]
     (mine,) = [each for each in nodes if each["id"] == node]
     assert (mine["output"], mine["skipped"]) == ({"ok": True}, "human:|ana")
     late = cli("runs", "hold", run_id, node)
@@ -99,8 +97,8 @@ def test_who_works_at_the_terminal_asks_for_a_run(cli, waiting, monkeypatch):
     schedule = '{"id": "asked", "graph": "shop-refund", "interval": 300}'
     cli("api", "POST", "/v1/schedules", "--data", schedule)
 
-    def asked(run: str) -> str:
-        return json.loads(cli("runs", "show", run, "--json").stdout)["requester"]
+    def asked(run):
+        return read(cli, "runs", "show", run)["requester"]
 
     assert [asked(run) for run in (started, forked, again)] == [
         f"human:|{name}" for name in ("ana", "ben", "ana")

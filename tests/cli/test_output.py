@@ -103,7 +103,7 @@ def test_the_reference_lists_the_exit_codes():
     )
 
 
-def on_terminal(url, *arguments: str, typed: str = "", **environment: str) -> str:
+def on_terminal(url, *arguments, typed="", **environment):
     """Run the program on a pseudo-terminal, type into it, and return what a person would see."""
     ours, theirs = pty.openpty()
     program = subprocess.Popen(
@@ -246,7 +246,7 @@ def test_a_narrow_terminal_gets_a_line_for_each_cell(shop_url, waiting):
     assert "STATUS  interrupted" in lines
 
 
-def on_40_columns(url, *arguments: str) -> list[str]:
+def on_40_columns(url, *arguments):
     """The lines of a command on a terminal of 40 columns, without colours."""
     screen = on_terminal(url, *arguments, NO_COLOR="1", COLUMNS="40")
     return re.sub(r"\x1b\[\d+m", "", screen).splitlines()

@@ -28,6 +28,7 @@ from runner.store.memory.store import MemoryStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import SpendBudget
 from runner.testing import ManualClock
+from tests.cli.conftest import read
 from tests.contract.store.manual_worker import ManualWorker, shape
 from tests.graphs import wired
 from tests.waiting import wait_until
@@ -197,7 +198,7 @@ def test_runs_are_listed_newest_first(cli):
 
 def test_runs_are_listed_by_status(cli, waiting):
     """`--status` filters the list."""
-    listed = json.loads(cli("runs", "list", "--status", "interrupted", "--json").stdout)["runs"]
+    listed = read(cli, "runs", "list", "--status", "interrupted")["runs"]
 
     assert waiting[0] in [run["run_id"] for run in listed]
     assert {run["status"] for run in listed} == {"interrupted"}
@@ -205,7 +206,7 @@ def test_runs_are_listed_by_status(cli, waiting):
 
 def test_the_document_of_a_run_has_its_nodes_and_questions(cli, waiting):
     """`runs show --json` has task, times, nodes with outputs, and the open questions."""
-    run = json.loads(cli("runs", "show", waiting[0], "--json").stdout)
+    run = read(cli, "runs", "show", waiting[0])
 
     nodes = {node["id"]: node for node in run["nodes"]}
     assert (run["status"], run["task"], run["ended_at"]) == ("interrupted", 1042, None)
@@ -216,7 +217,7 @@ def test_the_document_of_a_run_has_its_nodes_and_questions(cli, waiting):
 
 def test_an_error_is_in_the_document_whole(cli):
     """A failed node has the type, the message and the traceback of its error."""
-    run = json.loads(cli("run", "shop-fail", "--input", "7", "--wait", "--json").stdout)
+    run = read(cli, "run", "shop-fail", "--input", "7", "--wait")
 
     error = run["nodes"][0]["error"]
     assert (error["type"], error["message"]) == ("ValueError", "order 7 is not there")
@@ -250,7 +251,7 @@ def test_a_graph_inside_a_graph_is_shown_inside_its_node(cli):
     """The child run is part of its parent, and its question is among the parent's."""
     done = cli("run", "shop-outer", "--input", "1", "--wait")
     run_id = done.stdout.split("\t")[1]
-    run = json.loads(cli("runs", "show", run_id, "--json").stdout)
+    run = read(cli, "runs", "show", run_id)
 
     inner = next(node for node in run["nodes"] if node["id"] == "inner")["run"]
     assert done.exit_code == 3

@@ -13,6 +13,8 @@ from runner.store.redis import sessions
 from runner.store.redis.partitions import connections, open_store
 from tests.contract.store.manual_worker import ManualWorker, saved, shape
 
+pytestmark = pytest.mark.full
+
 NAMES = sorted(f"customer {number}" for number in range(60))
 
 
@@ -54,7 +56,6 @@ def pages(store, cli, limit=7, cursor=None):
             return
 
 
-@pytest.mark.full
 def test_sessions_are_listed_in_pages_and_forgotten(site, monkeypatch):
     """Each is on one page, which is sorted, with its messages, however small pages and batches are."""
     store, cli = site
@@ -72,7 +73,6 @@ def test_sessions_are_listed_in_pages_and_forgotten(site, monkeypatch):
     assert left == NAMES[1:]
 
 
-@pytest.mark.full
 def test_a_session_that_lies_in_two_partitions_is_listed_once(site):
     """The messages of both count; one that has only a state is listed, too."""
     store, cli = site
@@ -90,7 +90,6 @@ def test_a_session_that_lies_in_two_partitions_is_listed_once(site):
     assert sum(map(sum, (page.values() for page in listed))) == 62 + len(others) * 61
 
 
-@pytest.mark.full
 def test_a_batch_that_has_changed_is_listed_again(site):
     """A cursor leaves out what its page had, but not where SCAN finds another batch since then."""
     for end, everything in ((0, False), (123, True)):
@@ -99,7 +98,6 @@ def test_a_batch_that_has_changed_is_listed_again(site):
         assert (len(listed) == len(NAMES)) is everything
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("cursor", ["nonsense!", "MCAwMHJ1bg", "NyBbMCwwLG51bGxd"])
 def test_a_cursor_of_another_list_is_refused(site, cursor):
     """With the exit code of wrong usage, and what to give."""

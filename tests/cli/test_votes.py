@@ -20,8 +20,9 @@ from runner.errors import UsageError
 from runner.operations.questions import check_alike, read_question, read_questions
 from runner.operations.views import read_run
 from runner.store.redis.store import RedisStore
+from tests.cli.conftest import read
 from tests.contract.store.manual_worker import ManualWorker
-from tests.contract.store.voting import TWO, Voting, voting
+from tests.contract.store.voting import TWO, voting
 
 FOUR_EYES = Rule(
     eligible=["group:finance"], need=2, exclude=["requester"], title="Give back {amount}"
@@ -34,7 +35,7 @@ def store(fake_store):
 
 
 @pytest.fixture
-def people(store) -> Voting:
+def people(store):
     people = voting(ManualWorker(store), FOUR_EYES, risk="high")
     people.vote("ana")
     return people
@@ -45,7 +46,7 @@ def runner(call, fake_store):
     return lambda *arguments: call(*arguments, url=fake_store.url)
 
 
-def drawn(show, *arguments) -> str:
+def drawn(show, *arguments):
     output, written = Output(), io.StringIO()
     output.console = Console(file=written, width=200)
     show(output, *arguments)
@@ -67,9 +68,9 @@ def test_a_pending_decision_is_said_wherever_the_question_is_shown(store, runner
         tree.getvalue(),
     ):
         assert re.search(r"approved by ana, takes effect at 20\d\d-", text), text
-    assert json.loads(runner("runs", "show", view.run_id, "--json").stdout)["interrupts"][0][
-        "undo"
-    ]["by"].endswith("|ana")
+    assert read(runner, "runs", "show", view.run_id)["interrupts"][0]["undo"]["by"].endswith(
+        "|ana"
+    )
 
 
 def test_a_list_says_how_the_votes_stand(runner, people):
@@ -160,7 +161,7 @@ def test_a_long_call_is_shown_whole(store):
 @pytest.mark.full
 def test_the_digests_can_be_computed_again(runner, people):
     """`show --json` alone has each object that is hashed; the question's own digest is that of the first."""
-    shown = json.loads(runner("interrupts", "show", people.question.id, "--json").stdout)
+    shown = read(runner, "interrupts", "show", people.question.id)
     lines = runner("interrupts", "show", people.question.id).stdout
     assert ("\nrule_words\t" in lines, "\ndigests\t" in lines) == (True, False)
     question = shown["digests"]["question"]
@@ -241,20 +242,6 @@ def test_what_a_vote_lacks_is_named_at_once(runner, store, missing):
     refused = runner(*respond, *written)
     assert (refused.exit_code, missing in refused.stderr) == (2, True)
     assert store.votes(question.id) == []
-
-
-def test_yes_and_no_leave_out_no_response(runner, store):
-    """A question without a rule refuses either with a response; control: alone it is the answer."""
-    worker = ManualWorker(store)
-    client = Client(store=store)
-    for decision, answer in (("approve", True), ("reject", False)):
-        _, question = worker.asking("a")
-        refused = client.vote(question.id, decision, by="ana", response={"amount": 1.5})
-        assert refused.status == "rejected"
-        assert f"{decision} with a response doesn't answer it" in refused.detail
-        assert store.interrupts([question.id])[0].is_open
-        assert client.vote(question.id, decision, by="ana").status == "accepted"
-        assert store.interrupts([question.id])[0].response is answer
 
 
 @pytest.mark.full

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from runner.cli.program import runner
 from runner.dev.worker_process import worker_command, worker_process
+from tests.cli.conftest import read
 from tests.processes import run_module
 from tests.waiting import wait_until
 
@@ -46,7 +47,7 @@ def test_two_workers_of_one_machine_have_different_names(monkeypatch):
 def test_workers_are_listed_with_what_they_serve(cli):
     """The list has state, pool, slots, queues and graphs of each worker."""
     wait_until(lambda: "celery@" in cli("workers", "list").stdout, "the worker is on the list")
-    (worker,) = json.loads(cli("workers", "list", "--json").stdout)["workers"]
+    (worker,) = read(cli, "workers", "list")["workers"]
 
     assert (worker["state"], worker["pool"], worker["slots"]) == ("alive", "threads", 8)
     assert {"runner", "runner/shop-refund"} <= set(worker["queues"])

@@ -15,13 +15,13 @@ from runner import async_loop
 from tests.waiting import wait_until
 
 
-async def where() -> int:
+async def where():
     return threading.get_ident()
 
 
-def test_all_callers_of_a_process_share_one_loop() -> None:
+def test_all_callers_of_a_process_share_one_loop():
     """Work of several threads runs on the same thread, and not on theirs."""
-    thread_ids: list[int] = []
+    thread_ids = []
     threads = [
         threading.Thread(target=lambda: thread_ids.append(async_loop.run(where())))
         for _ in range(3)
@@ -34,10 +34,10 @@ def test_all_callers_of_a_process_share_one_loop() -> None:
     assert threading.get_ident() not in thread_ids
 
 
-def test_a_caller_on_a_loop_gets_a_thread_of_its_own() -> None:
+def test_a_caller_on_a_loop_gets_a_thread_of_its_own():
     """Waiting for the loop one stands on would never end."""
 
-    async def outer() -> tuple[int, int]:
+    async def outer():
         return threading.get_ident(), async_loop.run(where())
 
     here, there = asyncio.run(outer())
@@ -46,14 +46,14 @@ def test_a_caller_on_a_loop_gets_a_thread_of_its_own() -> None:
     assert on_ours != nested
 
 
-def test_context_variables_come_along() -> None:
+def test_context_variables_come_along():
     """The work sees the caller's context, on either way."""
     tenant = contextvars.ContextVar("tenant", default="nobody")
 
-    async def who() -> str:
+    async def who():
         return tenant.get()
 
-    async def nested() -> str:
+    async def nested():
         return async_loop.run(who())
 
     tenant.set("acme")
@@ -61,7 +61,7 @@ def test_context_variables_come_along() -> None:
     assert asyncio.run(nested()) == "acme"
 
 
-def test_ended_work_is_freed_without_the_garbage_collector() -> None:
+def test_ended_work_is_freed_without_the_garbage_collector():
     """A worker collects old garbage seldom: cycles of its calls would take hundreds of megabytes."""
     held = contextvars.ContextVar[set[str]]("held")
     context, value = contextvars.copy_context(), set("a value")
@@ -76,19 +76,19 @@ def test_ended_work_is_freed_without_the_garbage_collector() -> None:
         gc.enable()
 
 
-def test_errors_come_out_as_they_are() -> None:
+def test_errors_come_out_as_they_are():
     """Also those that asyncio can't carry through a thread."""
 
-    async def broken() -> None:
+    async def broken():
         await async_loop.in_thread(next, iter([]))
 
     with pytest.raises(RuntimeError, match="StopIteration"):
         async_loop.run(broken())
 
-    async def leaves() -> None:
+    async def leaves():
         await async_loop.in_thread(exit_program)
 
-    def exit_program() -> None:
+    def exit_program():
         raise SystemExit(2)
 
     with pytest.raises(SystemExit):
@@ -99,7 +99,7 @@ def test_errors_come_out_as_they_are() -> None:
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_gets_a_loop_of_its_own() -> None:
+def test_a_forked_child_gets_a_loop_of_its_own():
     """A child made after the loop began can use it, too."""
     async_loop.run(where())
     reader, writer = os.pipe()

@@ -210,7 +210,7 @@ def test_an_error_ends_a_stream():
 class Slow:
     """A node that runs until it is let go or its run is stopped."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.started, self.go = threading.Event(), threading.Event()
         self.ended = ""
 

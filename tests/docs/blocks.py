@@ -13,7 +13,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,31 +30,31 @@ class Block:
     line: int
 
     @property
-    def file(self) -> str:
+    def file(self):
         """The file that the block is to be saved as, or an empty text."""
         return self._option("file")
 
     @property
-    def app(self) -> str:
+    def app(self):
         """The Celery app in that file that the worker is to have, or an empty text."""
         return self._option("app")
 
     @property
-    def left_to_the_page(self) -> bool:
+    def left_to_the_page(self):
         """Whether only the page's own blocks use the file."""
         return self._option("worker") == "no"
 
     @property
-    def is_runnable(self) -> bool:
+    def is_runnable(self):
         """Whether what the block needs is installed: `needs=MODULE,MODULE` names it."""
         return all(map(is_installed, filter(None, self._option("needs").split(","))))
 
-    def _option(self, name: str) -> str:
+    def _option(self, name):
         found = re.search(rf"{name}=(\S+)", self.options)
         return found[1] if found else ""
 
 
-def is_installed(module: str) -> bool:
+def is_installed(module):
     """Whether a module can be imported; of `a.b` also where there is no `a`."""
     try:
         return importlib.util.find_spec(module) is not None
@@ -63,7 +62,7 @@ def is_installed(module: str) -> bool:
         return False
 
 
-def read(page: Path) -> list[Block]:
+def read(page):
     """List the blocks of a page, but for those that need what is not installed."""
     text = page.read_text(encoding="utf-8")
     found = [
@@ -73,12 +72,12 @@ def read(page: Path) -> list[Block]:
     return [block for block in found if block.is_runnable]
 
 
-def save(page: Path, folder: Path) -> tuple[list[str], str]:
+def save(page, folder):
     """Write a page's files; return the names of their modules and that of the Celery app, if it has one.
 
     A block with `worker=no` is a file that the page's worker does not have.
     """
-    names: dict[str, list[str]] = {}
+    names = {}
     for block in read(page):
         if block.file:
             names.setdefault(block.file, []).append(block.text)
@@ -89,7 +88,7 @@ def save(page: Path, folder: Path) -> tuple[list[str], str]:
     return [Path(name).stem for name in names if name not in apart], app
 
 
-def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:
+def run(page, folder, environment):
     """Run a page's other blocks in a folder."""
     # Classes look their module up by its name.
     reader = sys.modules["__page__"] = ModuleType("__page__")
@@ -101,7 +100,7 @@ def run(page: Path, folder: Path, environment: Mapping[str, str]) -> None:
             _console(block, folder, environment)
 
 
-def _console(block: Block, folder: Path, environment: Mapping[str, str]) -> None:
+def _console(block, folder, environment):
     lines = block.text.splitlines()
     script = "\n".join(line[2:] for line in lines if line.startswith("$ "))
     expected = [line for line in lines if not line.startswith("$ ")]

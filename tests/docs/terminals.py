@@ -17,10 +17,8 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Mapping
-from pathlib import Path
 
-from tests.docs.blocks import Block, read
+from tests.docs.blocks import read
 
 PROMPT = "the shell is ready> "
 SIZE = struct.pack("HHHH", 45, 110, 0, 0)
@@ -46,7 +44,7 @@ TREE = re.compile(r"^[│├└─ ]+")
 class Terminal:
     """One shell."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, folder, environment):
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, SIZE)
         name = os.ttyname(slave)
@@ -64,12 +62,12 @@ class Terminal:
         self.type("stty -echo")
 
     @property
-    def output(self) -> str:
+    def output(self):
         """What came since the last line was typed; a picture drawn over another one follows it."""
         text = UP.sub("\n", self._read.decode(errors="replace"))
         return OTHER_ESCAPES.sub("", text)
 
-    def type(self, line: str) -> None:
+    def type(self, line):
         """Type a line when the shell is ready for it, or Ctrl-C at once."""
         if line == "^C":
             os.write(self._master, b"\x03")
@@ -78,11 +76,11 @@ class Terminal:
         self._read = b""
         os.write(self._master, f"{line}\n".encode())
 
-    def expect(self, patterns: list[str]) -> list[str]:
+    def expect(self, patterns):
         """Wait until a line for each of these has come, and return the lines."""
-        found: list[str] = []
+        found = []
 
-        def came() -> bool:
+        def came():
             lines = [TREE.sub(" ", line).strip() for line in self.output.split("\n")]
             came = [
                 next((line for line in lines if re.fullmatch(each, line)), None)
@@ -94,7 +92,7 @@ class Terminal:
         self._until(came, f"these lines: {patterns}")
         return found
 
-    def _until(self, holds, what: str) -> None:
+    def _until(self, holds, what):
         ends = time.monotonic() + PATIENCE
         while not holds():
             ready, _, _ = select.select(
@@ -106,7 +104,7 @@ class Terminal:
                 )
             self._read += os.read(self._master, 65_536)
 
-    def close(self) -> None:
+    def close(self):
         """End the shell; what still runs in it is hung up on."""
         self._shell.kill()
         self._shell.wait(60)
@@ -114,11 +112,11 @@ class Terminal:
         os.close(self._master)
 
 
-def replay(page: Path, folder: Path, environment: Mapping[str, str]) -> list[str]:
+def replay(page, folder, environment):
     """Type a page's terminal blocks in, each terminal in a shell of its own; return what was typed."""
-    terminals: dict[str, Terminal] = {}
-    real: dict[str, str] = {}
-    typed: list[str] = []
+    terminals = {}
+    real = {}
+    typed = []
     try:
         for block in (block for block in read(page) if block.language == "terminal"):
             name = block.options.strip()
@@ -131,7 +129,7 @@ def replay(page: Path, folder: Path, environment: Mapping[str, str]) -> list[str
     return typed
 
 
-def _replay(block: Block, terminal: Terminal, real: dict[str, str]) -> list[str]:
+def _replay(block, terminal, real):
     """Type the lines of one block; what is named in the page for the first time is found in what comes."""
     typed = []
     for part in re.split(r"^(?=\$ |\^C$)", block.text, flags=re.MULTILINE)[1:]:
@@ -145,7 +143,7 @@ def _replay(block: Block, terminal: Terminal, real: dict[str, str]) -> list[str]
     return typed
 
 
-def _pattern(line: str, real: Mapping[str, str]) -> str:
+def _pattern(line, real):
     """Write a line of the page as a regular expression; how wide a column is depends on the times in it."""
     parts = []
     for word in re.split(f"({NAMED.pattern}|{PASSING.pattern})", TREE.sub(" ", line).strip()):

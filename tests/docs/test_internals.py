@@ -17,7 +17,7 @@ ROOMS = [path.parent.name for path in (ROOT / "runner").glob("*/__init__.py")]
 NAMED_MODULE = re.compile(rf"`(?:runner\.)?({'|'.join(ROOMS)})\.(\w+)\.\w")
 
 
-def missing(page: str) -> list[str]:
+def missing(page):
     """List the files of `runner/` and the names in them that a page speaks of and that are not there."""
     gone = [
         path
@@ -35,7 +35,7 @@ def missing(page: str) -> list[str]:
     return gone
 
 
-def prose(path: Path) -> str:
+def prose(path):
     """Return the docstrings and the comments of a file."""
     code = path.read_text(encoding="utf-8")
     if path.suffix == ".lua":
@@ -52,7 +52,7 @@ def prose(path: Path) -> str:
     return "\n".join([*comments, *docstrings])
 
 
-def missing_in_prose(text: str, path: Path) -> list[str]:
+def missing_in_prose(text, path):
     """List the files and modules that a file's prose names and that lie in none of the folders above it."""
     files = NAMED_FILE.findall(text)
     modules = [f"{room}/{name}" for room, name in NAMED_MODULE.findall(text)]

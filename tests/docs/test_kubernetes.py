@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import click
 import pytest
 import redis
 import yaml
@@ -28,7 +26,7 @@ from runner.celery.doorbells import make_template
 from runner.cli.program import runner
 from runner.definition.registry import Registry
 from runner.dev.embedded import embedded_store
-from runner.dev.worker_process import WorkerProcess, worker_process
+from runner.dev.worker_process import worker_process
 from runner.server import Person, create_app
 from runner.settings import Settings
 from runner.store.redis.partitions import open_store
@@ -89,7 +87,7 @@ OPERATORS = ("keda.sh/", "monitoring.coreos.com/")
 """Kinds that Kubernetes has only where these are installed."""
 
 
-def helm(*arguments: str, values: dict | None = None) -> subprocess.CompletedProcess[str]:
+def helm(*arguments, values=None):
     """Run Helm without a cluster; `values` are those of a user's file."""
     file = ["--values", "-"] if values is not None else []
     return subprocess.run(
@@ -101,14 +99,14 @@ def helm(*arguments: str, values: dict | None = None) -> subprocess.CompletedPro
     )
 
 
-def render(values: dict | None = None) -> list[dict]:
+def render(values=None):
     """Return the objects that the chart creates."""
     done = helm("template", "shop", str(CHART), values=values)
     assert done.returncode == 0, done.stderr
     return [document for document in yaml.safe_load_all(done.stdout) if document]
 
 
-def containers(objects: list[dict]) -> dict[str, dict]:
+def containers(objects):
     pods = [
         entry["spec"]["template"]["spec"] for entry in objects if entry["kind"] == "Deployment"
     ]
@@ -163,7 +161,7 @@ def test_its_programs_exist(values):
     for container in containers(render(values)).values():
         command = container["command"]
         program, *options = command[4:] if command[0] == "sh" else command
-        group: click.Group = runner if program == "runner" else celery
+        group = runner if program == "runner" else celery
         with group.make_context(
             program, options, resilient_parsing=program == "runner"
         ) as context:
@@ -194,7 +192,7 @@ def test_a_worker_has_time_to_finish_its_nodes(grace):
 class Server:
     """The server as KEDA asks it: for what a trigger of the rendered chart names."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url):
         app = create_app(
             Settings(redis_url=url),
             auth=lambda _: Person(Principal("keda"), frozenset({"viewer"})),
@@ -203,7 +201,7 @@ class Server:
         (scaled,) = (entry for entry in render(SCALED) if entry["kind"] == "ScaledObject")
         (self.trigger,) = scaled["spec"]["triggers"]
 
-    def ask(self, location: str = "") -> int:
+    def ask(self, location=""):
         """Return the trigger's number, or another one of the same answer."""
         metadata = self.trigger["metadata"]
         path = urlsplit(metadata["url"])._replace(scheme="", netloc="").geturl()
@@ -274,7 +272,7 @@ def test_the_probes_find_a_worker_that_is_ready_and_one_that_hangs(redis_url, tm
         entry["value"] for entry in container["env"] if entry["name"] == "RUNNER_ALIVE_FILE"
     )
 
-    def probe(name: str) -> bool:
+    def probe(name):
         command = [part.replace(path, str(file)) for part in container[name]["exec"]["command"]]
         return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
 
@@ -339,12 +337,12 @@ class Autoscaler:
     COOLDOWN = 12.0
     """Seconds; longer than the time between two heartbeats, which say what runs."""
 
-    def __init__(self, start: Callable[[], WorkerProcess], number: Callable[[], int]) -> None:
+    def __init__(self, start, number):
         self._start, self._number = start, number
-        self._worker: WorkerProcess | None = None
+        self._worker = None
         self._active = 0.0
 
-    def look(self) -> bool:
+    def look(self):
         """Start a worker if one is wanted, stop it where none was for long; return whether one is there."""
         if self._worker is not None and not self._worker.alive():
             self._worker = None
@@ -377,7 +375,7 @@ def scaled(redis_url):
         )
 
 
-def kinds(run) -> list[str]:
+def kinds(run):
     return [event.kind for event in run.events()]
 
 

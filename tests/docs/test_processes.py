@@ -171,7 +171,7 @@ def test_the_health_of_a_worker_is_the_age_of_its_file(compose, tmp_path):
         for name in ("worker", "letters", "keeper")
     }
 
-    def healthy() -> bool:
+    def healthy():
         command = check.replace("$$", "$").replace(path, str(file))
         return (
             subprocess.run(["sh", "-c", command], check=False, capture_output=True).returncode
@@ -243,7 +243,7 @@ def test_compose_gives_its_workers_the_graphs_of_the_examples(compose):
 class Site:
     """The processes of the Procfile, each as it stands there but for its port."""
 
-    def __init__(self, procfile, url: str, folder: Path, stack: ExitStack) -> None:
+    def __init__(self, procfile, url, folder, stack):
         self.ports = {name: free_port() for name in ("flower", "approvals")}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         known = {"RUNNER_REDIS_URL": url, "PATH": path, "PYTHONPATH": str(ROOT)}
@@ -257,10 +257,10 @@ class Site:
             stack.callback(started.end)
         self.roster, self.client = WorkerRegistry(url), Client(store=RedisStore(url))
 
-    def port(self, name: str) -> str:
+    def port(self, name):
         return str(self.ports.get(name, 0))
 
-    def get(self, name: str, path: str = "", **form: str) -> str:
+    def get(self, name, path="", **form):
         """Ask a page; "" while it is not there."""
         sent = urllib.parse.urlencode(form).encode() if form else None
         url = f"http://127.0.0.1:{self.ports[name]}/{path}"

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
+from functools import partial
 
 import pytest
 from pydantic import BaseModel
 
+from runner import Client
 from runner.approvals import Action, Auth, Rule
 from runner.server import create_app
+from tests.doors.gates import gate
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site, echo, event_loop, fail
@@ -142,6 +145,18 @@ def site(redis_url):
     )
     yield site
     site.pool.shutdown(cancel_futures=True)
+
+
+@pytest.fixture
+def opened(tmp_path, redis_url):
+    """Open gates on the store, with their files in the folder of the test."""
+    return partial(gate, tmp_path, redis_url)
+
+
+@pytest.fixture
+def people(redis_url):
+    """Those who are asked."""
+    return Client(redis_url)
 
 
 @pytest.fixture

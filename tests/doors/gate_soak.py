@@ -59,7 +59,7 @@ class Tally:
     made: Counter[str] = field(default_factory=Counter)
     kills: Counter[str] = field(default_factory=Counter)
 
-    def wrong(self) -> dict[str, list[str]]:
+    def wrong(self):
         """Return the calls made without approval, or twice, or otherwise than their clients were told."""
         told = {"made": {1}, "unknown": {0, 1}}
         return {
@@ -72,7 +72,7 @@ class Tally:
             ],
         }
 
-    def __str__(self) -> str:
+    def __str__(self):
         """Return the figures in one line."""
         figures = {
             "calls": len(self.outcomes),
@@ -85,7 +85,7 @@ class Tally:
         return ", ".join(f"{name} {count}" for name, count in figures.items())
 
 
-def outcome_of(answer: dict) -> str:
+def outcome_of(answer):
     """Return the outcome that an answer tells, "" if the call goes on."""
     result = answer.get("result", {})
     text = result.get("content", [{}])[0].get("text", "")
@@ -111,10 +111,7 @@ class Lane:
     def session(self):
         environment = {"RUNNER_LEASE": "2", "PAUSE": "0.02"}
         with gate(self.folder, self.url, wait=20, main=self.main, env=environment) as client:
-            names = {
-                client.begin("tools/call", name="pay", arguments=args(name)): name
-                for name in self.todo[:BATCH]
-            }
+            names = {client.begin_call("pay", args(name)): name for name in self.todo[:BATCH]}
             victim = self.chance.choice(["gate", "client", "server", "server"])
             client.until_answered(names.keys(), self.chance.randrange(len(names) + 1))
             time.sleep(self.chance.random() * 0.1)  # the moment of the death

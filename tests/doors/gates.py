@@ -44,7 +44,7 @@ class Gate:
         self._number, self._gone = 0, False
         threading.Thread(target=self._read, daemon=True).start()
         version = {"protocolVersion": "2025-06-18", "capabilities": {"elicitation": {}}}
-        self.hello = self.ask("initialize", **version, clientInfo={"name": "t", "version": "1"})
+        self.ask("initialize", **version, clientInfo={"name": "t", "version": "1"})
         self.send({"method": "notifications/initialized"})
 
     def _read(self):
@@ -106,12 +106,19 @@ class Gate:
     def ask(self, method, **params):
         return self.end(self.begin(method, **params))
 
+    def begin_call(self, tool, args, **more):
+        return self.begin("tools/call", name=tool, arguments=args, **more)
+
     def call(self, tool, **args):
-        return self.ask("tools/call", name=tool, arguments=args)
+        return self.end(self.begin_call(tool, args))
 
     def text(self, tool, **args):
         """Call a tool and return the text of its result, and whether it is an error."""
-        result = self.call(tool, **args)["result"]
+        return self.text_of(self.begin_call(tool, args))
+
+    def text_of(self, number):
+        """Return the text of the result of a call, and whether it is an error."""
+        result = self.end(number)["result"]
         return result["content"][0]["text"], result.get("isError", False)
 
 

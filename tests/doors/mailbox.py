@@ -7,23 +7,21 @@ import re
 import socketserver
 import threading
 from collections import deque
-from email.message import EmailMessage
 from email.policy import default
-from typing import Any, Self
 
 
 class Mailbox:
     """A mail server; `faults` are replies that the next commands of a verb get: ("rcpt", "450 later")."""
 
-    def __init__(self) -> None:
-        self.mails: list[EmailMessage] = []
-        self.receivers: list[str] = []
-        self.commands: list[str] = []
-        self.faults: deque[tuple[str, str]] = deque()
+    def __init__(self):
+        self.mails = []
+        self.receivers = []
+        self.commands = []
+        self.faults = deque()
         mailbox = self
 
         class Handler(socketserver.StreamRequestHandler):
-            def handle(self) -> None:
+            def handle(self):
                 self.say("220 mailbox.example")
                 while line := self.rfile.readline().decode().rstrip("\r\n"):
                     verb = line.split()[0].lower()
@@ -47,7 +45,7 @@ class Mailbox:
                     else:
                         self.say("250 fine")
 
-            def take(self) -> bool:
+            def take(self):
                 content = b"".join(iter(self.rfile.readline, b".\r\n"))
                 if mailbox.faults and mailbox.faults[0][0] == ".":
                     reply = mailbox.faults.popleft()[1]
@@ -62,7 +60,7 @@ class Mailbox:
                     self.say(reply)
                 return bool(reply)
 
-            def say(self, reply: str) -> None:
+            def say(self, reply):
                 self.wfile.write(f"{reply}\r\n".encode())
 
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler)
@@ -72,32 +70,32 @@ class Mailbox:
             target=self._server.serve_forever, args=[0.01], daemon=True
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
-    def to(self, address: str) -> list[EmailMessage]:
+    def to(self, address):
         """List the messages to an address."""
         return [mail for mail in self.mails if mail["To"] == address]
 
 
-def texts_of(mail: EmailMessage) -> tuple[str, str]:
+def texts_of(mail):
     """Return the plain text of a message, and its HTML."""
-    parts: list[Any] = [mail.get_body([kind]) for kind in ("plain", "html")]
+    parts = [mail.get_body([kind]) for kind in ("plain", "html")]
     plain, html = (part.get_content() for part in parts)
     return plain, html
 
 
-def link_of(mail: EmailMessage) -> str:
+def link_of(mail):
     """Return the first link in a message outside of what is quoted."""
     return re.findall(r"^[^>\s].*?(https?://\S+)", texts_of(mail)[0], re.MULTILINE)[0]
 
 
-def token_of(mail: EmailMessage) -> str:
+def token_of(mail):
     """Return the token of the link in a message; "" where its link is to a page."""
     return link_of(mail).partition("?t=")[2]

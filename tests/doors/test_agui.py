@@ -35,6 +35,12 @@ pytestmark = pytest.mark.full
 
 EVENT = TypeAdapter(core.Event)
 
+BODY = {
+    "threadId": "t",
+    "runId": "r",
+    "messages": [{"id": "1", "role": "user", "content": "x"}],
+}
+
 CLIENT = Path(__file__).parents[2] / "build/agui-client/node_modules"
 
 needs_client = pytest.mark.skipif(
@@ -137,7 +143,7 @@ class Thread:
 
     numbers = itertools.count()
 
-    def __init__(self, site, graph, name="thread", person=None):
+    def __init__(self, site, graph, name="thread"):
         self.site, self.graph, self.name = site, graph, name
         self.messages, self.state, self.interrupts = [], {}, []
 
@@ -262,12 +268,20 @@ def refused(events, code):
     return events[-1].message
 
 
+def waiting(site, graph, name="thread"):
+    """Return a thread whose first message has led to interrupts."""
+    thread = Thread(site, graph, name)
+    finished(thread.say("x"), "interrupt")
+    return thread
+
+
 def runs_of(site):
     return len([*site.client.runs()])
 
 
-def votes_of(site, interrupt):
-    return site.client.engine.store.votes(interrupt.id.partition("#")[0])
+def asked(site, interrupt):
+    """Return the question of an interrupt."""
+    return site.client.interrupt(interrupt.id.partition("#")[0])
 
 
 def approve(**fields):
@@ -308,10 +322,9 @@ def test_tokens_are_counted_once(site):
 def test_an_interrupt_says_when_it_expires(site):
     """The time is in ISO 8601; control: a question without an end has none."""
     for graph in ("soon", "text"):
-        thread = Thread(site, graph)
-        finished(thread.say("x"), "interrupt")
+        thread = waiting(site, graph)
         (interrupt,) = thread.interrupts
-        question = site.client.interrupt(interrupt.id.partition("#")[0])
+        question = asked(site, interrupt)
         if graph == "text":
             assert interrupt.expires_at is None
         else:
@@ -323,11 +336,7 @@ def test_a_stream_takes_a_seat(site):
     """Who has as many streams as one may have starts nothing; control: with one less it runs."""
     hub, thread = site.app.state.services.hub, Thread(site, "say")
     leave = hub.take_seats(site.person, STREAMS_EACH)
-    body = {
-        "threadId": "t",
-        "runId": "r",
-        "messages": [{"id": "1", "role": "user", "content": "x"}],
-    }
+    body = BODY
     assert site.http.post("/agui/say", json=body).status_code == 429
     assert runs_of(site) == 0
     leave()
@@ -339,8 +348,7 @@ def test_a_stream_takes_a_seat(site):
 def test_a_failed_run_is_an_error_and_a_cancelled_one_is_not(site):
     """A failure names the node; a run that was stopped ends as cancelled."""
     assert "fail: " in refused(Thread(site, "broken").say("x"), "run_failed")
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     (run,) = site.client.runs(graph="text")
     site.client.run(run.run_id).cancel("no more")
     finished(thread.cancel(), "cancelled")
@@ -421,8 +429,7 @@ def test_a_state_that_is_nested_too_deep_starts_nothing(site):
     state: list = []
     for _ in range(250):
         state = [state]
-    message = {"id": "1", "role": "user", "content": "x"}
-    body = {"threadId": "t", "runId": "r", "messages": [message], "state": {"deep": state}}
+    body = {**BODY, "state": {"deep": state}}
     assert site.http.post("/agui/say", json=body).status_code == 400
     assert runs_of(site) == 0
     body["state"] = {"deep": [[[]]]}
@@ -431,14 +438,13 @@ def test_a_state_that_is_nested_too_deep_starts_nothing(site):
 
 def test_a_rejection_is_an_answer(site):
     """`approved: false` rejects, with the reason."""
-    thread = Thread(site, "rule")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "rule")
     (question,) = thread.interrupts
     assert question.reason == "runner:refund"
     assert finished(thread.answer({"approved": False, "reason": "no"})).result == {
         "said": "reject"
     }
-    (vote,) = votes_of(site, question)
+    (vote,) = site.votes(asked(site, question))
     assert (vote["body"]["comment"], vote["body"]["digest"]) == (
         "no",
         question.metadata["runner"]["digest"],
@@ -451,9 +457,9 @@ def test_a_rejection_leaves_out_no_changed_arguments(site):
     thread.say("refund 7")
     (question,) = thread.interrupts
     refused(thread.answer({"approved": False, "editedArgs": {"order": 8}}), "rejected")
-    assert votes_of(site, question) == []
+    assert site.votes(asked(site, question)) == []
     thread.answer({"approved": False, "editedArgs": {"order": 7}})
-    assert [vote["decision"] for vote in votes_of(site, question)] == ["reject"]
+    assert [vote["decision"] for vote in site.votes(asked(site, question))] == ["reject"]
 
 
 def test_a_graph_inside_is_a_subagent(site):
@@ -482,8 +488,7 @@ def answer_elsewhere(site, interrupt, response, responder="ben"):
 
 def test_all_interrupts_of_a_run_are_answered_at_once(site):
     """A resume that leaves one out answers none; one left open on purpose is asked again."""
-    thread = Thread(site, "two")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "two")
     thread.interrupts.sort(key=lambda item: item.id)
     left, right = thread.interrupts
     entry = {"interruptId": left.id, "status": "resolved", "payload": "l"}
@@ -498,8 +503,7 @@ def test_all_interrupts_of_a_run_are_answered_at_once(site):
 
 def test_who_may_answer_one_of_two_is_asked_that_one(site):
     """The interrupts are those of the caller; other questions are in the state, with their pages."""
-    thread = Thread(site, "mixed")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "mixed")
     (mine,) = thread.interrupts
     assert ".mine." in mine.id
     (other,) = thread.state["runner"]["questions"]
@@ -515,8 +519,7 @@ def test_who_may_answer_one_of_two_is_asked_that_one(site):
 
 def test_the_state_says_that_a_question_is_decided(site):
     """While the decision can be taken back, nobody is asked; control: before, it is an interrupt."""
-    thread = Thread(site, "undoable")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "undoable")
     (name,) = [item.id.partition("#")[0] for item in thread.interrupts]
     digest = site.client.interrupt(name).digest
     site.client.vote(name, "approve", by="ana", digest=digest)
@@ -527,8 +530,7 @@ def test_the_state_says_that_a_question_is_decided(site):
 
 def test_the_state_says_what_freezes_a_run(site):
     """An application can tell its user why nothing happens; control: before, there is no reason."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     assert thread.state["runner"]["reason"] == ""
     freezing.freeze(site.client.engine, "graph:text", "an incident", "ben")
     finished(thread.cancel(), "interrupt")
@@ -537,8 +539,7 @@ def test_the_state_says_what_freezes_a_run(site):
 
 def test_a_message_is_no_answer(site):
     """Input without a resume is refused while interrupts are open, and the state says which."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     emitted = [item.id for item in thread.interrupts]
     for events in (thread.say("yes"), thread.send(messages=[], state=None)):
         refused(events, "interrupts_pending")
@@ -549,10 +550,8 @@ def test_a_message_is_no_answer(site):
 
 def test_a_forged_resume_answers_nothing(site):
     """Not others' questions, none without the digest that was shown, none of another thread, not many."""
-    elsewhere = Thread(site, "text", "elsewhere")
-    finished(elsewhere.say("x"), "interrupt")
-    thread = Thread(site, "mixed")
-    finished(thread.say("x"), "interrupt")
+    elsewhere = waiting(site, "text", "elsewhere")
+    thread = waiting(site, "mixed")
     (mine,) = thread.interrupts
     other = site.client.interrupt(thread.state["runner"]["questions"][0]["id"])
     left_open = {"interruptId": mine.id, "status": "cancelled"}
@@ -590,16 +589,14 @@ def test_forged_messages_change_nothing_of_a_run(site):
 def test_what_was_answered_elsewhere_meanwhile(site):
     """The same answer goes on, another is refused with who was first; cancelling it goes on, too."""
     for payload, code in (("yes", ""), ("no", "already_answered")):
-        thread = Thread(site, "text", payload)
-        finished(thread.say("x"), "interrupt")
+        thread = waiting(site, "text", payload)
         answer_elsewhere(site, thread.interrupts[0], "yes")
         if code:
             assert "answered by ben" in refused(thread.answer(payload), code)
             assert finished(thread.cancel()).result == {"said": "yes"}
         else:
             assert finished(thread.answer(payload)).result == {"said": "yes"}
-    thread = Thread(site, "rule", "votes")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "rule", "votes")
     site.client.vote(thread.interrupts[0].id.partition("#")[0], "approve", by="ben")
     assert "ben" in refused(thread.answer({"approved": False}), "already_answered")
     assert finished(thread.answer(approve())).result == {"said": "approve"}
@@ -608,19 +605,17 @@ def test_what_was_answered_elsewhere_meanwhile(site):
 @pytest.mark.parametrize("graph", ["long", "risky", "sure"])
 def test_what_needs_its_page_is_a_link(site, graph):
     """Length, a high risk and logins lead to the page; a payload does not answer there."""
-    thread = Thread(site, graph)
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, graph)
     (question,) = thread.interrupts
     assert (question.reason, question.response_schema) == ("runner:page", None)
     assert f"https://runner.example/q/{question.id.partition('#')[0]}" in question.message
     finished(thread.answer(approve()), "interrupt")
-    assert site.client.interrupt(question.id.partition("#")[0]).is_open
+    assert asked(site, question).is_open
 
 
 def test_schemas_are_those_of_the_questions(site):
     """A form is sent as it is, nested or not; what does not fit it is refused, and asked again."""
-    thread = Thread(site, "form")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "form")
     (question,) = thread.interrupts
     assert question.reason == "input_required"
     assert question.response_schema["required"] == ["city", "days"]
@@ -635,8 +630,7 @@ def test_schemas_are_those_of_the_questions(site):
 )
 def test_a_schema_keeps_its_references_inside_another(site, graph, name, said):
     """Those to its own parts, as zod writes them; control: what does not fit them is refused."""
-    thread = Thread(site, graph)
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, graph)
     refused(thread.answer(approve(**{name: {"order": 7, "amount": "60"}})), "rejected")
     done = finished(thread.answer(approve(**{name: {"order": 7, "amount": 60}})))
     assert done.result == {"said": said}
@@ -665,7 +659,7 @@ def test_a_run_of_the_client_begins_one_run(site):
     (question,) = thread.interrupts
     for refusal in (thread.answer("yes", runId="first"), thread.say("two", runId="first")):
         refused(refusal, "run_id_used")
-    assert site.client.interrupt(question.id.partition("#")[0]).is_open
+    assert asked(site, question).is_open
     finished(thread.answer("yes"))
     del thread.messages[-1]
     assert finished(thread.send(runId="first")).result == {"said": "yes"}
@@ -674,8 +668,7 @@ def test_a_run_of_the_client_begins_one_run(site):
 
 def test_a_run_of_the_client_resumes_once(site):
     """Its id with another resume is refused; the same request again, as after a lost response, is not."""
-    thread = Thread(site, "two")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "two")
     left, right = (item.id for item in sorted(thread.interrupts, key=lambda item: item.id))
     answer = {"interruptId": left, "status": "resolved", "payload": "l"}
     first = {
@@ -704,8 +697,7 @@ def test_the_run_of_a_message_is_its_caller_s(site):
 
 def test_changes_of_nodes_are_sent_as_patches(site):
     """What an answer changes is a patch of the state that was sent before it."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     changes = [
         change for event in of(thread.answer("yes"), "STATE_DELTA") for change in event.delta
     ]
@@ -728,19 +720,18 @@ def test_an_agent_may_remember_a_thread(site):
 
 def test_a_thread_is_its_caller_s(site):
     """Another person's thread of the same name is another one, and their answers count for nothing."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     site.person = BEN
     entry = {"interruptId": thread.interrupts[0].id, "status": "resolved", "payload": "yes"}
     refused(thread.send(resume=[entry]), "unknown")
-    assert site.client.interrupt(thread.interrupts[0].id.partition("#")[0]).is_open
+    assert asked(site, thread.interrupts[0]).is_open
     finished(thread.send(), "interrupt")
     assert runs_of(site) == 2
 
 
 def test_a_run_of_a_thread_is_of_its_graph_and_asked_for_by_its_caller(site):
     """A tag alone puts no run of another graph, or of another person, into a thread."""
-    finished(Thread(site, "text").say("x"), "interrupt")
+    waiting(site, "text")
     (begun,) = site.client.runs()
     for graph, requester in (("form", "ana"), ("text", "ben"), ("text", "ana")):
         run = site.client.start(graph, 1, tags=begun.tags, requester=requester)
@@ -767,11 +758,7 @@ def test_what_graphs_don_t_take_is_refused(site):
 
 def test_roles_and_requests_count_as_for_the_api(site):
     """Who calls is what `auth` says; a viewer starts nothing, and an operator decides nothing."""
-    body = {
-        "threadId": "t",
-        "runId": "r",
-        "messages": [{"id": "1", "role": "user", "content": "x"}],
-    }
+    body = BODY
     evil = {"Origin": "https://evil.example"}
     assert site.http.post("/agui/text", json=body, headers=evil).status_code == 403
     assert site.http.post("/agui/text", json={"threadId": "t"}).status_code == 422
@@ -793,8 +780,7 @@ def test_roles_and_requests_count_as_for_the_api(site):
 
 def test_who_may_only_approve_resumes_and_starts_nothing(site):
     """An answer needs the role that it needs in the API; a message, and following a run, need the other."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     for roles in ({"reader", "approver:say"}, {"viewer"}):
         site.person = Person(Principal("ana"), frozenset(roles))
         body = {"threadId": "thread", "runId": "r", "messages": thread.messages}
@@ -823,8 +809,7 @@ def test_capabilities_are_those_of_the_protocol(site):
 
 def test_any_server_goes_on_with_a_thread(site):
     """Another server answers what one has asked: nothing is kept in a process."""
-    thread = Thread(site, "text")
-    finished(thread.say("x"), "interrupt")
+    thread = waiting(site, "text")
     site.http = TestClient(site.replica(), "https://runner.example")
     assert finished(thread.answer("yes")).result == {"said": "yes"}
     assert runs_of(site) == 1

@@ -11,7 +11,6 @@ import sys
 
 import pytest
 
-from runner import Client
 from runner.dev.worker_process import worker_process
 from runner.errors import DefinitionError
 from runner.operations.backlog import with_waits
@@ -31,15 +30,10 @@ from mcp import StdioServerParameters  # noqa: E402 - likewise
 from runner.approvals.policies import CallContext, of_tool  # noqa: E402 - likewise
 from runner.doors.gated_call import TOLD, read_policy  # noqa: E402 - likewise
 from tests.doors.gate_soak import soak  # noqa: E402 - likewise
-from tests.doors.gates import SERVER, command, gate, paid  # noqa: E402 - likewise
+from tests.doors.gates import SERVER, command, paid  # noqa: E402 - likewise
 from tests.doors.test_mcp import Tasks, task_call, task_that  # noqa: E402 - likewise
 
 pytestmark = pytest.mark.full
-
-
-@pytest.fixture
-def people(redis_url):
-    return Client(redis_url)
 
 
 def question(people):
@@ -65,9 +59,9 @@ def until_told(people, asked):
 BIG = {"to": "bob", "amount": 500}
 
 
-def test_a_call_waits_for_approval_and_is_made_once(tmp_path, redis_url, people):
+def test_a_call_waits_for_approval_and_is_made_once(tmp_path, opened, people):
     """The same call again gets the outcome of the one that was approved; the next one is asked anew."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         text, is_error = client.text("pay", **BIG)
         asked = question(people)
         assert is_error
@@ -82,9 +76,9 @@ def test_a_call_waits_for_approval_and_is_made_once(tmp_path, redis_url, people)
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
+def test_tools_and_free_calls_pass_unchanged(tmp_path, opened):
     """The list of tools is the server's own, and a call within the policy's bounds is made at once."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         ours = client.ask("tools/list")["result"]
         text = client.text("pay", to="bob", amount=50)
     environment = {**os.environ, "CHANGES": str(tmp_path / "changes")}
@@ -98,10 +92,10 @@ def test_tools_and_free_calls_pass_unchanged(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 50 none"]
 
 
-def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, people):
+def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, opened, people):
     """It says who rejected the call and why; nothing is made."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         vote(people, "reject", comment="too much")
         result = client.end(number)["result"]
 
@@ -111,67 +105,56 @@ def test_a_rejection_is_a_result_that_a_model_can_read(tmp_path, redis_url, peop
     assert paid(tmp_path) == []
 
 
-def test_an_edited_call_is_made_as_edited(tmp_path, redis_url, people):
+def test_an_edited_call_is_made_as_edited(tmp_path, opened, people):
     """The server gets the arguments that people approved, not those of the client."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         vote(people, "edit", response={**BIG, "amount": 60, "note": "less"})
         client.end(number)
     assert paid(tmp_path) == ["pay bob 60 less"]
 
 
-def test_arguments_that_do_not_fit_ask_nobody(tmp_path, redis_url, people):
-    """The model gets the fault as a result."""
-    with gate(tmp_path, redis_url) as client:
-        for args in ({"to": "bob"}, {**BIG, "more": 1}, {"to": "bob", "amount": "500"}):
-            text, is_error = client.text("pay", **args)
-            assert is_error
-            assert "do not fit the schema of pay" in text
-    assert list(people.interrupts()) == []
-    assert paid(tmp_path) == []
-
-
-def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, redis_url, people):
+def test_a_client_that_leaves_finds_the_outcome_later(tmp_path, opened, people):
     """The wait survives the gate: the approved call is made when the same call comes again, once."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.call("pay", **BIG)
     asked = vote(people)
     assert paid(tmp_path) == []
-    with gate(tmp_path, redis_url, wait=30) as client:
+    with opened(wait=30) as client:
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
         until_told(people, asked)
     assert paid(tmp_path) == ["pay bob 500 none"]
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         assert client.text("pay", **BIG)[1]
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-def test_equal_calls_at_once_are_two_calls(tmp_path, redis_url, people):
+def test_equal_calls_at_once_are_two_calls(tmp_path, opened, people):
     """Two calls that wait at the same time are asked and made each."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        numbers = [client.begin("tools/call", name="pay", arguments=BIG) for _ in range(2)]
+    with opened(wait=30) as client:
+        numbers = [client.begin_call("pay", BIG) for _ in range(2)]
         wait_until(lambda: len(list(people.interrupts())) == 2, "both are asked")
         for asked in people.interrupts():
             people.vote(asked.id, "approve", by="ana")
-        texts = [client.end(number)["result"]["content"][0]["text"] for number in numbers]
+        texts = [client.text_of(number)[0] for number in numbers]
     assert texts == ["pay: 500 to bob"] * 2
     assert paid(tmp_path) == ["pay bob 500 none"] * 2
 
 
-def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, people):
+def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, opened, people):
     """An approved call and a free one get a clear error; other calls stay and are asked of a new server."""
     policy = "calls:\n  - {tools: [garble, hang], rule: pass}\n  - {tools: '*', rule: {}}\n"
     (tmp_path / "policy.yaml").write_text(policy)
-    with gate(tmp_path, redis_url, wait=30) as client:
-        waiting = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        waiting = client.begin_call("pay", BIG)
         pay = question(people)
-        free = client.begin("tools/call", name="hang", arguments=BIG)
-        number = client.begin("tools/call", name="die", arguments=BIG)
+        free = client.begin_call("hang", BIG)
+        number = client.begin_call("die", BIG)
         wait_until(lambda: len(list(people.interrupts())) == 2, "both are asked")
         (die,) = [each for each in people.interrupts() if each.id != pay.id]
         people.vote(die.id, "approve", by="ana")
 
-        text = client.end(number)["result"]["content"][0]["text"]
+        text = client.text_of(number)[0]
         assert "The server has ended" in text
         assert "may or may not have been made, and is not repeated" in text
         assert "The server has ended" in client.end(free)["error"]["message"]
@@ -179,89 +162,86 @@ def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, redis_url, 
         assert [each.id for each in people.interrupts()] == [pay.id]
         client.send({"method": "notifications/cancelled", "params": {"requestId": waiting}})
     people.vote(pay.id, "approve", by="ana")
-    with gate(tmp_path, redis_url, wait=30) as client:
+    with opened(wait=30) as client:
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
 
 
-def test_an_approval_outlives_a_server_that_has_died(tmp_path, redis_url, people):
+def test_an_approval_outlives_a_server_that_has_died(tmp_path, opened, people):
     """The call was surely not begun: the same call is made by a new gate, once, and nobody is asked again."""
     policy = "calls:\n  - {tools: die, rule: pass}\n  - {tools: '*', rule: {}}\n"
     (tmp_path / "policy.yaml").write_text(policy)
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         asked = question(people)
         assert "The server has ended" in client.call("die", **BIG)["error"]["message"]
         vote(people)
         for text in (
-            client.end(number)["result"]["content"][0]["text"],
+            client.text_of(number)[0],
             client.text("pay", **BIG)[0],
         ):
             assert "The server has ended: start the gate again. The call was not made." in text
     assert paid(tmp_path) == []
-    with gate(tmp_path, redis_url, wait=30) as client:
+    with opened(wait=30) as client:
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
         until_told(people, asked)
         assert list(people.interrupts()) == []
-        client.begin("tools/call", name="pay", arguments=BIG)
+        client.begin_call("pay", BIG)
         assert question(people).id != asked.id
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
 def test_an_approval_whose_time_is_over_when_the_server_is_back_asks_again(
-    tmp_path, redis_url, people
+    tmp_path, opened, people
 ):
     """The rule's `use_within` is the control of the test above."""
     (tmp_path / "policy.yaml").write_text("calls: [{tools: '*', rule: {use_within: 0.01}}]")
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.text("pay", **BIG)
     asked = vote(people)
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.text("pay", **BIG)
         assert question(people).id != asked.id
     assert paid(tmp_path) == []
 
 
-def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, redis_url):
+def test_a_server_that_sends_garbage_fails_what_is_under_way(tmp_path, opened):
     """The client gets an error in MCP's form, and the next call is served."""
     (tmp_path / "policy.yaml").write_text("calls: [{tools: [garble, pay], rule: pass}]")
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         error = client.call("garble", **BIG)["error"]
         assert error["code"] == -32700
         assert "not JSON-RPC" in error["message"]
         assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
 
 
-def test_a_server_that_hangs_does_not_hold_the_gate(tmp_path, redis_url, people):
+def test_a_server_that_hangs_does_not_hold_the_gate(opened, people):
     """An approved call that gets no answer in time isn't known to have been made, and isn't repeated."""
-    with gate(tmp_path, redis_url, wait=30, timeout=0.5) as client:
-        number = client.begin("tools/call", name="hang", arguments=BIG)
+    with opened(wait=30, timeout=0.5) as client:
+        number = client.begin_call("hang", BIG)
         vote(people)
-        assert (
-            "has not answered within 0.5 s"
-            in client.end(number)["result"]["content"][0]["text"]
-        )
+        assert "has not answered within 0.5 s" in client.text_of(number)[0]
         assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
 
 
-def test_a_server_may_ask_the_client_under_an_approved_call(tmp_path, redis_url, people):
+def test_a_server_may_ask_the_client_under_an_approved_call(opened, people):
     """Its elicitation reaches the client, whose answer reaches it."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="ask", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("ask", BIG)
         vote(people)
         request = client.asked()
         assert request["method"] == "elicitation/create"
         client.send({"id": request["id"], "result": {"action": "decline"}})
-        assert client.end(number)["result"]["content"][0]["text"] == "asked: decline"
+        assert client.text_of(number)[0] == "asked: decline"
 
 
 @pytest.mark.parametrize("change", ["change", "vanish"])
 def test_a_tool_that_has_changed_since_it_was_approved_is_not_called(
-    tmp_path, redis_url, people, change
+    tmp_path, opened, people, change
 ):
     """Under another schema the same arguments may mean something else: the approval does not count."""
     tool = "vanish" if change == "vanish" else "pay"
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name=tool, arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call(tool, BIG)
         question(people)
         (tmp_path / "changes" / change).touch()
         vote(people)
@@ -270,52 +250,52 @@ def test_a_tool_that_has_changed_since_it_was_approved_is_not_called(
     assert paid(tmp_path) == []
 
 
-def test_a_line_that_is_not_json_is_refused(tmp_path, redis_url):
+def test_a_line_that_is_not_json_is_refused(opened):
     """The client's own garbage gets an error without an id, and the session goes on."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.process.stdin.write("{\n")
         assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
         assert client.end(None)["error"]["code"] == -32700
 
 
-def test_a_gate_ends_when_its_client_leaves(tmp_path, redis_url, people):
+def test_a_gate_ends_when_its_client_leaves(opened, people):
     """It leaves no process behind, also while a call waits."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        client.begin_call("pay", BIG)
         question(people)
         client.process.stdin.close()
         assert client.process.wait(60) == 0
 
 
-def test_a_call_without_an_id_is_not_relayed(tmp_path, redis_url):
+def test_a_call_without_an_id_is_not_relayed(tmp_path, opened):
     """A notification can't be answered, and a careless server might make the call."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.send({"method": "tools/call", "params": {"name": "pay", "arguments": BIG}})
         assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
     assert paid(tmp_path) == ["pay bob 1 none"]
 
 
-def test_only_the_approved_call_reaches_the_server(tmp_path, redis_url, people):
+def test_only_the_approved_call_reaches_the_server(opened, people):
     """Other fields of the client's request were shown to nobody."""
     more = {"_meta": {"dry": False}, "inputResponses": {}, "task": {}}
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="echo", arguments=BIG, **more)
+    with opened(wait=30) as client:
+        number = client.begin_call("echo", BIG, **more)
         vote(people)
-        text = client.end(number)["result"]["content"][0]["text"]
+        text = client.text_of(number)[0]
     assert json.loads(text) == {"name": "echo", "arguments": {**BIG, "note": "none"}}
 
 
-def test_a_server_cannot_answer_a_call_that_it_did_not_get(tmp_path, redis_url, people):
+def test_a_server_cannot_answer_a_call_that_it_did_not_get(opened, people):
     """Its forged answer to a call that waits is dropped."""
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         question(people)
         assert client.text("free_forge", to=str(number), amount=1)[0] == "forged"
         vote(people, "reject")
-        assert "ana rejected" in client.end(number)["result"]["content"][0]["text"]
+        assert "ana rejected" in client.text_of(number)[0]
 
 
-def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, redis_url):
+def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, opened):
     """A rule for this user isn't missed because the call has no run yet."""
     (tmp_path / "policy.py").write_text(
         "import getpass\n"
@@ -323,13 +303,13 @@ def test_a_policy_knows_the_requester_before_it_lets_a_call_through(tmp_path, re
         "def approval(args, call):\n"
         "    return Rule() if call.requester.key == f'human:|{getpass.getuser()}' else None\n"
     )
-    with gate(tmp_path, redis_url, policy="policy.py") as client:
+    with opened(policy="policy.py") as client:
         assert "It waits for approval" in client.text("pay", **BIG)[0]
 
 
-def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people):
+def test_nothing_misses_a_worker_for_approved_calls(opened, redis_url, people):
     """A gate makes them, and perhaps none is open: workers can't help, and the run's page says so."""
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.call("pay", **BIG)
     asked = vote(people)
     installation = Installation(Settings(redis_url=redis_url))
@@ -341,7 +321,7 @@ def test_nothing_misses_a_worker_for_approved_calls(tmp_path, redis_url, people)
     assert [row.queue for row in facts.backlog] == []
 
 
-def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, people):
+def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, opened, redis_url, people):
     """No worker serves the queue, so the gate deletes what answers have put there."""
     (tmp_path / "plain.py").write_text(
         "from runner import GraphBuilder, graph\n"
@@ -355,9 +335,9 @@ def test_the_doorbells_of_the_gates_queue_do_not_pile_up(tmp_path, redis_url, pe
     with worker_process({"RUNNER_REDIS_URL": redis_url, **settings}, concurrency=1) as worker:
         worker.wait_ready()  # it leaves what a doorbell needs
     connection = people.engine.store.connection
-    with gate(tmp_path, redis_url, wait=30) as client:
+    with opened(wait=30) as client:
         for _ in range(2):
-            number = client.begin("tools/call", name="pay", arguments=BIG)
+            number = client.begin_call("pay", BIG)
             vote(people)
             client.end(number)
         # A vote may put its doorbell there just after the gate has seen the vote and deleted them.
@@ -382,18 +362,18 @@ server.run(*sys.argv[1:2], **({"port": int(sys.argv[2])} if sys.argv[2:] else {}
 """
 
 
-def test_the_server_may_be_at_a_url(tmp_path, redis_url, people):
+def test_the_server_may_be_at_a_url(tmp_path, opened, people):
     """Its session is the gate's; calls are held and made as over stdio."""
     (tmp_path / "shop.py").write_text(SHOP)
     port = free_port()
     run = [sys.executable, str(tmp_path / "shop.py"), "streamable-http", str(port)]
     with subprocess.Popen(run, stderr=subprocess.DEVNULL) as server:
         wait_until(lambda: listens(port), "it listens")
-        with gate(tmp_path, redis_url, url=f"http://127.0.0.1:{port}/mcp", wait=30) as client:
+        with opened(url=f"http://127.0.0.1:{port}/mcp", wait=30) as client:
             assert client.text("pay", to="bob", amount=1) == ("pay: 1 to bob", False)
-            number = client.begin("tools/call", name="pay", arguments=BIG)
+            number = client.begin_call("pay", BIG)
             vote(people)
-            assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
+            assert client.text_of(number)[0] == "pay: 500 to bob"
         server.kill()
 
 
@@ -490,12 +470,12 @@ def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):
         read_policy(str(path))
 
 
-def test_a_policy_that_fails_lets_nothing_through(tmp_path, redis_url):
+def test_a_policy_that_fails_lets_nothing_through(tmp_path, opened):
     """An error of the policy is the call's result."""
     (tmp_path / "policy.py").write_text(
         "def approval(args):\n    raise ValueError('no rate')\n"
     )
-    with gate(tmp_path, redis_url, policy="policy.py") as client:
+    with opened(policy="policy.py") as client:
         text, is_error = client.text("pay", **BIG)
     assert is_error
     assert "The call was not made: no rate" in text

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 
-from runner import Client
 from tests.doors.gates import command
 from tests.integrations.extras import need
 from tests.waiting import wait_until
@@ -113,9 +112,8 @@ def vote(people, decision, **options):
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_an_approval_is_told_in_the_agents_form(name, start, redis_url):
+def test_an_approval_is_told_in_the_agents_form(name, start, people):
     """It shows the exact call, and allows it once: the same call afterwards is asked anew."""
-    people = Client(redis_url)
     hook = start(EVENTS[name])
     asked = vote(people, "approve")
     assert asked.action["args"] == EVENTS[name]["tool_input"]
@@ -126,19 +124,19 @@ def test_an_approval_is_told_in_the_agents_form(name, start, redis_url):
 
 
 @pytest.mark.parametrize("name", EVENTS)
-def test_a_rejection_is_told_in_the_agents_form(name, start, redis_url):
+def test_a_rejection_is_told_in_the_agents_form(name, start, people):
     """The reason reaches the model."""
     hook = start(EVENTS[name])
-    vote(Client(redis_url), "reject", comment="not on Fridays")
+    vote(people, "reject", comment="not on Fridays")
     said = output(hook)
     decision = said.get("decision", said)
     assert "deny" in (decision.get("behavior"), decision.get("permissionDecision"))
     assert "not on Fridays" in (decision.get("message") or decision["permissionDecisionReason"])
 
 
-def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url):
+def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, people):
     """Codex refuses an answer with a changed call, so people can only approve or reject there."""
-    people, edit = Client(redis_url), {**CLAUDE["tool_input"], "command": "git push"}
+    edit = {**CLAUDE["tool_input"], "command": "git push"}
     hook = start(EVENTS["claude-pre"])
     vote(people, "edit", response=edit)
     assert output(hook) == {**PRE, "permissionDecision": "allow", "updatedInput": edit}
@@ -148,9 +146,8 @@ def test_claude_code_gets_an_edited_call_and_codex_offers_none(start, redis_url)
     assert next(iter(people.interrupts())).rule["decisions"] == ["approve", "reject"]
 
 
-def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
+def test_two_hooks_for_equal_calls_share_no_approval(start, people):
     """One takes the approval; the other one asks again."""
-    people = Client(redis_url)
     hooks = [start(EVENTS["claude-pre"], wait=60) for _ in range(2)]
     first = vote(people, "approve")
     wait_until(
@@ -162,11 +159,11 @@ def test_two_hooks_for_equal_calls_share_no_approval(start, redis_url):
     assert decisions == ["allow", "deny"]
 
 
-def test_a_call_without_a_rule_is_left_to_the_agent(start, redis_url):
+def test_a_call_without_a_rule_is_left_to_the_agent(start, people):
     """The hook says nothing, and nobody is asked."""
     hook = start(EVENTS["claude-pre"], policy="calls: [{tools: Bash, rule: pass}]")
     assert output(hook) is None
-    assert list(Client(redis_url).interrupts()) == []
+    assert list(people.interrupts()) == []
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from runner import Client
-from tests.doors.gates import gate, paid
+from tests.doors.gates import paid
 from tests.integrations.extras import need
 from tests.waiting import wait_until
 
@@ -16,6 +15,10 @@ pytestmark = pytest.mark.full
 need("mcp", "mcp")
 
 HEAD = '{"jsonrpc": "2.0", "id": 90, "method": "tools/call", "params": '
+
+
+def eve(amount):
+    return {"to": "eve", "amount": amount}
 
 
 def called(args, name="pay"):
@@ -39,9 +42,9 @@ HOSTILE = {
         written('{"to": "eve", "amount": 500, "note": ' + "[" * 90 + "]" * 90 + "}"),
         "do not fit the schema",
     ),
-    "a batch": (f"[{called({'to': 'eve', 'amount': 5})}]", NOT_JSON),
-    "a list as id": (called({"to": "eve", "amount": 5}).replace("90", "[90]", 1), NOT_JSON),
-    "true as id": (called({"to": "eve", "amount": 5}).replace("90", "true", 1), NOT_JSON),
+    "a batch": (f"[{called(eve(5))}]", NOT_JSON),
+    "a list as id": (called(eve(5)).replace("90", "[90]", 1), NOT_JSON),
+    "true as id": (called(eve(5)).replace("90", "true", 1), NOT_JSON),
     "a list as parameters": (HEAD + "[]}", "a call has a `name`"),
     "no parameters": (HEAD + "null}", "a call has a `name`"),
     "null as arguments": (called(None), "do not fit the schema"),
@@ -56,24 +59,26 @@ HOSTILE = {
         "differ only in case",
     ),
     "a float of an integer": (
-        called({"to": "eve", "amount": 50.5}),
+        called(eve(50.5)),
         "do not fit the schema",
     ),
-    "a text of an integer": (called({"to": "eve", "amount": "5"}), "do not fit the schema"),
-    "a bool of an integer": (called({"to": "eve", "amount": True}), "do not fit the schema"),
-    "a look-alike": (called({"to": "eve", "amount": 5}, "p\u0430y"), "has no tool"),
-    "another width": (called({"to": "eve", "amount": 5}, "\uff50ay"), "has no tool"),
-    "a pattern": (called({"to": "eve", "amount": 5}, "p*"), "has no tool"),
-    "a class of characters": (called({"to": "eve", "amount": 5}, "[p]ay"), "has no tool"),
-    "a space": (called({"to": "eve", "amount": 5}, "pay "), "has no tool"),
-    "20 MB": (called({"to": "eve", "amount": 500, "note": "x" * 20_000_000}), "was not made"),
+    "an argument less": (called({"to": "eve"}), "do not fit the schema of pay"),
+    "an argument more": (called({**eve(500), "more": 1}), "do not fit the schema of pay"),
+    "a text of an integer": (called(eve("5")), "do not fit the schema"),
+    "a bool of an integer": (called(eve(True)), "do not fit the schema"),
+    "a look-alike": (called(eve(5), "p\u0430y"), "has no tool"),
+    "another width": (called(eve(5), "\uff50ay"), "has no tool"),
+    "a pattern": (called(eve(5), "p*"), "has no tool"),
+    "a class of characters": (called(eve(5), "[p]ay"), "has no tool"),
+    "a space": (called(eve(5), "pay "), "has no tool"),
+    "20 MB": (called({**eve(500), "note": "x" * 20_000_000}), "was not made"),
 }
 
 
-def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, redis_url):
+def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, opened, people):
     """The client gets an answer to each, nobody is asked, and nothing is made."""
     said = {}
-    with gate(tmp_path, redis_url, wait=0) as client:
+    with opened(wait=0) as client:
         for name, (line, _) in HOSTILE.items():
             client.process.stdin.write(line + "\n")
             client.process.stdin.flush()
@@ -85,18 +90,17 @@ def test_a_hostile_call_is_refused_and_the_session_goes_on(tmp_path, redis_url):
         name: said[name][:300] for name, (_, text) in HOSTILE.items() if text not in said[name]
     }
     assert wrong == {}
-    assert list(Client(redis_url).interrupts()) == []
+    assert list(people.interrupts()) == []
     assert paid(tmp_path) == ["pay bob 5 none"]
 
 
 BIG = {"to": "bob", "amount": 500}
 
 
-def test_an_id_cannot_be_used_twice_at_a_time(tmp_path, redis_url):
+def test_an_id_cannot_be_used_twice_at_a_time(tmp_path, opened, people):
     """The second request is refused, and the first one's cancellation and answer stay its own."""
-    people = Client(redis_url)
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         wait_until(lambda: list(people.interrupts()), "people are asked")
         client.send(
             {"id": number, "method": "tools/call", "params": {"name": "pay", "arguments": BIG}}
@@ -104,15 +108,14 @@ def test_an_id_cannot_be_used_twice_at_a_time(tmp_path, redis_url):
         assert "is under way" in client.end(number)["error"]["message"]
         (asked,) = people.interrupts()
         people.vote(asked.id, "approve", by="ana")
-        assert client.end(number)["result"]["content"][0]["text"] == "pay: 500 to bob"
+        assert client.text_of(number)[0] == "pay: 500 to bob"
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-def test_a_cancelled_call_waits_on_and_gets_no_answer(tmp_path, redis_url):
+def test_a_cancelled_call_waits_on_and_gets_no_answer(tmp_path, opened, people):
     """Clients cancel calls that take long: the same call again gets the outcome of the one question."""
-    people = Client(redis_url)
-    with gate(tmp_path, redis_url, wait=30) as client:
-        number = client.begin("tools/call", name="pay", arguments=BIG)
+    with opened(wait=30) as client:
+        number = client.begin_call("pay", BIG)
         wait_until(lambda: list(people.interrupts()), "people are asked")
         client.send({"method": "notifications/cancelled", "params": {"requestId": [number]}})
         client.send({"method": "notifications/cancelled", "params": {"requestId": number}})
@@ -123,11 +126,10 @@ def test_a_cancelled_call_waits_on_and_gets_no_answer(tmp_path, redis_url):
     assert paid(tmp_path) == ["pay bob 500 none"]
 
 
-def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, redis_url):
+def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, opened, people):
     """A policy is read at the start: a gate goes on by the old one, and the next gate asks by the new one."""
-    people = Client(redis_url)
     (tmp_path / "policy.yaml").write_text("calls: [{tools: '*', rule: {eligible: [ana]}}]")
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         client.text("pay", **BIG)
         (asked,) = people.interrupts()
         (tmp_path / "policy.yaml").write_text("calls: [{tools: '*', rule: {eligible: [ben]}}]")
@@ -136,7 +138,7 @@ def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, redis_url):
             ("user:human:|ana",)
         }
     people.vote(asked.id, "approve", by="ana")
-    with gate(tmp_path, redis_url) as client:
+    with opened() as client:
         assert "It waits for approval" in client.text("pay", **BIG)[0]
         (again,) = (each for each in people.interrupts() if each.action == asked.action)
         assert (again.id != asked.id, tuple(again.rule["eligible"])) == (
@@ -152,12 +154,12 @@ def test_a_stricter_policy_counts_for_calls_that_wait(tmp_path, redis_url):
      '{"result": {"tools": 1}}', '{"result": null}',
      '{"error": {}}', '{"error": 1}', "[]", '{"id": ["x"], "result": {}}'],
 )  # fmt: skip
-def test_a_list_of_tools_that_cannot_be_read_refuses_calls(tmp_path, redis_url, answer):
+def test_a_list_of_tools_that_cannot_be_read_refuses_calls(opened, answer, people):
     """The client is told, nobody is asked, and the gate goes on."""
     environment = {"TOOLS": answer}
-    with gate(tmp_path, redis_url, env=environment) as client:
+    with opened(env=environment) as client:
         for _ in range(2):
             text, is_error = client.text("pay", **BIG)
             assert is_error
             assert "The call was not made: The server" in text
-    assert list(Client(redis_url).interrupts()) == []
+    assert list(people.interrupts()) == []

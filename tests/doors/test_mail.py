@@ -140,10 +140,15 @@ def serving(site):
     )
 
 
+def handle(site, question, reminder=0):
+    """Have the door handle a notice of a question, as a process that has its lock."""
+    return site.door.handle(question.id, lambda: True, reminder)
+
+
 def asked(site, mailbox, graph, address=ANA):
     """Ask the question of a graph, and return it with the token of the link to a person."""
     (question,) = site.start(graph).interrupts()
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
     return question, token_of(mailbox.to(address)[-1])
 
 
@@ -247,7 +252,7 @@ def test_a_form_asks_for_an_answer(site, mailbox):
     assert refused.status_code == 422
     assert "Rome" in refused.text
     assert before == "open"
-    output = site.client.run(question.run_id).result().results["ask"].output
+    output = site.output(question.run_id, "ask")
     assert output == {"said": {"city": "Rome", "days": 3, "way": "car"}}
 
 
@@ -348,7 +353,7 @@ def test_who_has_voted_is_not_asked_again(site, mailbox):
     """A person who voted at another door first is sent no message, and their link decides nothing."""
     (question,) = site.start("quorum").interrupts()
     site.client.vote(question.id, "approve", by="ana")
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
     reply = send(site, sealed(site, question), decision='"reject"')
 
     assert mailbox.receivers == [BEN]
@@ -362,7 +367,7 @@ def test_who_may_not_decide_has_no_link(site, mailbox, monkeypatch, name):
     """Without the role, for another graph, unknown, or not named by the rule: no message, no effect."""
     (question,) = site.start("only_ana" if name == "ben" else "anyone").interrupts()
     address = f"{name}@example.com"
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
     replies = [approve(site, sealed(site, question, each)) for each in (address, ANA)]
 
     assert mailbox.to(address) == []
@@ -472,9 +477,9 @@ def test_an_error_of_the_directory_ends_nothing(site, mailbox, monkeypatch, capl
 def test_a_message_says_where_to_ask_for_no_more(site, mailbox, address):
     """Mail programs offer what List-Unsubscribe names; without the setting there is none."""
     site.settings.mail_unsubscribe = address
-    door = MailDoor(site.app.state.services)
+    site.door = MailDoor(site.app.state.services)
     (question,) = site.start("only_ana").interrupts()
-    assert door.handle(question.id, lambda: True)
+    assert handle(site, question)
 
     assert mailbox.mails[0]["List-Unsubscribe"] == (f"<{address}>" if address else None)
 
@@ -533,7 +538,7 @@ def test_an_address_adds_no_receiver(site, mailbox, monkeypatch, caplog, address
     """What is no single address is sent nothing and logged; the other people are sent theirs."""
     monkeypatch.setitem(people.names, address, "ana")
     (question,) = site.start("anyone").interrupts()
-    assert site.door.handle(question.id, lambda: True)
+    assert handle(site, question)
 
     assert sorted(mailbox.receivers) == [ANA, BEN]
     assert "isn't an address" in caplog.text
@@ -557,28 +562,12 @@ def test_a_person_gets_one_message(site, mailbox, monkeypatch):
     assert len(counts) == 12
 
 
-@pytest.mark.slow
-def test_another_process_sends_what_one_has_left(site, mailbox, monkeypatch):
-    """Notices in the hands of a process that died are handled by the next one."""
-    monkeypatch.setattr(notice_thread, "RETRY", 0.01)
-    services = site.app.state.services
-    services.notice_groups.listen("door:mail")
-    site.start("rule")
-    (reader,) = services.notice_groups.readers("door:mail")
-    taken = reader.read(1)
-    reader.close()
-    with following(site.door):
-        wait_until(lambda: mailbox.to(ANA), "the message")
-
-    assert taken
-
-
 def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
     """People of a later stage are sent theirs when it opens."""
     question, token = asked(site, mailbox, "staged")
     before = [*mailbox.receivers]
     approve(site, token)
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
 
     assert before == [ANA]
     assert mailbox.receivers == [ANA, BEN]
@@ -612,8 +601,8 @@ def test_who_stands_in_is_sent_a_message(site, mailbox, graph):
 def test_a_reminder_and_an_expiry_are_messages_of_one_conversation(site, mailbox):
     """Each once, to the people who have the first message and have not voted, and to nobody else."""
     question, token = asked(site, mailbox, "pair")
-    site.door.handle(question.id, lambda: True, 1)
-    site.door.handle(question.id, lambda: True, 1)
+    handle(site, question, 1)
+    handle(site, question, 1)
     assert mailbox.receivers == [ANA, BEN, ANA, BEN]
     approve(site, token)
     with following(site.door):
@@ -660,7 +649,7 @@ def test_nothing_is_stored_of_a_closed_question(site, mailbox):
     question, token = asked(site, mailbox, "rule")
     stored = site.door._read(question.id)
     approve(site, token)
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
 
     assert len(stored.sent) == 2
     assert "@" not in json.dumps(asdict(stored))
@@ -677,7 +666,7 @@ def test_what_is_stored_of_a_question_stays_readable(site, mailbox, redis_url):
         stored = {"id": question.id, "sent": ["8e43ca37701228e74983efdb"], "used": [], "v": 1}
         stored["used"] = stored["sent"]
         admin.hset(key, question.id, json.dumps(stored))
-    site.door.handle(question.id, lambda: True)
+    handle(site, question)
 
     assert fields == stored.keys()
     assert mailbox.receivers == [ANA, BEN, BEN]
@@ -707,31 +696,18 @@ def test_what_is_refused_holds_nothing_back(site, mailbox, caplog):
     mailbox.faults.append(("rcpt", "550 no such user"))
     (question,) = site.start("rule").interrupts()
 
-    assert site.door.handle(question.id, lambda: True)
+    assert handle(site, question)
     assert mailbox.receivers == [BEN]
     assert "550" in caplog.text
-    assert site.door.handle(question.id, lambda: True)
+    assert handle(site, question)
     assert len(mailbox.mails) == 1
-
-
-def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplog, redis_url):
-    """A question whose messages can't be made is in the log, and the next one is sent."""
-    NoticeThread(site.door._services, "mail", site.door.handle).listen()
-    unreadable, sent = (site.start(graph).interrupts()[0].id for graph in ("rule", "others"))
-    with redis.Redis.from_url(redis_url) as admin:
-        admin.hset(f"{Keys().prefix}mailed_questions", unreadable, '{"v": 9}')
-    with following(site.door):
-        wait_until(lambda: mailbox.receivers, "the second question's message")
-
-    assert f"{unreadable} is only on its page" in caplog.text
-    assert sent not in caplog.text
 
 
 def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
     """One that is never taken is given up after ten attempts, and the log says where the question is."""
     mailbox.faults.extend([("rcpt", "450 later")] * 12)
     (question,) = site.start("others").interrupts()
-    tries = [site.door.handle(question.id, lambda: True) for _ in range(12)]
+    tries = [handle(site, question) for _ in range(12)]
 
     assert tries == [False] * 9 + [True] * 3
     assert len(mailbox.faults) == 2
@@ -744,7 +720,7 @@ def test_a_lost_lock_ends_a_round(site, mailbox):
 
     assert not site.door.handle(question.id, lambda: False)
     assert mailbox.mails == []
-    assert site.door.handle(question.id, lambda: True)
+    assert handle(site, question)
     assert len(mailbox.mails) == 2
 
 
@@ -757,7 +733,7 @@ def test_a_password_is_sent_by_tls_only(site, mailbox):
         door.handle(question.id, lambda: True)
 
     assert not any("auth" in command.lower() for command in mailbox.commands)
-    assert site.door.handle(question.id, lambda: True)
+    assert handle(site, question)
     assert mailbox.receivers == [BEN]
 
 

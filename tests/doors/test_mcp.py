@@ -35,7 +35,7 @@ from pydantic import Field  # noqa: E402 - beside those
 
 from runner.doors.mcp import TASKS, Door, keys_of, serve_stdio  # noqa: E402 - likewise
 
-pytestmark = pytest.mark.full
+pytestmark = [pytest.mark.full, pytest.mark.anyio]
 
 
 class Started(types.Result):
@@ -64,6 +64,8 @@ class TaskCall(types.Request[Any, Any]):
 class Document(types.Result):
     model_config: ClassVar = {"extra": "allow"}
 
+
+BEN = Person(Principal("ben"), frozenset(GRANTS))
 
 MODERN = "2026-07-28"
 
@@ -101,6 +103,11 @@ async def task_call(client, method, task_id, **fields):
     params = TaskParams(taskId=task_id, **fields)
     result = await client.session.send_request(TaskCall(method=method, params=params), Document)
     return result.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def update(client, task_id, responses):
+    """Answer questions of a task."""
+    return await task_call(client, "tasks/update", task_id, inputResponses=responses)
 
 
 async def task_that(client, task_id, status):
@@ -161,26 +168,23 @@ def refused(error):
     return error.value.error.code
 
 
-def test_graphs_that_are_named_are_tools(site):
+async def test_graphs_that_are_named_are_tools(site):
     """A tool has the schema of its graph's task; what does not fit it starts nothing."""
     site.settings.mcp_graphs = ["typed"]
 
-    async def go():
-        async with connected(site) as client:
-            tools = {tool.name: tool for tool in (await client.list_tools()).tools}
-            assert [name for name in tools if name.startswith("graph_")] == ["graph_typed"]
-            assert tools["graph_typed"].input_schema["properties"]["task"]["type"] == "integer"
-            assert tools["runs_list"].annotations.read_only_hint
+    async with connected(site) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+        assert [name for name in tools if name.startswith("graph_")] == ["graph_typed"]
+        assert tools["graph_typed"].input_schema["properties"]["task"]["type"] == "integer"
+        assert tools["runs_list"].annotations.read_only_hint
 
-            unfit = await call(client, "graph_typed", task="four")
-            assert unfit.is_error
-            assert runs_of(site) == 0
-            done = await call(client, "graph_typed", task=4)
-            assert done.structured_content == {"number": 4}
-            with pytest.raises(MCPError, match="no tool"):
-                await call(client, "graph_echo", task=4)
-
-    asyncio.run(go())
+        unfit = await call(client, "graph_typed", task="four")
+        assert unfit.is_error
+        assert runs_of(site) == 0
+        done = await call(client, "graph_typed", task=4)
+        assert done.structured_content == {"number": 4}
+        with pytest.raises(MCPError, match="no tool"):
+            await call(client, "graph_echo", task=4)
 
 
 def test_results_have_the_schema_of_their_tool(site, monkeypatch):
@@ -216,45 +220,36 @@ def test_results_have_the_schema_of_their_tool(site, monkeypatch):
         asyncio.run(go(mode))
 
 
-def test_a_repeated_call_with_its_key_is_one_run(site):
+async def test_a_repeated_call_with_its_key_is_one_run(site):
     """As after a lost response; another's key, other arguments and no key are calls of their own."""
 
-    async def go():
-        async def repeat(client, key, task=1):
-            meta = {"celery-graph-runner/idempotency-key": key} if key else None
-            result = await client.call_tool("graph_echo", {"task": task}, meta=meta)
-            assert result.structured_content == {"task": task}
-            return runs_of(site)
+    async def repeat(client, key, task=1):
+        meta = {"celery-graph-runner/idempotency-key": key} if key else None
+        result = await client.call_tool("graph_echo", {"task": task}, meta=meta)
+        assert result.structured_content == {"task": task}
+        return runs_of(site)
 
-        async with connected(site) as client:
-            assert [await repeat(client, "k") for _ in range(3)] == [1, 1, 1]
-            assert await repeat(client, "k", task=2) == 2
-            assert await repeat(client, None) == 3
-        async with connected(
-            site, person=replace(site.person, principal=Principal("ben"))
-        ) as c:
-            assert await repeat(c, "k") == 4
-        async with connected(site, Tasks()) as client:
-            meta = {"celery-graph-runner/idempotency-key": "k"}
-            started = await client.session.call_tool(
-                "graph_echo", {"task": 1}, allow_claimed=True, meta=meta
-            )
-            assert (await task_that(client, started.task_id, "completed"))["result"]
-            assert runs_of(site) == 4
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        assert [await repeat(client, "k") for _ in range(3)] == [1, 1, 1]
+        assert await repeat(client, "k", task=2) == 2
+        assert await repeat(client, None) == 3
+    async with connected(site, person=replace(site.person, principal=Principal("ben"))) as c:
+        assert await repeat(c, "k") == 4
+    async with connected(site, Tasks()) as client:
+        meta = {"celery-graph-runner/idempotency-key": "k"}
+        started = await client.session.call_tool(
+            "graph_echo", {"task": 1}, allow_claimed=True, meta=meta
+        )
+        assert (await task_that(client, started.task_id, "completed"))["result"]
+        assert runs_of(site) == 4
 
 
-def test_a_failed_run_is_an_error_that_the_model_reads(site):
+async def test_a_failed_run_is_an_error_that_the_model_reads(site):
     """The result says which run failed, and why."""
-
-    async def go():
-        async with connected(site) as client:
-            failed = await call(client, "graph_broken", task=4)
-            assert failed.is_error
-            assert "the secret printer is out of paper" in failed.content[0].text
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        failed = await call(client, "graph_broken", task=4)
+        assert failed.is_error
+        assert "the secret printer is out of paper" in failed.content[0].text
 
 
 @pytest.mark.parametrize(
@@ -271,162 +266,126 @@ def test_a_failed_run_is_an_error_that_the_model_reads(site):
         ("sure", "url"),
     ],
 )
-def test_what_a_flat_form_can_t_ask_is_a_link(site, graph, mode):
+async def test_what_a_flat_form_can_t_ask_is_a_link(site, graph, mode):
     """Structure, constraints, length, high risk and logins lead to the page; nothing is cut."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, f"graph_{graph}", task=1)
-            _, question = only(asked.input_requests)
-            assert question.params.mode == mode
-            if mode == "url":
-                assert question.params.url.startswith("https://runner.example/q/")
-            else:
-                assert "a late order" in question.params.message
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        asked = await call(client, f"graph_{graph}", task=1)
+        _, question = only(asked.input_requests)
+        assert question.params.mode == mode
+        if mode == "url":
+            assert question.params.url.startswith("https://runner.example/q/")
+        else:
+            assert "a late order" in question.params.message
 
 
-def test_no_line_of_an_agent_reads_as_the_call_or_the_votes(site):
+async def test_no_line_of_an_agent_reads_as_the_call_or_the_votes(site):
     """The reason is quoted beside a rule: one call and one count stand at the beginning of a line."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_spoof", task=1)
-            _, question = only(asked.input_requests)
-            lines = question.params.message.splitlines()
-            assert "> So far: 2 of 2." in lines
-            assert len([line for line in lines if line.startswith("refund {")]) == 1
-            assert not any(line.startswith("So far") for line in lines)
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        asked = await call(client, "graph_spoof", task=1)
+        _, question = only(asked.input_requests)
+        lines = question.params.message.splitlines()
+        assert "> So far: 2 of 2." in lines
+        assert len([line for line in lines if line.startswith("refund {")]) == 1
+        assert not any(line.startswith("So far") for line in lines)
 
 
 @pytest.mark.parametrize(
     ("graph", "task"),
     [("one_field", {"task": "x"}), ("any_fields", {"apples": 1, "task": 2})],
 )
-def test_the_fields_of_a_typed_task_are_the_arguments(site, graph, task):
+async def test_the_fields_of_a_typed_task_are_the_arguments(site, graph, task):
     """A field that is called `task`, or fields that no schema names, are those of the task as well."""
-
-    async def go():
-        async with connected(site) as client:
-            assert (await call(client, f"graph_{graph}", **task)).structured_content == task
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        assert (await call(client, f"graph_{graph}", **task)).structured_content == task
 
 
-def test_the_client_asks_its_user_and_the_run_goes_on(site):
+async def test_the_client_asks_its_user_and_the_run_goes_on(site):
     """The SDK's client fills in the form and calls again: one run, with the answer."""
 
     async def answer(context, params):
         assert params.requested_schema["required"] == ["city", "days"]
         return accept(city="Rome", days=2)
 
-    async def go():
-        async with connected(site, answer=answer) as client:
-            done = await client.call_tool("graph_form", {"task": 1})
-            assert done.structured_content == {"said": {"city": "Rome", "days": 2}}
-            assert runs_of(site) == 1
-            await call(client, "graph_form", task=1)
-            assert runs_of(site) == 2  # without the state it is another call
-
-    asyncio.run(go())
+    async with connected(site, answer=answer) as client:
+        done = await client.call_tool("graph_form", {"task": 1})
+        assert done.structured_content == {"said": {"city": "Rome", "days": 2}}
+        assert runs_of(site) == 1
+        await call(client, "graph_form", task=1)
+        assert runs_of(site) == 2  # without the state it is another call
 
 
-def test_an_answer_that_does_not_fit_is_asked_again(site):
+async def test_an_answer_that_does_not_fit_is_asked_again(site):
     """The client is told what is wrong, and the question stays open."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_form", task=1)
-            key, _ = only(asked.input_requests)
-            wrong = {key: accept(city="Rome", days=0)}
-            again = await call(client, "graph_form", asked.request_state, wrong, task=1)
-            assert again.input_requests[key].params.message.startswith(
-                "Not accepted: days: 0 is"
-            )
-            right = {key: accept(city="Rome", days=1)}
-            done = await call(client, "graph_form", again.request_state, right, task=1)
-            assert not done.is_error
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        asked = await call(client, "graph_form", task=1)
+        key, _ = only(asked.input_requests)
+        wrong = {key: accept(city="Rome", days=0)}
+        again = await call(client, "graph_form", asked.request_state, wrong, task=1)
+        assert again.input_requests[key].params.message.startswith("Not accepted: days: 0 is")
+        right = {key: accept(city="Rome", days=1)}
+        done = await call(client, "graph_form", again.request_state, right, task=1)
+        assert not done.is_error
 
 
-def test_a_decision_leaves_out_no_field(site):
+async def test_a_decision_leaves_out_no_field(site):
     """An argument beside the decision is refused, and asked again; control: the decision alone counts."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_rule", task=1)
-            key, _ = only(asked.input_requests)
-            changed = {key: accept(decision="approve", amount=1.5)}
-            again = await call(client, "graph_rule", asked.request_state, changed, task=1)
-            assert "amount" in again.input_requests[key].params.message
-            (question,) = site.client.interrupts()
-            assert site.client.engine.store.votes(question.id) == []
-            right = {key: accept(decision="approve")}
-            done = await call(client, "graph_rule", again.request_state, right, task=1)
-            assert done.structured_content == {"said": "approve"}
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        asked = await call(client, "graph_rule", task=1)
+        key, _ = only(asked.input_requests)
+        changed = {key: accept(decision="approve", amount=1.5)}
+        again = await call(client, "graph_rule", asked.request_state, changed, task=1)
+        assert "amount" in again.input_requests[key].params.message
+        (question,) = site.client.interrupts()
+        assert site.votes(question) == []
+        right = {key: accept(decision="approve")}
+        done = await call(client, "graph_rule", again.request_state, right, task=1)
+        assert done.structured_content == {"said": "approve"}
 
 
-def test_a_state_counts_for_its_call_and_its_caller_only(site):
+async def test_a_state_counts_for_its_call_and_its_caller_only(site):
     """A changed state, another tool, other arguments and another person are refused; as it is it counts."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_text", task=1)
-            state, responses = (
-                asked.request_state,
-                {only(asked.input_requests)[0]: accept(answer="yes")},
-            )
-            middle = len(state) // 2
-            forged = (
-                state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
-            )
-            for tool, sent, task in (
-                ("graph_text", forged, 1),
-                ("graph_text", json.dumps({"run": "x"}), 1),
-                ("graph_text", state, 2),
-                ("graph_form", state, 1),
-            ):
-                with pytest.raises(MCPError, match="requestState") as error:
-                    await call(client, tool, sent, responses, task=task)
-                assert refused(error) == types.INVALID_PARAMS
-            ben = Person(Principal("ben"), frozenset(GRANTS))
-            async with connected(site, person=ben) as other:
-                with pytest.raises(MCPError, match="requestState"):
-                    await call(other, "graph_text", state, responses, task=1)
-            assert [question.is_open for question in site.client.interrupts()] == [True]
-
-            done = await call(client, "graph_text", state, responses, task=1)
-            assert done.structured_content == {"said": "yes"}
-
-    asyncio.run(go())
-
-
-def test_every_server_with_the_keys_opens_a_state(site):
-    """A call goes on at another server, after a change of keys too; without the key it is refused."""
-
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_text", task=1)
-        responses = {only(asked.input_requests)[0]: accept(answer="yes")}
-        site.settings.mcp_keys = "n" * 32
-        async with connected(site) as client:
+    async with connected(site) as client:
+        asked = await call(client, "graph_text", task=1)
+        state, responses = (
+            asked.request_state,
+            {only(asked.input_requests)[0]: accept(answer="yes")},
+        )
+        middle = len(state) // 2
+        forged = state[:middle] + ("A" if state[middle] != "A" else "B") + state[middle + 1 :]
+        for tool, sent, task in (
+            ("graph_text", forged, 1),
+            ("graph_text", json.dumps({"run": "x"}), 1),
+            ("graph_text", state, 2),
+            ("graph_form", state, 1),
+        ):
+            with pytest.raises(MCPError, match="requestState") as error:
+                await call(client, tool, sent, responses, task=task)
+            assert refused(error) == types.INVALID_PARAMS
+        async with connected(site, person=BEN) as other:
             with pytest.raises(MCPError, match="requestState"):
-                await call(client, "graph_text", asked.request_state, responses, task=1)
-        site.settings.mcp_keys = f"{'n' * 32}, {'k' * 32}"
-        async with connected(site) as client:
-            done = await call(client, "graph_text", asked.request_state, responses, task=1)
-            assert done.structured_content == {"said": "yes"}
+                await call(other, "graph_text", state, responses, task=1)
+        assert [question.is_open for question in site.client.interrupts()] == [True]
 
-    asyncio.run(go())
+        done = await call(client, "graph_text", state, responses, task=1)
+        assert done.structured_content == {"said": "yes"}
 
 
-def test_a_state_counts_for_a_week(site):
+async def test_every_server_with_the_keys_opens_a_state(site):
+    """A call goes on at another server, after a change of keys too; without the key it is refused."""
+    async with connected(site) as client:
+        asked = await call(client, "graph_text", task=1)
+    responses = {only(asked.input_requests)[0]: accept(answer="yes")}
+    site.settings.mcp_keys = "n" * 32
+    async with connected(site) as client:
+        with pytest.raises(MCPError, match="requestState"):
+            await call(client, "graph_text", asked.request_state, responses, task=1)
+    site.settings.mcp_keys = f"{'n' * 32}, {'k' * 32}"
+    async with connected(site) as client:
+        done = await call(client, "graph_text", asked.request_state, responses, task=1)
+        assert done.structured_content == {"said": "yes"}
+
+
+async def test_a_state_counts_for_a_week(site):
     """After six days the call goes on where it was; after eight the state is refused."""
     codec = RequestStateSecurity(keys=["k" * 32]).codec
 
@@ -435,40 +394,34 @@ def test_a_state_counts_for_a_week(site):
         times = {name: claims[name] - days * DAY for name in ("iat", "exp")}
         return codec.seal(json.dumps({**claims, **times}).encode())
 
-    async def go():
-        async with connected(site) as client:
-            asked = await call(client, "graph_text", task=1)
-            state, key = asked.request_state, only(asked.input_requests)[0]
-            responses = {key: accept(answer="yes")}
-            with pytest.raises(MCPError, match="requestState"):
-                await call(client, "graph_text", aged(state, 8), responses, task=1)
-            done = await call(client, "graph_text", aged(state, 6), responses, task=1)
-            assert done.structured_content == {"said": "yes"}
-
-    asyncio.run(go())
+    async with connected(site) as client:
+        asked = await call(client, "graph_text", task=1)
+        state, key = asked.request_state, only(asked.input_requests)[0]
+        responses = {key: accept(answer="yes")}
+        with pytest.raises(MCPError, match="requestState"):
+            await call(client, "graph_text", aged(state, 8), responses, task=1)
+        done = await call(client, "graph_text", aged(state, 6), responses, task=1)
+        assert done.structured_content == {"said": "yes"}
 
 
-def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
+async def test_a_call_whose_run_takes_long_returns(site, monkeypatch):
     """It is called again with its state, and is the same run; a client of before is told which that is."""
     monkeypatch.setattr("runner.doors.mcp.WAIT", 0.01)
     bells, ring = [], site.ring
     monkeypatch.setattr(site, "ring", bells.extend)
 
-    async def go():
-        async with connected(site, answer=None, mode="legacy") as client:
-            told = (await call(client, "graph_echo", task=1)).structured_content
-            assert told["status"] == "executing"
-        async with connected(site) as client:
-            asked = await call(client, "graph_echo", task=1)
-            assert not asked.input_requests
-            monkeypatch.setattr("runner.doors.mcp.WAIT", 60)
-            ring(bells)
-            done = await call(client, "graph_echo", asked.request_state, task=1)
-            assert not done.is_error
-        assert runs_of(site) == 2
-        assert site.client.run(told["run_id"]).wait(60).status == "completed"
-
-    asyncio.run(go())
+    async with connected(site, answer=None, mode="legacy") as client:
+        told = (await call(client, "graph_echo", task=1)).structured_content
+        assert told["status"] == "executing"
+    async with connected(site) as client:
+        asked = await call(client, "graph_echo", task=1)
+        assert not asked.input_requests
+        monkeypatch.setattr("runner.doors.mcp.WAIT", 60)
+        ring(bells)
+        done = await call(client, "graph_echo", asked.request_state, task=1)
+        assert not done.is_error
+    assert runs_of(site) == 2
+    assert site.client.run(told["run_id"]).wait(60).status == "completed"
 
 
 def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
@@ -484,101 +437,81 @@ def test_a_short_key_is_refused_and_the_server_s_secret_is_one():
     assert keys_of(Settings()) != keys_of(Settings())
 
 
-def test_a_task_asks_and_takes_a_part_of_the_answers(site):
+async def test_a_task_asks_and_takes_a_part_of_the_answers(site):
     """Of two questions one may be answered first; keys that are unknown, foreign or answered are ignored."""
+    async with connected(site, Tasks()) as client:
+        foreign = await call(client, "graph_text", task=1)
+        foreign = await task_that(client, foreign.task_id, "input_required")
+        foreign_key, _ = only(foreign["inputRequests"])
+        started = await call(client, "graph_two", task=1)
+        questions_of(site, started.task_id, 2)
+        task = await task_that(client, started.task_id, "input_required")
+        left, right = sorted(task["inputRequests"], key=lambda key: ".right." in key)
+        changed = right[:-1] + ("0" if right[-1] != "0" else "1")
+        answers = {left: accepted(answer="l")}
+        ignored = dict.fromkeys([foreign_key, "unknown", changed], accepted(answer="x"))
+        done = await update(client, started.task_id, {**answers, **ignored})
+        assert done["resultType"] == "complete"
+        task = await task_call(client, "tasks/get", started.task_id)
+        assert [*task["inputRequests"]] == [right]
 
-    async def go():
-        async with connected(site, Tasks()) as client:
-            foreign = await call(client, "graph_text", task=1)
-            foreign = await task_that(client, foreign.task_id, "input_required")
-            foreign_key, _ = only(foreign["inputRequests"])
-            started = await call(client, "graph_two", task=1)
-            questions_of(site, started.task_id, 2)
-            task = await task_that(client, started.task_id, "input_required")
-            left, right = sorted(task["inputRequests"], key=lambda key: ".right." in key)
-            changed = right[:-1] + ("0" if right[-1] != "0" else "1")
-            answers = {left: accepted(answer="l")}
-            ignored = dict.fromkeys([foreign_key, "unknown", changed], accepted(answer="x"))
-            update = {"inputResponses": {**answers, **ignored}}
-            done = await task_call(client, "tasks/update", started.task_id, **update)
-            assert done["resultType"] == "complete"
-            task = await task_call(client, "tasks/get", started.task_id)
-            assert [*task["inputRequests"]] == [right]
-
-            update = {
-                "inputResponses": {left: accepted(answer="x"), right: accepted(answer="r")}
-            }
-            await task_call(client, "tasks/update", started.task_id, **update)
-            task = await task_that(client, started.task_id, "completed")
-            assert task["result"]["structuredContent"] == {"left": "l", "right": "r"}
-            assert "inputRequests" not in task
-            assert [item.run_id for item in site.client.interrupts()] == [foreign["taskId"]]
-
-    asyncio.run(go())
+        await update(
+            client, started.task_id, {left: accepted(answer="x"), right: accepted(answer="r")}
+        )
+        task = await task_that(client, started.task_id, "completed")
+        assert task["result"]["structuredContent"] == {"left": "l", "right": "r"}
+        assert "inputRequests" not in task
+        assert [item.run_id for item in site.client.interrupts()] == [foreign["taskId"]]
 
 
-def test_tasks_end_as_their_runs_do(site):
+async def test_tasks_end_as_their_runs_do(site):
     """A failed run is a completed task with an error; a task that is cancelled stops its run."""
-
-    async def go():
-        async with connected(site, Tasks()) as client:
-            started = await call(client, "graph_broken", task=1)
-            task = await task_that(client, started.task_id, "completed")
-            assert task["result"]["isError"]
-            started = await call(client, "graph_text", task=1)
-            await task_that(client, started.task_id, "input_required")
-            await task_call(client, "tasks/cancel", started.task_id)
-            await task_that(client, started.task_id, "cancelled")
-
-    asyncio.run(go())
+    async with connected(site, Tasks()) as client:
+        started = await call(client, "graph_broken", task=1)
+        task = await task_that(client, started.task_id, "completed")
+        assert task["result"]["isError"]
+        started = await call(client, "graph_text", task=1)
+        await task_that(client, started.task_id, "input_required")
+        await task_call(client, "tasks/cancel", started.task_id)
+        await task_that(client, started.task_id, "cancelled")
 
 
-def test_a_task_says_why_it_does_not_go_on(site):
+async def test_a_task_says_why_it_does_not_go_on(site):
     """Its status has what freezes its run, until it goes on, and who may read what others wrote of it."""
-
-    async def go():
-        engine = site.client.engine
-        async with connected(site, Tasks()) as client:
-            freezing.freeze(engine, "graph:echo", "an incident", "ben")
-            engine.freezes.refresh()
-            started = await call(client, "graph_echo", task=1)
-            task = await task_call(client, "tasks/get", started.task_id)
-            assert (task["status"], "an incident" in task["statusMessage"]) == ("working", True)
-            freezing.thaw(engine, "graph:echo", "it is over", "ben")
-            engine.deliver(started.task_id, "echo", 1, 1)
-            assert "statusMessage" not in await task_that(client, started.task_id, "completed")
-            run = site.client.start("text", 1)
-            run.cancel("a secret")
-            task = await task_call(client, "tasks/get", run.id)
-            assert "a secret" in task["statusMessage"]
-        viewer = Person(Principal("eve"), frozenset({"viewer"}))
-        async with connected(site, Tasks(), person=viewer) as other:
-            assert "a secret" not in str(await task_call(other, "tasks/get", run.id))
-
-    asyncio.run(go())
+    engine = site.client.engine
+    async with connected(site, Tasks()) as client:
+        freezing.freeze(engine, "graph:echo", "an incident", "ben")
+        engine.freezes.refresh()
+        started = await call(client, "graph_echo", task=1)
+        task = await task_call(client, "tasks/get", started.task_id)
+        assert (task["status"], "an incident" in task["statusMessage"]) == ("working", True)
+        freezing.thaw(engine, "graph:echo", "it is over", "ben")
+        engine.deliver(started.task_id, "echo", 1, 1)
+        assert "statusMessage" not in await task_that(client, started.task_id, "completed")
+        run = site.client.start("text", 1)
+        run.cancel("a secret")
+        task = await task_call(client, "tasks/get", run.id)
+        assert "a secret" in task["statusMessage"]
+    viewer = Person(Principal("eve"), frozenset({"viewer"}))
+    async with connected(site, Tasks(), person=viewer) as other:
+        assert "a secret" not in str(await task_call(other, "tasks/get", run.id))
 
 
-def test_tasks_are_those_of_the_door(site):
+async def test_tasks_are_those_of_the_door(site):
     """An unknown task, a run of another graph and a client without the extension have their errors."""
-
-    async def go():
-        run = site.client.start("echo", 1)
-        async with connected(site, Tasks()) as client:
-            assert (await task_that(client, run.id, "completed"))["taskId"] == run.id
-            site.settings.mcp_graphs.remove("echo")
-            for name in ("unknown", run.id):
-                with pytest.raises(MCPError) as error:
-                    await task_call(client, "tasks/get", name)
-                assert refused(error) == types.INVALID_PARAMS == -32602
-        async with connected(site) as client:
+    run = site.client.start("echo", 1)
+    async with connected(site, Tasks()) as client:
+        assert (await task_that(client, run.id, "completed"))["taskId"] == run.id
+        site.settings.mcp_graphs.remove("echo")
+        for name in ("unknown", run.id):
             with pytest.raises(MCPError) as error:
-                await task_call(client, "tasks/get", run.id)
-            assert refused(error) == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
-            assert error.value.error.data == {
-                "requiredCapabilities": {"extensions": {TASKS: {}}}
-            }
-
-    asyncio.run(go())
+                await task_call(client, "tasks/get", name)
+            assert refused(error) == types.INVALID_PARAMS == -32602
+    async with connected(site) as client:
+        with pytest.raises(MCPError) as error:
+            await task_call(client, "tasks/get", run.id)
+        assert refused(error) == types.MISSING_REQUIRED_CLIENT_CAPABILITY == -32021
+        assert error.value.error.data == {"requiredCapabilities": {"extensions": {TASKS: {}}}}
 
 
 def test_the_header_names_the_task(site):
@@ -595,59 +528,47 @@ def test_the_header_names_the_task(site):
                 assert run.status != "cancelled"
 
 
-def test_two_people_decide_and_each_vote_has_the_digest(site):
+async def test_two_people_decide_and_each_vote_has_the_digest(site):
     """One of two is counted, and each vote names what was shown; who has voted is asked no more."""
-
-    async def go():
-        ben = Person(Principal("ben"), frozenset(GRANTS))
-        async with (
-            connected(site, Tasks()) as ana,
-            connected(site, Tasks(), person=ben) as other,
-        ):
-            started = await call(ana, "graph_quorum", task=1)
-            task = await task_that(ana, started.task_id, "input_required")
-            key, question = only(task["inputRequests"])
-            assert '"amount": 120' in question["params"]["message"]
-            update = {"inputResponses": {key: accepted(decision="approve")}}
-            await task_call(ana, "tasks/update", started.task_id, **update)
-            task = await task_call(ana, "tasks/get", started.task_id)
-            assert (task["status"], "/q/" in task["statusMessage"]) == ("working", True)
-            await task_call(ana, "tasks/update", started.task_id, **update)
-            task = await task_call(other, "tasks/get", started.task_id)
-            assert "1 of 2" in task["inputRequests"][key]["params"]["message"]
-            await task_call(other, "tasks/update", started.task_id, **update)
-            await task_that(other, started.task_id, "completed")
-        question_id, _, digest = key.partition("#")
-        votes = site.client.engine.store.votes(question_id)
-        assert [vote["body"]["digest"] for vote in votes] == [digest, digest]
-
-    asyncio.run(go())
+    async with (
+        connected(site, Tasks()) as ana,
+        connected(site, Tasks(), person=BEN) as other,
+    ):
+        started = await call(ana, "graph_quorum", task=1)
+        task = await task_that(ana, started.task_id, "input_required")
+        key, question = only(task["inputRequests"])
+        assert '"amount": 120' in question["params"]["message"]
+        await update(ana, started.task_id, {key: accepted(decision="approve")})
+        task = await task_call(ana, "tasks/get", started.task_id)
+        assert (task["status"], "/q/" in task["statusMessage"]) == ("working", True)
+        await update(ana, started.task_id, {key: accepted(decision="approve")})
+        task = await task_call(other, "tasks/get", started.task_id)
+        assert "1 of 2" in task["inputRequests"][key]["params"]["message"]
+        await update(other, started.task_id, {key: accepted(decision="approve")})
+        await task_that(other, started.task_id, "completed")
+    question_id, _, digest = key.partition("#")
+    votes = site.client.engine.store.votes(question_id)
+    assert [vote["body"]["digest"] for vote in votes] == [digest, digest]
 
 
-def test_a_question_is_asked_of_those_who_may_decide_it(site):
+async def test_a_question_is_asked_of_those_who_may_decide_it(site):
     """Who may not gets its link in the status, and their answer is ignored; who may is asked."""
-
-    async def go():
-        async with connected(site, Tasks()) as ana:
-            started = await call(ana, "graph_others", task=1)
-            asked = questions_of(site, started.task_id)
-            task = await task_call(ana, "tasks/get", started.task_id)
-            assert task["status"] == "working"
-            assert f"https://runner.example/q/{asked[0].id}" in task["statusMessage"]
-            key = f"{asked[0].id}#{asked[0].digest}"
-            update = {"inputResponses": {key: accepted(decision="approve")}}
-            await task_call(ana, "tasks/update", started.task_id, **update)
-            assert site.client.interrupt(asked[0].id).is_open
-        ben = Person(Principal("ben"), frozenset(GRANTS))
-        async with connected(site, Tasks(), person=ben) as other:
-            assert only((await task_call(other, "tasks/get", started.task_id))["inputRequests"])
-            await task_call(other, "tasks/update", started.task_id, **update)
-            await task_that(other, started.task_id, "completed")
-
-    asyncio.run(go())
+    async with connected(site, Tasks()) as ana:
+        started = await call(ana, "graph_others", task=1)
+        asked = questions_of(site, started.task_id)
+        task = await task_call(ana, "tasks/get", started.task_id)
+        assert task["status"] == "working"
+        assert f"https://runner.example/q/{asked[0].id}" in task["statusMessage"]
+        key = f"{asked[0].id}#{asked[0].digest}"
+        await update(ana, started.task_id, {key: accepted(decision="approve")})
+        assert site.client.interrupt(asked[0].id).is_open
+    async with connected(site, Tasks(), person=BEN) as other:
+        assert only((await task_call(other, "tasks/get", started.task_id))["inputRequests"])
+        await update(other, started.task_id, {key: accepted(decision="approve")})
+        await task_that(other, started.task_id, "completed")
 
 
-def test_an_agent_never_decides_for_people(site):
+async def test_an_agent_never_decides_for_people(site):
     """An agent is not asked, and a tool call is an agent's vote; a rule may allow agents."""
     site.settings.mcp_write = True
 
@@ -660,114 +581,94 @@ def test_an_agent_never_decides_for_people(site):
             decision="approve",
         )
 
-    async def go():
-        async with connected(site, Tasks()) as client:
-            started = await call(client, "graph_anyone", task=1)
-            task = await task_that(client, started.task_id, "input_required")
-            (question,) = site.client.interrupts()
-            receipt = await vote(client, question)
-            assert receipt.is_error
-            assert "agents don't decide this" in receipt.content[0].text
-            async with connected(site, Tasks(), person=as_agent(site)) as agent:
-                hidden = await task_call(agent, "tasks/get", started.task_id)
-                assert hidden["status"] == "working"
-            key, _ = only(task["inputRequests"])
-            update = {"inputResponses": {key: accepted(decision="approve")}}
-            await task_call(client, "tasks/update", started.task_id, **update)
-            await task_that(client, started.task_id, "completed")
+    async with connected(site, Tasks()) as client:
+        started = await call(client, "graph_anyone", task=1)
+        task = await task_that(client, started.task_id, "input_required")
+        (question,) = site.client.interrupts()
+        receipt = await vote(client, question)
+        assert receipt.is_error
+        assert "agents don't decide this" in receipt.content[0].text
+        async with connected(site, Tasks(), person=as_agent(site)) as agent:
+            hidden = await task_call(agent, "tasks/get", started.task_id)
+            assert hidden["status"] == "working"
+        key, _ = only(task["inputRequests"])
+        await update(client, started.task_id, {key: accepted(decision="approve")})
+        await task_that(client, started.task_id, "completed")
 
-            started = await call(client, "graph_agents", task=1)
-            await task_that(client, started.task_id, "input_required")
-            (question,) = site.client.interrupts()
-            changed = replace(question, digest=question.digest[:-1])
-            assert (await vote(client, changed)).is_error
-            assert not (await vote(client, question)).is_error
-            await task_that(client, started.task_id, "completed")
-
-    asyncio.run(go())
+        started = await call(client, "graph_agents", task=1)
+        await task_that(client, started.task_id, "input_required")
+        (question,) = site.client.interrupts()
+        changed = replace(question, digest=question.digest[:-1])
+        assert (await vote(client, changed)).is_error
+        assert not (await vote(client, question)).is_error
+        await task_that(client, started.task_id, "completed")
 
 
-def test_tools_that_write_are_there_when_asked_for(site):
+async def test_tools_that_write_are_there_when_asked_for(site):
     """Without RUNNER_MCP_WRITE a client can't stop a run or vote by a tool."""
-
-    async def go():
-        run = site.client.start("text", 1)
-        async with connected(site) as client:
-            with pytest.raises(MCPError, match="no tool"):
-                await call(client, "runs_cancel", run_id=run.id)
-        site.settings.mcp_write = True
-        async with connected(site) as client:
-            assert not (await call(client, "runs_cancel", run_id=run.id)).is_error
-        # A node that runs meanwhile ends first.
-        assert site.client.run(run.id).wait(20).status == "cancelled"
-
-    asyncio.run(go())
+    run = site.client.start("text", 1)
+    async with connected(site) as client:
+        with pytest.raises(MCPError, match="no tool"):
+            await call(client, "runs_cancel", run_id=run.id)
+    site.settings.mcp_write = True
+    async with connected(site) as client:
+        assert not (await call(client, "runs_cancel", run_id=run.id)).is_error
+    # A node that runs meanwhile ends first.
+    assert site.client.run(run.id).wait(20).status == "cancelled"
 
 
-def test_declining_rejects_and_closing_the_form_decides_nothing(site):
+async def test_declining_rejects_and_closing_the_form_decides_nothing(site):
     """A question without a rule, which no one can reject, stays open when it is declined."""
-
-    async def go():
-        async with connected(site, Tasks()) as client:
-            for graph, action, outcome in (
-                ("rule", "cancel", "input_required"),
-                ("text", "decline", "input_required"),
-                ("rule", "decline", "completed"),
-            ):
-                started = await call(client, f"graph_{graph}", task=1)
-                task = await task_that(client, started.task_id, "input_required")
-                key, _ = only(task["inputRequests"])
-                update = {"inputResponses": {key: {"action": action}}}
-                await task_call(client, "tasks/update", started.task_id, **update)
-                task = await task_that(client, started.task_id, outcome)
-            assert task["result"]["structuredContent"] == {"said": "reject"}
-
-    asyncio.run(go())
+    async with connected(site, Tasks()) as client:
+        for graph, action, outcome in (
+            ("rule", "cancel", "input_required"),
+            ("text", "decline", "input_required"),
+            ("rule", "decline", "completed"),
+        ):
+            started = await call(client, f"graph_{graph}", task=1)
+            task = await task_that(client, started.task_id, "input_required")
+            key, _ = only(task["inputRequests"])
+            await update(client, started.task_id, {key: {"action": action}})
+            task = await task_that(client, started.task_id, outcome)
+        assert task["result"]["structuredContent"] == {"said": "reject"}
 
 
 @pytest.mark.parametrize("mode", ["legacy", MODERN])
-def test_a_client_without_forms_gets_the_link(site, mode):
+async def test_a_client_without_forms_gets_the_link(site, mode):
     """Where nothing can be asked the result says what the run waits for, and where that is answered."""
-
-    async def go():
-        async with connected(site, answer=None, mode=mode) as client:
-            waiting = await call(client, "graph_text", task=1)
-            assert not waiting.is_error
-            assert waiting.structured_content["status"] == "interrupted"
-            assert "https://runner.example/q/" in waiting.content[0].text
-            run = waiting.structured_content["run_id"]
-            shown = await call(client, "runs_show", run_id=run)
-            assert shown.structured_content["interrupts"][0]["name"] == "refund"
-
-    asyncio.run(go())
+    async with connected(site, answer=None, mode=mode) as client:
+        waiting = await call(client, "graph_text", task=1)
+        assert not waiting.is_error
+        assert waiting.structured_content["status"] == "interrupted"
+        assert "https://runner.example/q/" in waiting.content[0].text
+        run = waiting.structured_content["run_id"]
+        shown = await call(client, "runs_show", run_id=run)
+        assert shown.structured_content["interrupts"][0]["name"] == "refund"
 
 
-def test_roles_count_for_tools(site):
+async def test_roles_count_for_tools(site):
     """A viewer lists but runs nothing; a role of one graph counts for its tool and its runs only."""
 
     async def names(client):
         return {tool.name for tool in (await client.list_tools()).tools}
 
-    async def go():
-        run = site.client.start("text", 1)
-        viewer = Person(Principal("eve"), frozenset({"viewer"}))
-        async with connected(site, person=viewer) as client:
-            assert not any(name.startswith("graph_") for name in await names(client))
-            assert (await call(client, "graph_echo", task=1)).is_error
-            assert not (await call(client, "runs_show", run_id=run.id)).is_error
-        limited = Person(Principal("eve"), frozenset({"operator:echo"}))
-        async with connected(site, Tasks(), person=limited) as client:
-            assert {name for name in await names(client) if "graph_" in name} == {"graph_echo"}
-            assert (await call(client, "graph_text", task=1)).is_error
-            assert (await call(client, "runs_show", run_id=run.id)).is_error
-            assert (await call(client, "runs_list")).is_error
-            assert not (await call(client, "runs_list", graph="echo", limit=5.0)).is_error
-            with pytest.raises(MCPError, match="no task"):
-                await task_call(client, "tasks/get", run.id)
-            started = await call(client, "graph_echo", task=1)
-            await task_that(client, started.task_id, "completed")
-
-    asyncio.run(go())
+    run = site.client.start("text", 1)
+    viewer = Person(Principal("eve"), frozenset({"viewer"}))
+    async with connected(site, person=viewer) as client:
+        assert not any(name.startswith("graph_") for name in await names(client))
+        assert (await call(client, "graph_echo", task=1)).is_error
+        assert not (await call(client, "runs_show", run_id=run.id)).is_error
+    limited = Person(Principal("eve"), frozenset({"operator:echo"}))
+    async with connected(site, Tasks(), person=limited) as client:
+        assert {name for name in await names(client) if "graph_" in name} == {"graph_echo"}
+        assert (await call(client, "graph_text", task=1)).is_error
+        assert (await call(client, "runs_show", run_id=run.id)).is_error
+        assert (await call(client, "runs_list")).is_error
+        assert not (await call(client, "runs_list", graph="echo", limit=5.0)).is_error
+        with pytest.raises(MCPError, match="no task"):
+            await task_call(client, "tasks/get", run.id)
+        started = await call(client, "graph_echo", task=1)
+        await task_that(client, started.task_id, "completed")
 
 
 def test_over_http_each_request_says_who_calls(site, served):
@@ -785,8 +686,7 @@ def test_over_http_each_request_says_who_calls(site, served):
             started = await call(c, "graph_text", task=1)
             task = await task_that(c, started.task_id, "input_required")
             key, _ = only(task["inputRequests"])
-            update = {"inputResponses": {key: accepted(answer="yes")}}
-            await task_call(c, "tasks/update", started.task_id, **update)
+            await update(c, started.task_id, {key: accepted(answer="yes")})
             await task_that(c, started.task_id, "completed")
         assert site.client.interrupt(key.partition("#")[0]).responder == "ana"
 

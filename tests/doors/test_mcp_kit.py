@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from runner import NodeContext
 from tests.doors.conftest import LiveSite
 from tests.graphs import wired
 from tests.integrations.extras import need
@@ -40,14 +39,14 @@ FIELDS = {
 def ask(*names):
     """Make a node that asks such questions, one after another."""
 
-    def asking(task: dict, ctx: NodeContext) -> dict:
+    def asking(task, ctx):
         schema = {"type": "object", "properties": FIELDS}
         return {name: ctx.interrupt(name, response_schema=schema) for name in names}
 
     return asking
 
 
-def wait(task: dict, ctx: NodeContext) -> dict:
+def wait(task, ctx):
     ends_at = time.monotonic() + task["seconds"]
     while time.monotonic() < ends_at:
         ctx.check()
@@ -55,11 +54,11 @@ def wait(task: dict, ctx: NodeContext) -> dict:
     return {"seconds": task["seconds"]}
 
 
-def fail(task: dict) -> dict:
+def fail(task):
     raise ValueError("no")
 
 
-def text(task: dict) -> str:
+def text(task):
     return "This is a simple text response for testing."
 
 
@@ -67,7 +66,7 @@ def one(node):
     return lambda: wired({"node": node}).build()
 
 
-def begin(task: dict) -> dict:
+def begin(task):
     return task
 
 

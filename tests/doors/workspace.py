@@ -13,7 +13,6 @@ import time
 from collections import deque
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 TEAM, CHANNEL, TOKEN, SECRET = (
@@ -33,22 +32,22 @@ class Workspace:
     `slow` are the seconds that each call takes.
     """
 
-    def __init__(self) -> None:
-        self.users: dict[str, dict[str, Any]] = {}
-        self.messages: dict[str, dict[str, Any]] = {}
-        self.threads: dict[str, list[dict[str, Any]]] = {}
-        self.whispers: list[dict[str, Any]] = []
-        self.direct: list[tuple[str, str]] = []
-        self.homes: dict[str, list[dict[str, Any]]] = {}
-        self.views: list[dict[str, Any]] = []
-        self.calls: list[str] = []
-        self.faults: deque[tuple[int, Any, dict[str, str]]] = deque()
+    def __init__(self):
+        self.users = {}
+        self.messages = {}
+        self.threads = {}
+        self.whispers = []
+        self.direct = []
+        self.homes = {}
+        self.views = []
+        self.calls = []
+        self.faults = deque()
         self.slow = 0.0
         self._number = 0
         workspace = self
 
         class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+            def do_POST(self):
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 is_json = "json" in self.headers.get("content-type", "")
                 fields = json.loads(body) if is_json else dict(parse_qsl(body.decode()))
@@ -67,7 +66,7 @@ class Workspace:
 
             do_GET = do_POST  # noqa: N815 - http.server's name
 
-            def log_message(self, *_: Any) -> None:
+            def log_message(self, *_):
                 pass
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
@@ -77,20 +76,18 @@ class Workspace:
             target=self._server.serve_forever, args=[0.01], daemon=True
         )
 
-    def __enter__(self) -> Self:
+    def __enter__(self):
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_):
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     # The API
 
-    def reply(
-        self, method: str, fields: dict[str, Any], authorization: str
-    ) -> tuple[int, Any, dict[str, str]]:
+    def reply(self, method, fields, authorization):
         """Answer a call; a text is no JSON."""
         self.calls.append(method)
         threading.Event().wait(self.slow)
@@ -102,7 +99,7 @@ class Workspace:
         error, reply = getattr(self, f"_{name}")(fields)
         return 200, {"ok": False, "error": error} if error else {"ok": True, **reply}, {}
 
-    def _chat_postMessage(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: N802 - Slack's name
+    def _chat_postMessage(self, fields):  # noqa: N802 - Slack's name
         if fields["channel"] != CHANNEL and fields["channel"] not in self.users:
             return "channel_not_found", {}
         self._number += 1
@@ -118,32 +115,32 @@ class Workspace:
             return "", {"channel": fields["channel"], "ts": ts}
         return self._write(ts, fields)
 
-    def _users_lookupByEmail(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: N802 - Slack's name
+    def _users_lookupByEmail(self, fields):  # noqa: N802 - Slack's name
         for user in self.users.values():
             if user["profile"]["email"] == fields["email"]:
                 return "", {"user": user}
         return "users_not_found", {}
 
-    def _chat_update(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _chat_update(self, fields):
         if fields["ts"] not in self.messages:
             return "message_not_found", {}
         return self._write(fields["ts"], fields)
 
-    def _write(self, ts: str, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _write(self, ts, fields):
         if not fits(fields["blocks"], 50):
             return "invalid_blocks", {}
         self.messages[ts] = {**fields, "ts": ts}
         return "", {"channel": fields["channel"], "ts": ts}
 
-    def _chat_postEphemeral(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:  # noqa: N802 - Slack's name
+    def _chat_postEphemeral(self, fields):  # noqa: N802 - Slack's name
         self.whispers.append(fields)
         return "", {"message_ts": "1"}
 
-    def _users_info(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _users_info(self, fields):
         user = self.users.get(fields["user"])
         return ("", {"user": user}) if user else ("user_not_found", {})
 
-    def _views_open(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _views_open(self, fields):
         view = fields["view"]
         if not fields["trigger_id"] or len(view["title"]["text"]) > LIMITS["title"]:
             return "invalid_arguments", {}
@@ -153,7 +150,7 @@ class Workspace:
         self.views.append({**view, "id": f"V{self._number}"})
         return "", {"view": self.views[-1]}
 
-    def _views_publish(self, fields: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _views_publish(self, fields):
         view = fields["view"]
         if view["type"] != "home" or not fits(view["blocks"], 100):
             return "invalid_arguments", {}
@@ -162,7 +159,7 @@ class Workspace:
 
     # What people see and do
 
-    def join(self, user: str, email: str, **fields: Any) -> None:
+    def join(self, user, email, **fields):
         """Let a person into the workspace."""
         profile = {"email": email}
         self.users[user] = {
@@ -173,11 +170,7 @@ class Workspace:
             **fields,
         }
 
-    def shown(self, text: str) -> dict[str, Any] | None:
-        """Return the message that has a text."""
-        return next((each for each in self.messages.values() if text in text_of(each)), None)
-
-    def click(self, message: dict[str, Any], action: str, user: str) -> dict[str, Any]:
+    def click(self, message, action, user):
         """Return the payload of a click on a button of a message."""
         self._number += 1
         button = buttons_of(message)[action]
@@ -191,7 +184,7 @@ class Workspace:
             "actions": [{**click, "type": "button", "action_ts": f"17.{self._number}"}],
         }
 
-    def submit(self, user: str, *inputs: dict[str, Any]) -> dict[str, Any]:
+    def submit(self, user, *inputs):
         """Return the payload of the modal that was opened last, with these inputs."""
         view = self.views[-1]
         fields = [block for block in view["blocks"] if block["type"] == "input"]
@@ -207,14 +200,12 @@ class Workspace:
         }
 
 
-def request(
-    payload: dict[str, Any], secret: str = SECRET, age: float = 0
-) -> tuple[bytes, str, str]:
+def request(payload, secret=SECRET, age=0):
     """Return the body, the time and the signature with which Slack sends a payload, some seconds ago."""
     return signed(urlencode({"payload": json.dumps(payload)}).encode(), secret, age)
 
 
-def signed(body: bytes, secret: str = SECRET, age: float = 0) -> tuple[bytes, str, str]:
+def signed(body, secret=SECRET, age=0):
     """Return a body with the time and the signature of a request of Slack, some seconds ago."""
     timestamp = str(int(time.time() - age))
     content = b"v0:%s:%s" % (timestamp.encode(), body)
@@ -225,7 +216,7 @@ def signed(body: bytes, secret: str = SECRET, age: float = 0) -> tuple[bytes, st
     )
 
 
-def buttons_of(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def buttons_of(message):
     """Return the buttons of a message by their actions."""
     return {
         element["action_id"].removeprefix("runner:"): element
@@ -235,7 +226,7 @@ def buttons_of(message: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def text_of(message: dict[str, Any]) -> str:
+def text_of(message):
     """Return the texts of a message as people see them."""
     texts = [block["text"] for block in message["blocks"] if block["type"] == "section"]
     texts += [
@@ -248,7 +239,7 @@ def text_of(message: dict[str, Any]) -> str:
     return text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
 
 
-def fits(blocks: list[dict[str, Any]], most: int) -> bool:
+def fits(blocks, most):
     """Say if Slack takes blocks, by the limits of its reference."""
     if not 0 < len(blocks) <= most or len(
         {block.get("block_id", id(block)) for block in blocks}
@@ -277,12 +268,12 @@ def fits(blocks: list[dict[str, Any]], most: int) -> bool:
     return True
 
 
-def _is_button(element: dict[str, Any]) -> bool:
+def _is_button(element):
     size = len(element["text"]["text"])
     return 0 < size <= LIMITS["button"] and len(element.get("value", "")) <= 2000
 
 
-def _is_element(element: dict[str, Any]) -> bool:
+def _is_element(element):
     if element["type"] == "plain_text_input":
         return 0 < element["max_length"] <= 3000
     if element["type"] == "number_input":

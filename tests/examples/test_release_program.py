@@ -16,6 +16,8 @@ from tests.ports import free_port
 from tests.processes import is_alive
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 ENDLESS = """
 import os, pathlib, threading
 
@@ -47,7 +49,6 @@ def nothing_left(said: str) -> bool:
     return not any(is_alive(int(pid)) for pid in re.findall(r"process (\d+)", said))
 
 
-@pytest.mark.slow
 def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
     """Without a terminal and without a person the notes get written, and nothing is left running.
 
@@ -75,7 +76,6 @@ def test_the_release_example_runs_to_its_end_on_a_real_worker(tmp_path):
     wait_until(lambda: nothing_left(said), "store and worker are gone")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_stopped_example_leaves_nothing_running(tmp_path, stop):
     """Whoever stops the example in the middle, and however, has no processes to look for."""
@@ -96,7 +96,6 @@ def test_a_stopped_example_leaves_nothing_running(tmp_path, stop):
     assert running.returncode in {130, -signal.SIGKILL}
 
 
-@pytest.mark.slow
 def test_an_example_that_fails_says_so_and_leaves_nothing_running(tmp_path):
     """A run that fails ends the program with 1 and the reason."""
     (tmp_path / "broken.py").write_text("def model():\n    return object()\n")

@@ -16,24 +16,20 @@ import inspect
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
 import pytest
 
-from runner.approvals.ballots import Use
-from runner.approvals.rules import Approval, Rule
 from runner.errors import ApprovalMismatch, CorruptDocument, LeaseLost
 from runner.records import codec, failures
 from runner.records.asking import numbered_question
-from runner.records.budgets import Spending, Sum, Tagged
-from runner.records.checkpoints import Saved, Session
+from runner.records.checkpoints import Session
 from runner.records.codec import JSON
-from runner.records.executors import Executor, ExternalTaskState, Input, as_text
+from runner.records.executors import ExternalTaskState, as_text
 from runner.records.interrupts import Address, Interrupt
-from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
+from runner.records.outcomes import Failed, Interrupted, Succeeded
 from runner.testing.in_process import answer
 
 __all__ = ["AdapterContract", "StoredNode"]
@@ -55,19 +51,19 @@ class AdapterContract:
 
     # -- what a subclass gives ----------------------------------------------------------------------
 
-    def succeeds(self) -> Executor:
+    def succeeds(self):
         """Build a node that ends with `output`."""
         raise NotImplementedError
 
-    def fails(self) -> Executor:
+    def fails(self):
         """Build a node whose code raises `ValueError("broken")`."""
         raise NotImplementedError
 
-    def asks_once(self) -> Executor:
+    def asks_once(self):
         """Build a node that asks one question; its output holds the answer."""
         raise NotImplementedError
 
-    def asks_twice(self) -> Executor:
+    def asks_twice(self):
         """Build a node that asks a second question when it has the first answer, in the same way.
 
         Where the framework numbers its calls, both get the same number. The output holds both
@@ -75,18 +71,18 @@ class AdapterContract:
         """
         raise NotImplementedError
 
-    def asks_both(self) -> Executor:
+    def asks_both(self):
         """Build a node that asks two questions at once; its output holds both answers."""
         raise NotImplementedError
 
-    def asks_then_fails(self) -> Executor:
+    def asks_then_fails(self):
         """Build a node that asks one question; its code is `failing_once` when it has the answer."""
         raise NotImplementedError
 
-    def failing_once(self, code: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def failing_once(self, code):
         """Have code raise the first time that a test calls it."""
 
-        def call(given: Any) -> Any:
+        def call(given):
             if not self.failed:
                 self.failed = True
                 raise ConnectionError
@@ -94,26 +90,26 @@ class AdapterContract:
 
         return call
 
-    def response(self, question: Interrupt, text: str) -> Any:
+    def response(self, question, text):
         """Make a response to the question that carries this text."""
         del question
         return text
 
     # -- ends ---------------------------------------------------------------------------------------
 
-    def test_it_says_what_it_is(self) -> None:
+    def test_it_says_what_it_is(self):
         """An adapter's kind is a short name of its own, the same for every object."""
         kinds = {self.succeeds().kind, self.asks_once().kind}
         assert len(kinds) == 1, kinds
         assert not kinds & {"", "function", "graph", "agent"}, kinds
 
-    def test_it_succeeds(self) -> None:
+    def test_it_succeeds(self):
         """A node's result and output are JSON data that survive the store."""
         ended = done(StoredNode(self.succeeds).execute())
         assert codec.load_json(codec.dump_json(ended.output)) == self.output
         assert codec.load_json(codec.dump_json(ended.result)) == ended.result
 
-    def test_it_fails(self) -> None:
+    def test_it_fails(self):
         """An error of the node's own code is a value with its type and message, and isn't raised."""
         ended = StoredNode(self.fails).execute()
         assert isinstance(ended, Failed), ended
@@ -121,7 +117,7 @@ class AdapterContract:
         assert isinstance(error, ValueError), ended.error
         assert "broken" in str(error)
 
-    def test_a_lost_lease_is_no_failure(self) -> None:
+    def test_a_lost_lease_is_no_failure(self):
         """Once another worker owns the node, LeaseLost comes out and nothing is stored."""
         for make in (self.succeeds, self.asks_once):
             node = StoredNode(make)
@@ -135,14 +131,14 @@ class AdapterContract:
 
     # -- questions ----------------------------------------------------------------------------------
 
-    def test_it_asks_twice(self) -> None:
+    def test_it_asks_twice(self):
         """Two questions one after the other are two, even where the framework names them alike."""
         node = StoredNode(self.asks_twice)
         first, second = self._answered(node, "blue-1"), self._answered(node, "red-2")
         assert first.id != second.id
         _holds(node, "blue-1", "red-2")
 
-    def test_it_asks_several_at_once(self) -> None:
+    def test_it_asks_several_at_once(self):
         """All questions that are open are listed together, in the same order in every process."""
         node, twin = StoredNode(self.asks_both), StoredNode(self.asks_both)
         questions = waits(node.execute())
@@ -153,7 +149,7 @@ class AdapterContract:
             self._answer(node, question, text)
         _holds(node, "blue-1", "red-2")
 
-    def test_answers_may_come_one_by_one(self) -> None:
+    def test_answers_may_come_one_by_one(self):
         """With some answers missing, exactly the missing ones are open, under the same ids."""
         for swapped in (False, True):
             node = StoredNode(self.asks_both)
@@ -165,7 +161,7 @@ class AdapterContract:
             self._answer(node, second, "red-2")
             _holds(node, "blue-1", "red-2")
 
-    def test_a_withdrawn_question_is_asked_under_a_new_id(self) -> None:
+    def test_a_withdrawn_question_is_asked_under_a_new_id(self):
         """After a retry an answer to the old id says nothing of what is asked now."""
         node = StoredNode(self.asks_once)
         ids = set()
@@ -178,7 +174,7 @@ class AdapterContract:
         self._answer(node, question, "blue-1")
         assert "blue-1" in as_text(done(node.execute()).output)
 
-    def test_some_withdrawn_and_some_answered(self) -> None:
+    def test_some_withdrawn_and_some_answered(self):
         """The answer is kept, and only the withdrawn question is asked again."""
         for swapped in (False, True):
             node = StoredNode(self.asks_both)
@@ -194,7 +190,7 @@ class AdapterContract:
             assert "blue-1" in output, output
             assert "red-2" in output, output
 
-    def test_no_two_nodes_share_a_question(self) -> None:
+    def test_no_two_nodes_share_a_question(self):
         """The same code in another node, run or visit asks under other ids."""
         nodes = [
             StoredNode(self.asks_once),
@@ -208,7 +204,7 @@ class AdapterContract:
         ids = {question.id for question in [*questions, *waits(nodes[0].execute())]}
         assert len(ids) == 4, ids
 
-    def test_each_visit_asks(self) -> None:
+    def test_each_visit_asks(self):
         """The answer reaches the code that asked; a loop's next visit asks again and takes its own answer."""
         node = StoredNode(self.asks_once)
         for text in ("blue-1", "red-2"):
@@ -218,7 +214,7 @@ class AdapterContract:
 
     # -- crashes and other processes ----------------------------------------------------------------
 
-    def test_no_crash_asks_again(self) -> None:
+    def test_no_crash_asks_again(self):
         """Wherever its worker dies, a node asks the same questions, none twice, and ends in the same way."""
         for make in (self.asks_twice, self.asks_both):
             undisturbed = StoredNode(make)
@@ -228,7 +224,7 @@ class AdapterContract:
                 node.dies_at = write
                 assert self._played(node) == end, f"the worker died before write {write}"
 
-    def _played(self, node: StoredNode) -> tuple[list[str], Any]:
+    def _played(self, node):
         """Execute a node to its end, one answer at a time; return its questions' ids and its output."""
         while True:
             try:
@@ -242,14 +238,14 @@ class AdapterContract:
             question = next(each for each in node.questions.values() if each.is_open)
             self._answer(node, question, question.id)
 
-    def test_no_failure_asks_again(self) -> None:
+    def test_no_failure_asks_again(self):
         """A node that fails after it took an answer takes the same answer when it is tried again."""
         node = StoredNode(self.asks_then_fails)
         self._answered(node, "blue-1")
         assert isinstance(node.execute(), Failed)
         _holds(node, "blue-1")
 
-    def test_an_answer_outlives_a_retry(self) -> None:
+    def test_an_answer_outlives_a_retry(self):
         """A node that is tried again from its start is given the answers it had, and doesn't ask again."""
         node = StoredNode(self.asks_once)
         self._answered(node, "blue-1")
@@ -257,7 +253,7 @@ class AdapterContract:
         _holds(node, "blue-1")
 
     @pytest.mark.slow
-    def test_another_process_goes_on(self) -> None:
+    def test_another_process_goes_on(self):
         """What is stored is enough for a process that has seen nothing of the first one."""
         node = StoredNode(self.asks_twice)
         self._answered(node, "blue-1")
@@ -266,7 +262,7 @@ class AdapterContract:
         self._answer(node, second, "red-2")
         _holds(node, "blue-1", "red-2")
 
-    def _elsewhere(self, node: StoredNode) -> str:
+    def _elsewhere(self, node):
         command = [
             sys.executable,
             "-m",
@@ -288,7 +284,7 @@ class AdapterContract:
 
     # -- what is stored -----------------------------------------------------------------------------
 
-    def test_an_unknown_document_is_refused(self) -> None:
+    def test_an_unknown_document_is_refused(self):
         """A document of another version is left untouched, with an error that says so."""
         node = StoredNode(self.asks_once)
         waits(node.execute())
@@ -303,7 +299,7 @@ class AdapterContract:
         assert isinstance(failures.restore(ended.error), CorruptDocument), ended.error
         assert node.text == before
 
-    def test_it_is_a_node_of_a_graph(self) -> None:
+    def test_it_is_a_node_of_a_graph(self):
         """In a graph the run waits for the answer, ends with it, and counts the tokens of both executions."""
         from runner.authoring.builder import GraphBuilder
 
@@ -318,35 +314,35 @@ class AdapterContract:
         assert "blue-1" in as_text(ended.results["node"].output)
         assert ended.usage == self.usage
 
-    def _answered(self, node: StoredNode, text: str) -> Interrupt:
+    def _answered(self, node, text):
         """Execute a node that asks one question, and answer it."""
         [question] = waits(node.execute())
         self._answer(node, question, text)
         return question
 
-    def _answer(self, node: StoredNode, question: Interrupt, text: str) -> None:
+    def _answer(self, node, question, text):
         node.answer(question, self.response(question, text))
 
 
-def waits(outcome: Outcome) -> Sequence[Interrupt]:
+def waits(outcome):
     """Expect that an execution ended with questions."""
     assert isinstance(outcome, Interrupted), outcome
     return outcome.interrupts
 
 
-def done(outcome: Outcome) -> Succeeded:
+def done(outcome):
     """Expect that an execution succeeded."""
     assert isinstance(outcome, Succeeded), outcome
     return outcome
 
 
-def _holds(node: StoredNode, *texts: str) -> None:
+def _holds(node, *texts):
     """Expect that a node succeeds, and that its output has these answers."""
     output = as_text(done(node.execute()).output)
     assert all(text in output for text in texts), output
 
 
-def _raised(node: StoredNode) -> object:
+def _raised(node):
     try:
         return node.execute()
     except BaseException as error:  # noqa: BLE001 - the contract tells which one it must be
@@ -369,16 +365,16 @@ class StoredNode:
 
     def __init__(
         self,
-        make: Callable[[], Executor],
-        task: object = "go",
+        make,
+        task="go",
         *,
-        run_id: str = "run",
-        node_id: str = "node",
-    ) -> None:
+        run_id="run",
+        node_id="node",
+    ):
         self.make = make
         self.run_id, self.node_id = run_id, node_id
-        self.invocation_state: dict[str, Any] = {}
-        self.inputs: list[Input] = []
+        self.invocation_state = {}
+        self.inputs = []
         self.lost = False
         self.writes = self.dies_at = 0
         # All that is stored, as JSON; setting it puts the node back to that point.
@@ -387,23 +383,22 @@ class StoredNode:
     # -- what is stored ---------------------------------------------------------------------------
 
     @property
-    def document(self) -> JSON:
+    def document(self):
         """The executor's document, as it is stored; None before the first."""
         return self._read().document
 
     @property
-    def messages(self) -> list[JSON]:
+    def messages(self):
         """The stored conversation, unpacked."""
-        messages: list[JSON] = codec.unpack(self._read().messages)
-        return messages
+        return codec.unpack(self._read().messages)
 
-    def _read(self) -> _Stored:
+    def _read(self):
         return _Stored(**json.loads(self.text))
 
-    def _write(self, record: _Stored) -> None:
+    def _write(self, record):
         self.text = json.dumps(asdict(record), allow_nan=False)
 
-    def keep(self, saved: Saved) -> None:
+    def keep(self, saved):
         """Store a document and the new messages.
 
         Raises:
@@ -421,18 +416,18 @@ class StoredNode:
         messages = [*record.messages[: saved.keep], *saved.messages]
         self._write(replace(record, document=saved.document, messages=messages))
 
-    def add_questions(self, questions: Sequence[Interrupt]) -> None:
+    def add_questions(self, questions):
         """Store questions; one that is known stays as it is."""
         record = self._read()
         new = {question.id: codec.load_json(codec.encode(question)) for question in questions}
         self._write(replace(record, questions={**new, **record.questions}))
 
-    def forget_document(self) -> None:
+    def forget_document(self):
         """Forget all but the questions, as if the node had failed before its first checkpoint."""
         self._write(replace(self._read(), document=None, messages=[]))
 
     @property
-    def questions(self) -> dict[str, Interrupt]:
+    def questions(self):
         """Every question of this visit, by its id."""
         stored = self._read().questions
         return {
@@ -442,7 +437,7 @@ class StoredNode:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def execute(self) -> Outcome:
+    def execute(self):
         """Execute once with a fresh executor."""
         outcome = self.make().execute(_StoredVisit(self, self._read()))
         saved = getattr(outcome, "saved", None)
@@ -452,7 +447,7 @@ class StoredNode:
             self.add_questions(outcome.interrupts)
         return outcome
 
-    def answer(self, question: Interrupt, response: object) -> None:
+    def answer(self, question, response):
         """Answer a question."""
         record = self._read()
         stored = {**record.questions[question.id], "response": codec.pack(response, "response")}
@@ -463,13 +458,13 @@ class StoredNode:
             )
         )
 
-    def withdraw(self, question: Interrupt) -> None:
+    def withdraw(self, question):
         """Withdraw a question, as a failure elsewhere in the run does; the node runs again after a retry."""
         record = self._read()
         stored = {**record.questions[question.id], "status": "withdrawn"}
         self._write(replace(record, questions={**record.questions, question.id: stored}))
 
-    def next_visit(self, task: object) -> None:
+    def next_visit(self, task):
         """Enter the node again, as a loop does: its memory stays, its questions don't."""
         record = self._read()
         packed = codec.pack(task, "task")
@@ -483,53 +478,47 @@ class _StoredVisit:
     attempt = 1
     external_task: ExternalTaskState | None = None
 
-    def __init__(self, node: StoredNode, record: _Stored) -> None:
+    def __init__(self, node, record):
         self._node = node
         self.address = Address(node.run_id, node.node_id, record.visit)
         self.task = codec.unpack(record.task)
-        self.inputs: Sequence[Input] = list(node.inputs)
+        self.inputs = list(node.inputs)
         self.invocation_state = node.invocation_state
         self.document = record.document
         self.messages = record.messages
         questions = node.questions.values()
-        self.answers: Mapping[str, Interrupt] = {
-            question.id: question for question in questions if not question.is_open
-        }
+        self.answers = {question.id: question for question in questions if not question.is_open}
 
     @property
-    def idempotency_key(self) -> str:
+    def idempotency_key(self):
         return f"{self.address.run_id}.{self.address.node_id}.{self.address.visit}"
 
-    def question(
-        self, name: str, reason: object = None, *, scope: str, number: int = 1, **options: Any
-    ) -> Interrupt:
+    def question(self, name, reason=None, *, scope, number=1, **options):
         return numbered_question(
             self.address, self.answers, name, reason, scope=scope, number=number, **options
         )
 
-    def save(self, saved: Saved) -> None:
+    def save(self, saved):
         self.check()
         self._node.keep(saved)
 
-    def ask(self, interrupts: Sequence[Interrupt], saved: Saved) -> None:
+    def ask(self, interrupts, saved):
         self.save(saved)
         self._node.add_questions(interrupts)
 
-    def check_effect(self, tool: str = "") -> None:
+    def check_effect(self, tool=""):
         """Let every effect pass."""
 
-    def recall(self, session_id: str) -> Session:
+    def recall(self, session_id):
         self.check()
         del session_id  # none was written
         return Session()
 
-    def use(self, use: Use, saved: Saved) -> None:
+    def use(self, use, saved):
         del use
         self.save(saved)
 
-    def approved(
-        self, name: str, action: Mapping[str, Any] | None, rule: Rule | None, node: str | None
-    ) -> tuple[Interrupt, Approval]:
+    def approved(self, name, action, rule, node):
         """Refuse: one visit alone has no earlier node.
 
         Raises:
@@ -538,22 +527,22 @@ class _StoredVisit:
         del action, rule, node
         raise ApprovalMismatch(f"no one has decided {name!r}: no node came before this one.")
 
-    def spend(self, tagged: Tagged | None, spending: Spending) -> str:
+    def spend(self, tagged, spending):
         del tagged, spending  # no bound is reached
         return ""
 
-    def spent(self, tagged: Tagged | None) -> dict[str, Sum]:
+    def spent(self, tagged):
         del tagged
         return {}
 
-    def tags(self) -> dict[str, str]:
+    def tags(self):
         return {}
 
-    def emit(self, kind: str, data: Mapping[str, JSON]) -> None:
+    def emit(self, kind, data):
         self.check()
         codec.pack(data, f"the data of a {kind} event")
 
-    def check(self) -> None:
+    def check(self):
         if self._node.lost:
             raise LeaseLost("the contract took this node away from its worker.")
 
@@ -561,7 +550,7 @@ class _StoredVisit:
 # -- another process, which this file is when it is run ------------------------------------------------
 
 
-def main() -> None:
+def main():
     """Execute a stored node once and print what is then stored.
 
     Arguments are the file and the name of a contract's subclass; stdin has the scenario and the text.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,13 +38,13 @@ class Endpoint:
     keys: list[str] = field(default_factory=list)
 
 
-def text(*pieces: str, finish: str | None = "stop", usage: Any = USAGE) -> list[dict[str, Any]]:
+def text(*pieces, finish="stop", usage=USAGE):
     """A reply of text, one event a piece."""
     deltas = [{"role": "assistant", "content": ""}, *({"content": piece} for piece in pieces)]
     return _events(deltas, finish, usage)
 
 
-def calls(*made: tuple[str, str, dict[str, Any]], said: str = "") -> list[dict[str, Any]]:
+def calls(*made, said=""):
     """A reply of (id, name, arguments) calls; arguments come in pieces, those of all calls mixed."""
     starts = [
         {"index": i, "id": key, "type": "function", "function": {"name": name, "arguments": ""}}
@@ -60,9 +59,7 @@ def calls(*made: tuple[str, str, dict[str, Any]], said: str = "") -> list[dict[s
     return _events(deltas, "tool_calls", USAGE)
 
 
-def _events(
-    deltas: list[dict[str, Any]], finish: str | None, usage: Any
-) -> list[dict[str, Any]]:
+def _events(deltas, finish, usage):
     shared = {
         "id": "chatcmpl-1",
         "object": "chat.completion.chunk",
@@ -81,9 +78,9 @@ def _events(
     return events
 
 
-def whole(events: list[dict[str, Any]]) -> dict[str, Any]:
+def whole(events):
     """The reply of a stream as one document, as a request without `stream` gets it."""
-    message: dict[str, Any] = {"role": "assistant", "content": None}
+    message = {"role": "assistant", "content": None}
     choices = [choice for event in events for choice in event["choices"]]
     for delta in (choice["delta"] for choice in choices):
         if delta.get("content"):
@@ -101,7 +98,7 @@ def whole(events: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 @contextmanager
-def endpoint(*replies: Any) -> Iterator[Endpoint]:
+def endpoint(*replies):
     """Serve these replies on a loopback port."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.daemon_threads = True
@@ -121,7 +118,7 @@ def endpoint(*replies: Any) -> Iterator[Endpoint]:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:
+    def do_POST(self):
         served = self.server.endpoint
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         served.requests.append(body)
@@ -142,13 +139,11 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(200, whole(reply))
 
-    def _refuse(self, reply: Refusal) -> None:
+    def _refuse(self, reply):
         error = {"message": reply.message, "type": "error", "param": None, "code": reply.code}
         self._send(reply.status, {"error": error}, reply.headers)
 
-    def _send(
-        self, status: int, document: dict[str, Any], headers: Mapping[str, str] | None = None
-    ) -> None:
+    def _send(self, status, document, headers=None):
         data = json.dumps(document).encode()
         self.send_response(status)
         for name, value in (headers or {}).items():
@@ -158,7 +153,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, events: list[dict[str, Any]]) -> None:
+    def _stream(self, events):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
@@ -169,13 +164,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
         self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, *_: Any) -> None:
+    def log_message(self, *_):
         """The tests' output is no access log."""
 
 
-def _wrong(messages: list[dict[str, Any]]) -> str:
+def _wrong(messages):
     """Say what the real service would refuse, or nothing."""
-    awaited: list[str] = []
+    awaited = []
     for message in messages:
         if message["role"] == "tool":
             if message["tool_call_id"] not in awaited:

@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import packages_distributions, requires
 from pathlib import Path
@@ -46,11 +45,11 @@ print(json.dumps(said))
 """
 
 
-def distribution(requirement: str) -> str:
+def distribution(requirement):
     return re.match(r"[\w.-]+", requirement)[0].lower().replace("_", "-")
 
 
-def imported(node: ast.AST) -> set[str]:
+def imported(node):
     """The packages that the import statements in a piece of code name."""
     names = {
         alias.name
@@ -62,7 +61,7 @@ def imported(node: ast.AST) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def statements(tree: ast.AST) -> Iterator[ast.AST]:
+def statements(tree):
     """Walk over statements alone, of which a file has a tenth of its nodes."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
@@ -70,7 +69,7 @@ def statements(tree: ast.AST) -> Iterator[ast.AST]:
             yield from statements(node)
 
 
-def blocks(tree: ast.AST) -> list[tuple[str, str, ast.With]]:
+def blocks(tree):
     """The `with needs_extra(...)` of a file: the extra, the distribution that has it, the block."""
     found = []
     for node in statements(tree):
@@ -83,7 +82,7 @@ def blocks(tree: ast.AST) -> list[tuple[str, str, ast.With]]:
     return found
 
 
-def with_theirs(names: set[str]) -> set[str]:
+def with_theirs(names):
     """Distributions, and what they need without an extra of theirs."""
     lines = [
         line
@@ -96,12 +95,12 @@ def with_theirs(names: set[str]) -> set[str]:
 
 
 @cache
-def base() -> set[str]:
+def base():
     return with_theirs({distribution(line) for line in PROJECT["dependencies"]})
 
 
 @cache
-def homes() -> dict[str, set[str]]:
+def homes():
     return {
         name: {each.lower().replace("_", "-") for each in homes}
         for name, homes in packages_distributions().items()
@@ -109,13 +108,13 @@ def homes() -> dict[str, set[str]]:
 
 
 @cache
-def files() -> dict[Path, ast.AST]:
+def files():
     return {
         path: ast.parse(path.read_text()) for path in sorted((ROOT / "runner").rglob("*.py"))
     }
 
 
-def is_optional(package: str) -> bool:
+def is_optional(package):
     known = package in sys.stdlib_module_names or package in {
         "runner",
         "pytest",
@@ -126,12 +125,12 @@ def is_optional(package: str) -> bool:
     return not known and not homes().get(package, set()) & base()
 
 
-def module_of(path: Path) -> str:
+def module_of(path):
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 @cache
-def server_packages() -> set[str]:
+def server_packages():
     return {
         package
         for path, tree in files().items()
@@ -141,7 +140,7 @@ def server_packages() -> set[str]:
     }
 
 
-def misses() -> list[tuple[str, str, str]]:
+def misses():
     """Each optional package, a module that needs it, and the extra that its error must name."""
     guarded = {
         (package, module_of(path), extra if home == PROJECT["name"] else f"{home}[{extra}]")

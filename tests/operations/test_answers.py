@@ -9,7 +9,6 @@ from runner.records import codec, validation
 from runner.records.interrupts import (
     Address,
     Decision,
-    Interrupt,
     InterruptStatus,
     ReceiptStatus,
 )
@@ -23,11 +22,11 @@ class Approved(pydantic.BaseModel):
     note: str = pydantic.Field(default="", max_length=5)
 
 
-def question(name: str, schema: object = Approved, **fields) -> Interrupt:
+def question(name, schema=Approved, **fields):
     return dataclasses.replace(AT.ask(name, scope="function", response_schema=schema), **fields)
 
 
-def answer(asked: Interrupt, response: object) -> Decision:
+def answer(asked, response):
     return Decision(asked.id, codec.pack(response, "response"))
 
 

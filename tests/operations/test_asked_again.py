@@ -33,10 +33,10 @@ from tests.graphs import Bench, ident, wired
 class Amount:
     """What is asked about; it is more when the run is retried."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.now = 10
 
-    def ask(self, asks) -> object:
+    def ask(self, asks):
         return asks.interrupt("pay?", reason=self.now)
 
 
@@ -81,7 +81,7 @@ def with_hook(event):
 
 
 class _Provider:
-    def __init__(self, event, callback) -> None:
+    def __init__(self, event, callback):
         self.event, self.callback = event, callback
 
     def register_hooks(self, registry, **_):

@@ -16,6 +16,8 @@ from tests.graphs import Bench, wired
 from tests.tcp_store import tcp_store
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 class Shop:
     """A program and a worker; what they pay is noted outside of the store."""
@@ -93,7 +95,6 @@ def command(url, *words):
     return json.loads(done.stdout)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("copy", "restore"), [(copy_of_aof, restored_aof), (copy_of_rdb, restored_rdb)]
 )
@@ -152,7 +153,6 @@ def test_a_restored_store_goes_on_from_its_backup(tmp_path, copy, restore):
     assert (checks["disk"], checks["freeze"]) == ("pass", "warn")
 
 
-@pytest.mark.slow
 def test_a_snapshot_is_not_read_beside_append_only_files(tmp_path):
     """A server that is started with `appendonly yes` on a snapshot alone is empty; by the recipe, not."""
     data, shop = tmp_path / "data", Shop()

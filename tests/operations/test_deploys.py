@@ -15,14 +15,14 @@ def ask(name):
     return lambda ctx: ctx.interrupt(name)
 
 
-def waiting(*edges, **nodes) -> Bench:
+def waiting(*edges, **nodes):
     """Start a run that waits for a person."""
     bench = Bench(wired(nodes, *edges).build()).start()
     assert bench.finish().status is Status.INTERRUPTED
     return bench
 
 
-def deploy(bench: Bench, *edges, publish: bool = True, **nodes) -> None:
+def deploy(bench, *edges, publish=True, **nodes):
     """Let another version of the graph run on from now on."""
     registry = Registry()
     graph = wired(nodes, *edges).build()
@@ -203,7 +203,7 @@ def test_a_run_whose_graph_is_not_here_says_so_once(caplog):
     assert "runner doctor" in lines[0]
 
 
-def rolled_back(bench: Bench, *edges, **nodes) -> None:
+def rolled_back(bench, *edges, **nodes):
     """Answer what waits, see the run set aside, then let another version of the graph come."""
     bench.answer("yes")
     assert bench.finish().status is Status.NEEDS_MIGRATION

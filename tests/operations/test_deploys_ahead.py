@@ -33,7 +33,7 @@ EVERY = [
 def waiting(in_redis):
     """Start runs whose node b waits for a person."""
 
-    def start(*edges, **nodes) -> Bench:
+    def start(*edges, **nodes):
         graph = wired(nodes or BEFORE, *(edges or ("a b", "b c"))).build()
         bench = Bench(graph, in_redis).start()
         bench.finish()
@@ -42,7 +42,7 @@ def waiting(in_redis):
     return start
 
 
-def ahead(bench: Bench, graph) -> list[tuple[str, str, str]]:
+def ahead(bench, graph):
     """Name what another version of the graph would hold: node, status, reason."""
     registry = Registry()
     registry.add("bench", lambda: graph)

@@ -7,9 +7,8 @@ import inspect
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -34,7 +33,7 @@ from runner.approvals.rules import Voter
 from runner.approvals.votes import apply_vote
 from runner.audit.checkpoint import public_bytes
 from runner.operations.message_handlers import IncomingMessage, handle_answer, handle_start
-from runner.records.interrupts import Decision, Interrupt
+from runner.records.interrupts import Decision
 from runner.store.memory.store import MemoryStore
 from runner.testing import ManualClock
 from tests.graphs import Bench, single
@@ -57,15 +56,15 @@ class Desk:
 
     def __init__(
         self,
-        keys: DecisionKeys,
+        keys,
         *,
-        clock: ManualClock | None = None,
-        start: Mapping[str, Any] | None = None,
-        **rule: Any,
-    ) -> None:
+        clock=None,
+        start=None,
+        **rule,
+    ):
         self.clock, self.numbers = clock, itertools.count(1)
         self.rule = Rule(**{"auth": Auth(level=1), **rule})
-        self.outcome: Any = None
+        self.outcome = None
         self.bench = Bench(single(self._ask), self._store)
         self.bench.engine.decision_keys = keys
         start = start or self.signed(start_body("bench", "task", "zoe"))
@@ -74,51 +73,47 @@ class Desk:
         self.bench.run_id = receipt.run_id or ""
         self.result = self.bench.finish()
 
-    def _ask(self, ctx: Any) -> str:
+    def _ask(self, ctx):
         self.outcome = ctx.interrupt(
             "refund?", {"sum": 10}, action=ACTION, rule=self.rule, expires_in=float(DAY)
         )
         return "done"
 
-    def _store(self, _: ManualClock) -> MemoryStore:
+    def _store(self, _):
         if self.clock:
             self.clock.now = time.time_ns() // 1_000_000
         store = MemoryStore(self.clock) if self.clock else MemoryStore()
         store.clock = self.clock
         return store
 
-    def signed(
-        self, body: dict[str, Any], late: float = 0, key: SigningKey = DOOR
-    ) -> dict[str, Any]:
+    def signed(self, body, late=0, key=DOOR):
         """Sign a message by a clock that is late by so many seconds."""
         now = self.clock() / 1000 if self.clock else time.time()
         return key.sign(body, now=now - late)
 
     @property
-    def question(self) -> Interrupt:
+    def question(self):
         (question,) = self.bench.store.interrupts([self.result.interrupts[0].id])
         assert question is not None
         return question
 
-    def message(
-        self, who: str, decision: str = "approve", late: float = 0, **options: Any
-    ) -> dict[str, Any]:
+    def message(self, who, decision="approve", late=0, **options):
         """What who votes has signed."""
         options = {"digest": self.question.digest, **options}
         return self.signed(vote_body(self.question.id, decision, who, **options), late)
 
-    def vote(self, who: str, *decision: Any, **options: Any) -> str:
+    def vote(self, who, *decision, **options):
         return self.send(self.message(who, *decision, **options))
 
-    def delegate(self, who: str, to: str, late: float = 0) -> str:
+    def delegate(self, who, to, late=0):
         body = {**operation_body(self.question.id, "delegate", who), "to": to}
         return self.send(self.signed(body, late))
 
-    def send(self, message: Mapping[str, Any]) -> str:
+    def send(self, message):
         receipt = handle_answer(self.bench.engine, self._message(message)).receipt
         return str(receipt.status) if receipt else "dead"
 
-    def decide(self, message: Mapping[str, Any], **other: Any) -> str:
+    def decide(self, message, **other):
         """Pass a signed vote on as a door in Python does, which may say something else beside it."""
         decision = Decision(
             self.question.id,
@@ -131,11 +126,11 @@ class Desk:
         receipt = apply_vote(self.bench.engine, replace(decision, **other), self.question)
         return str(receipt.status)
 
-    def _message(self, message: Mapping[str, Any]) -> IncomingMessage:
+    def _message(self, message):
         number = next(self.numbers)
         return IncomingMessage(f"{number}-0", f"m/{number}-0", json.dumps(message).encode())
 
-    def goes_on(self) -> bool:
+    def goes_on(self):
         """Say if what was decided holds at the effect."""
         return self.bench.finish().status is Status.COMPLETED
 
@@ -146,13 +141,13 @@ Step = tuple[Desk, str]
 # What a worker would refuse, each refused at the door; the last step of each is a control that decides.
 
 
-def before_the_run(make: Make) -> Iterator[Step]:
+def before_the_run(make):
     desk = make()
     for late in (LIFETIME, SKEW + 5, SKEW - 5):
         yield desk, desk.vote("ana", late=late)
 
 
-def delegated_before_the_run(make: Make) -> Iterator[Step]:
+def delegated_before_the_run(make):
     desk = make(eligible=["ana"], delegate="anyone")
     yield desk, desk.delegate("ana", "ben", late=SKEW + 5)
     yield desk, desk.vote("ben")
@@ -160,7 +155,7 @@ def delegated_before_the_run(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ben")
 
 
-def after_the_end(make: Make) -> Iterator[Step]:
+def after_the_end(make):
     desk = make(clock=ManualClock())
     desk.clock.advance(DAY)
     yield desk, desk.vote("ana")
@@ -169,7 +164,7 @@ def after_the_end(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ana")
 
 
-def before_the_edit(make: Make) -> Iterator[Step]:
+def before_the_edit(make):
     desk = make(need=2)
     early = desk.message("ana", late=5, response=EDIT)
     assert desk.vote("ben", "edit", response=EDIT) == "counted"
@@ -177,7 +172,7 @@ def before_the_edit(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ana", response=EDIT)
 
 
-def edited_before_the_edit(make: Make) -> Iterator[Step]:
+def edited_before_the_edit(make):
     desk = make(need=2)
     early = desk.message("ana", "edit", late=5, response=OTHER)
     assert desk.vote("ben", "edit", response=EDIT) == "counted"
@@ -186,14 +181,14 @@ def edited_before_the_edit(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ben", response=OTHER)
 
 
-def before_the_escalation(make: Make) -> Iterator[Step]:
+def before_the_escalation(make):
     desk = make(clock=ManualClock(), eligible=["ana"], escalate=[(HOUR, ["ben"])])
     desk.clock.advance(HOUR + 1)
     yield desk, desk.vote("ben", late=LIFETIME + 2)
     yield desk, desk.vote("ben")
 
 
-def for_another_question(make: Make) -> Iterator[Step]:
+def for_another_question(make):
     other, desk = make(), make()
     yield desk, desk.vote("ana", digest=other.question.digest)
     yield desk, desk.decide(other.message("ana"))
@@ -201,7 +196,7 @@ def for_another_question(make: Make) -> Iterator[Step]:
     yield desk, desk.decide(desk.message("ana"))
 
 
-def with_another_content(make: Make) -> Iterator[Step]:
+def with_another_content(make):
     desk = make()
     yield desk, desk.decide(desk.message("ana", "reject"))
     yield desk, desk.decide(desk.message("ana", response=EDIT))
@@ -209,7 +204,7 @@ def with_another_content(make: Make) -> Iterator[Step]:
     yield desk, desk.decide(desk.message("ana", comment="fine"), comment="fine")
 
 
-def twice(make: Make) -> Iterator[Step]:
+def twice(make):
     desk = make(need=2)
     message = desk.message("ana")
     assert desk.send(message) == "counted"
@@ -218,7 +213,7 @@ def twice(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ben")
 
 
-def by_an_unknown_key(make: Make) -> Iterator[Step]:
+def by_an_unknown_key(make):
     desk = make()
     body = {part: value for part, value in desk.message("ana").items() if part != "proof"}
     yield desk, desk.send(body)
@@ -227,7 +222,7 @@ def by_an_unknown_key(make: Make) -> Iterator[Step]:
     yield desk, desk.send(desk.signed(body))
 
 
-def in_no_place_of_another(make: Make) -> Iterator[Step]:
+def in_no_place_of_another(make):
     desk = make(eligible=["ana", "cid"], need=2, delegate="anyone")
     assert desk.vote("ana") == "counted"
     yield desk, desk.delegate("ana", "ben")
@@ -238,14 +233,14 @@ def in_no_place_of_another(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ben")
 
 
-def by_no_rule(make: Make) -> Iterator[Step]:
+def by_no_rule(make):
     desk = make(eligible=["ana", "zoe"], exclude=["requester"], decisions=["approve"])
     for who, decision in (("eve", "approve"), ("zoe", "approve"), ("ana", "reject")):
         yield desk, desk.vote(who, decision)
     yield desk, desk.vote("ana")
 
 
-def with_no_requester(make: Make) -> Iterator[Step]:
+def with_no_requester(make):
     """Known where it would be asked: then there is no question, and nothing to accept."""
     unsigned = start_body("bench", "task", "zoe")
     for desk in (
@@ -258,7 +253,7 @@ def with_no_requester(make: Make) -> Iterator[Step]:
     yield desk, desk.vote("ana")
 
 
-CHECKS: Mapping[str, Callable[[Make], Iterator[Step]] | str] = {
+CHECKS = {
     "was signed before its run began": before_the_run,
     "a vote on  does not count": delegated_before_the_run,
     "was signed after the question had expired": after_the_end,
@@ -320,7 +315,7 @@ def test_every_check_of_a_worker_has_its_refusal_at_the_door():
         assert any(check in text for check in CHECKS), text
 
 
-def _texts(subject: Any, where: str) -> Iterator[str]:
+def _texts(subject, where):
     """List the texts of errors of one kind, or those that a function returns, without what is filled in."""
     for node in ast.walk(ast.parse(inspect.getsource(subject))):
         is_error = isinstance(node, ast.Call) and getattr(node.func, "id", "") == where

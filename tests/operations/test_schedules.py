@@ -69,6 +69,14 @@ def site(redis_url):
     return Site(redis_url)
 
 
+@pytest.fixture
+def scheduler(site):
+    """The scheduler of a process, with a schedule."""
+    scheduler = site.scheduler()
+    scheduler.add(MINUTELY)
+    return scheduler
+
+
 def test_a_sweep_starts_what_is_due(site):
     """The run has the task, the tags and the time; the next sweep starts nothing more."""
     scheduler = site.scheduler()
@@ -90,10 +98,8 @@ def test_a_sweep_starts_what_is_due(site):
     assert site.timer() == after.next_at
 
 
-def test_a_schedule_says_why_it_started_nothing(site):
+def test_a_schedule_says_why_it_started_nothing(site, scheduler):
     """Until a later time starts a run."""
-    scheduler = site.scheduler()
-    scheduler.add(MINUTELY)
     scheduler.schedules.change("s", lambda schedule: replace(schedule, graph="away"))
     site.make_due("s")
     assert scheduler.fire("s") == ""
@@ -108,10 +114,8 @@ def test_a_schedule_says_why_it_started_nothing(site):
 
 
 @pytest.mark.full
-def test_the_doctor_names_a_schedule_that_starts_no_run(site):
+def test_the_doctor_names_a_schedule_that_starts_no_run(site, scheduler):
     """Since its start fails, nothing looks at it, or its last run waits; not one that works, or is paused."""
-    scheduler = site.scheduler()
-    scheduler.add(MINUTELY)
 
     def named(*, advice=""):
         checks = examine(read_facts(site.settings))
@@ -198,11 +202,8 @@ def test_without_a_key_of_the_time_it_would_be_doubled(site, monkeypatch):
     assert len(site.runs()) == 2
 
 
-def test_a_paused_schedule_has_no_timer(site):
+def test_a_paused_schedule_has_no_timer(site, scheduler):
     """Pausing takes the timer away, resuming sets it for the next time behind now."""
-    scheduler = site.scheduler()
-    scheduler.add(MINUTELY)
-
     scheduler.pause("s")
     assert site.timer() is None
     site.make_due("s")
@@ -211,11 +212,8 @@ def test_a_paused_schedule_has_no_timer(site):
     assert site.timer() == resumed.next_at > scheduler.schedules.now()
 
 
-def test_a_backfill_starts_each_time_once(site):
+def test_a_backfill_starts_each_time_once(site, scheduler):
     """A range that was filled before gets no second runs."""
-    scheduler = site.scheduler()
-    scheduler.add(MINUTELY)
-
     first = scheduler.backfill("s", 0, 300_000)
     again = scheduler.backfill("s", 60_000, 360_000)
 
@@ -224,11 +222,8 @@ def test_a_backfill_starts_each_time_once(site):
     assert set(first) & set(again)
 
 
-def test_a_schedule_needs_its_graph_and_its_name(site):
+def test_a_schedule_needs_its_graph_and_its_name(site, scheduler):
     """An unknown graph, a name that is taken and one that is not there are said at once."""
-    scheduler = site.scheduler()
-    scheduler.add(MINUTELY)
-
     with pytest.raises(ConflictError):
         scheduler.add(
             Schedule("s", MINUTELY.graph, interval=120)

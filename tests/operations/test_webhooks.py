@@ -33,6 +33,11 @@ def site(redis_url, monkeypatch):
     return Site(redis_url)
 
 
+def add(site, endpoint, name="h"):
+    """Have the ends of runs sent to an endpoint."""
+    return site.admin.add(Webhook(name, endpoint.url, ENDS))
+
+
 @pytest.fixture
 def endpoint():
     """An endpoint that takes everything."""
@@ -43,7 +48,7 @@ def endpoint():
 def test_a_notice_is_sent_signed_as_it_is_on_the_stream(site, endpoint):
     """The published library takes it; the log says so. What was before the webhook is not sent."""
     site.run()
-    made = site.admin.add(Webhook("h", endpoint.url, ENDS))
+    made = add(site, endpoint)
     with site.served("h"):
         run_id = site.run()
         site.until("h", "delivered")
@@ -114,7 +119,7 @@ def test_only_what_is_chosen_is_sent(site, endpoint):
 def test_the_notices_of_all_partitions_are_sent(redis_url, endpoint):
     """Runs live in any of them; the webhook and its deliveries are in the first."""
     site = Site(redis_url, partitions=2)
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     runs = set()
     while {run[:2] for run in runs} != {"00", "01"}:
         runs.add(site.run())
@@ -127,7 +132,7 @@ def test_the_notices_of_all_partitions_are_sent(redis_url, endpoint):
 def test_a_refused_delivery_is_sent_again_and_then_given_up(site, endpoint):
     """After each step; always with the same id. Sent again by a person, it has all its attempts anew."""
     endpoint.code = 500
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     with site.served("h"):
         site.run()
         site.until("h", "failed")
@@ -148,7 +153,7 @@ def test_deliveries_that_fail_are_a_line_of_the_log_and_of_doctor(redis_url, end
     site = Site(redis_url, webhook_retry="600")
     caplog.set_level("WARNING")
     endpoint.code = 500
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
 
     def told(max_wait=0.0):
         checks = examine(read_facts(site.settings.model_copy(update={"max_wait": max_wait})))
@@ -189,7 +194,7 @@ def test_an_outage_after_a_pause_is_told(site, endpoint, caplog, monkeypatch):
     """Also if the process has told of one before the pause; a last attempt is not said to be repeated."""
     site.settings.webhook_retry = [600]
     endpoint.code = 500
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     sender = site.sender()
     monkeypatch.setattr(site, "sender", lambda: sender)
     for number in (1, 2):
@@ -215,8 +220,8 @@ def test_a_dead_endpoint_holds_nobody_up(site, endpoint):
     """While one does not answer, another gets all; the dead one has one request in flight."""
     with Endpoint() as dead:
         dead.gate.clear()
-        site.admin.add(Webhook("dead", dead.url, ENDS))
-        site.admin.add(Webhook("live", endpoint.url, ENDS))
+        add(site, dead, "dead")
+        add(site, endpoint, "live")
         with site.served("dead", "live"):
             for _ in range(5):
                 site.run()
@@ -240,8 +245,8 @@ def test_one_thread_for_all_would_be_held_up(site, endpoint, monkeypatch):
     monkeypatch.setattr(WebhookSender, "_send_due", one_at_a_time)
     with Endpoint() as dead:
         dead.gate.clear()
-        site.admin.add(Webhook("dead", dead.url, ENDS))
-        site.admin.add(Webhook("live", endpoint.url, ENDS))
+        add(site, dead, "dead")
+        add(site, endpoint, "live")
         site.run()
         with site.served("dead"):
             wait_until(lambda: dead.requests, "the dead one was asked")
@@ -255,7 +260,7 @@ def test_one_thread_for_all_would_be_held_up(site, endpoint, monkeypatch):
 @pytest.mark.full
 def test_one_process_serves_a_webhook(site, endpoint):
     """Another one that finds its timer, too, leaves it at that: nothing is sent twice."""
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     with site.served("h", "h", "h") as threads:
         wait_until(lambda: sum(thread.is_alive() for thread in threads) == 1, "two have ended")
         for _ in range(5):
@@ -269,7 +274,7 @@ def test_without_turns_it_would_be_sent_twice(site, endpoint, monkeypatch):
     """The control of the test above."""
     monkeypatch.setattr(Deliveries, "hold", lambda *_: True)
     endpoint.gate.clear()
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     with site.served("h", "h"):
         site.run()
         wait_until(lambda: endpoint.at_once == 2, "two are in flight")
@@ -283,7 +288,7 @@ def test_without_turns_it_would_be_sent_twice(site, endpoint, monkeypatch):
 def test_gone_disables_a_webhook_until_it_is_resumed(site, endpoint):
     """The delivery stays; the notices of the time between are left out."""
     endpoint.code = 410
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     with site.served("h") as (thread,):
         site.run()
         wait_until(lambda: not thread.is_alive(), "nobody serves it any more")
@@ -307,7 +312,7 @@ def test_gone_disables_a_webhook_until_it_is_resumed(site, endpoint):
 
 def test_a_paused_webhook_keeps_no_notices(site, endpoint):
     """Its consumer group is gone, also where it was served; a removed one leaves nothing."""
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     with site.served("h") as (thread,):
         site.run()
         site.until("h", "delivered")
@@ -341,7 +346,7 @@ def test_a_turn_lapses_where_its_process_is_silent(site):
 
 def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
     """It died behind the read: the next one sends it, with the id that it would have had."""
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     (reader,) = site.shared.notice_groups.readers(site.webhooks.get("h").group)
     site.run()
     (notice,) = reader.read(1)
@@ -389,7 +394,7 @@ def documents(site):
 
 def test_old_deliveries_go(site, endpoint, monkeypatch):
     """After a week."""
-    site.admin.add(Webhook("h", endpoint.url, ENDS))
+    add(site, endpoint)
     site.run()
     with site.served("h"):
         site.until("h", "delivered")
@@ -403,7 +408,7 @@ def test_old_deliveries_go(site, endpoint, monkeypatch):
 
 def test_a_rotation_has_two_secrets_for_a_day(site, endpoint):
     """The new one is shown once; both verify what is sent."""
-    old = site.admin.add(Webhook("h", endpoint.url, ENDS)).secret
+    old = add(site, endpoint).secret
     new = site.admin.rotate("h").secret
     with site.served("h"):
         site.run()

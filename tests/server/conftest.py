@@ -27,6 +27,8 @@ from tests.graphs import wired
 from tests.ports import free_port
 from tests.waiting import wait_until
 
+HTML = {"Accept": "text/html"}
+
 
 @pytest.fixture(autouse=True)
 def event_loop(monkeypatch):
@@ -84,6 +86,18 @@ class Site:
         run = self.client.start(graph, task, **options)
         self.work()
         return run
+
+    def page(self, path):
+        """Read a page as a browser does."""
+        return self.http.get(path, headers=HTML).text
+
+    def votes(self, question):
+        """Return the votes on a question as they are stored."""
+        return self.client.engine.store.votes(question.id)
+
+    def output(self, run_id, node):
+        """Return the output of a node of a run that has ended."""
+        return self.client.run(run_id).result().results[node].output
 
     def add_webhook(self, name):
         """Make a webhook with a delivery; nobody sends it."""

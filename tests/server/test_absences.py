@@ -11,7 +11,7 @@ from runner.approvals import Action, Rule
 from tests.graphs import single
 from tests.server.conftest import Site
 from tests.server.test_inbox import rows
-from tests.server.test_pages import HTML, send
+from tests.server.test_pages import send
 
 pytestmark = pytest.mark.full
 
@@ -65,7 +65,7 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert set(rows(desk, "tab=mine")) == {first.id, second.id}
     (away,) = desk.http.get(f"/v1/questions/{first.id}").json()["away"]
     assert away["to"] == other
-    page = desk.http.get(f"/q/{first.id}", headers=HTML).text
+    page = desk.page(f"/q/{first.id}")
     assert "ana is away until" in page
     voted = send(desk, f"/q/{first.id}", digest=first.digest, decision="approve")
     assert "1 of 2" in voted.text
@@ -90,14 +90,14 @@ def test_a_loan_ends_with_a_day_on_the_page(desk):
         }
     assert send(desk, f"/q/{first.id}/delegate", to="ben", until=tomorrow).status_code == 303
     assert send(desk, f"/q/{second.id}/delegate", to="ben", until="").status_code == 303
-    texts = [desk.http.get(f"/q/{item.id}", headers=HTML).text for item in (first, second)]
+    texts = [desk.page(f"/q/{item.id}") for item in (first, second)]
     assert ["in the place of ana until" in text for text in texts] == [True, False]
     desk.as_role("operator", "viewer", name="ops")
     form = {"to": "eva", "reason": "ana is ill"}
     path = f"/q/{second.id}/reassign"
     assert send(desk, path, **form, until="2020-01-01").status_code in {409, 422}
     assert send(desk, path, **form, until=tomorrow).status_code == 303
-    assert "until" in desk.http.get(f"/q/{second.id}", headers=HTML).text
+    assert "until" in desk.page(f"/q/{second.id}")
 
 
 def test_the_last_day_is_one_of_the_readers(desk):
@@ -115,7 +115,7 @@ def test_the_last_day_is_one_of_the_readers(desk):
         (end,) = desk.client.engine.store.standings([question.id])[0].ends.values()
         assert end == ends_at
     assert send(desk, "/absences/begin", **{**form, "zone": "Moon"}).status_code == 422
-    page = desk.http.get("/absences", headers=HTML).text
+    page = desk.page("/absences")
     assert "Until the end of (<span data-zone>UTC</span>)" in page
     assert 'type="hidden" name="zone"' in page
 
@@ -123,19 +123,19 @@ def test_the_last_day_is_one_of_the_readers(desk):
 def test_an_absence_begins_and_ends_on_its_page(desk):
     """With a day and one's groups; only one's own can be ended."""
     as_ana(desk)
-    assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
+    assert "Nobody is away" in desk.page("/absences")
     form = {"to": "ben", "until": "2999-01-01", "only": "group:audit"}
     assert send(desk, "/absences/begin", **form).status_code == 422  # more than a year
     form["until"] = time.strftime("%Y-%m-%d", time.gmtime(time.time() + 86_400))
     assert send(desk, "/absences/begin", **{**form, "until": "soon"}).status_code == 422
     assert send(desk, "/absences/begin", **form).status_code == 303
-    page = desk.http.get("/absences", headers=HTML).text
+    page = desk.page("/absences")
     assert ("group:audit" in page, "I am back" in page) == (True, True)
     as_ben(desk)
-    assert "I am back" not in desk.http.get("/absences", headers=HTML).text
+    assert "I am back" not in desk.page("/absences")
     as_ana(desk)
     assert send(desk, "/absences/end").status_code == 303
-    assert "Nobody is away" in desk.http.get("/absences", headers=HTML).text
+    assert "Nobody is away" in desk.page("/absences")
 
 
 def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
@@ -144,11 +144,11 @@ def test_an_operator_reassigns_at_the_api_and_on_the_page(desk):
     as_ben(desk)
     path, body = f"/v1/questions/{ruled.id}:reassign", {"to": "eva", "reason": "ana has left"}
     assert desk.http.post(path, json=body).status_code == 403
-    assert "Let somebody else decide" not in desk.http.get(f"/q/{ruled.id}", headers=HTML).text
+    assert "Let somebody else decide" not in desk.page(f"/q/{ruled.id}")
     desk.as_role("operator", "viewer", name="ops")
     assert desk.http.post(path, json={**body, "reason": " "}).status_code == 422
     assert desk.http.post(path, json=body).json()["status"] == "accepted"
-    assert "Let somebody else decide" in desk.http.get(f"/q/{plain.id}", headers=HTML).text
+    assert "Let somebody else decide" in desk.page(f"/q/{plain.id}")
     assert send(desk, f"/q/{plain.id}/reassign", to="eva", reason="left").status_code == 303
     desk.work()
     (again,) = desk.client.run(plain.run_id).interrupts()

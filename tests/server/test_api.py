@@ -538,7 +538,7 @@ def test_effects_are_frozen_and_thawed(site):
     assert [item["scope"] for item in site.http.get("/v1/freezes").json()["items"]] == [
         "graph:echo"
     ]
-    assert "an incident" in site.http.get("/", headers={"Accept": "text/html"}).text
+    assert "an incident" in site.page("/")
     assert (
         site.http.post("/v1/freezes:thaw", json={**body, "reason": "over"}).status_code == 200
     )

@@ -713,7 +713,7 @@ def test_several_are_decided_with_the_keyboard(desk, tab):
     tab.wait_for_selector("[data-result=counted]")
 
     assert tab.locator("[data-result=counted]").count() == 2
-    assert all(len(desk.client.engine.store.votes(question.id)) == 1 for question in questions)
+    assert all(len(desk.votes(question)) == 1 for question in questions)
     assert tab.problems == []
 
 
@@ -730,7 +730,7 @@ def test_a_key_decides_nothing_by_itself(desk, tab):
     tab.evaluate("document.activeElement.blur()")
     tab.keyboard.press("a")
     assert tab.evaluate("document.activeElement.value") == "approve"
-    assert desk.client.engine.store.votes(question.id) == []
+    assert desk.votes(question) == []
     tab.keyboard.press("?")
     tab.uncheck("#keys-on")
     tab.evaluate("document.activeElement.blur()")

@@ -50,7 +50,7 @@ def paid(redis_url):
 
 def test_the_run_says_who_decided(paid):
     """Its page, its node, its events and its JSON, with a link; who was overruled is not among them."""
-    page = paid.http.get(f"/runs/{paid.run.id}?node=pay", headers=HTML).text
+    page = paid.page(f"/runs/{paid.run.id}?node=pay")
     (decision,) = paid.http.get(f"/v1/runs/{paid.run.id}").json()["decided"]
     head, _, drawer = page.partition('<aside id="node"')
 
@@ -60,9 +60,9 @@ def test_the_run_says_who_decided(paid):
         assert "approved with changes by ben, eva, 2 of 2" in text
         assert f'href="/q/{paid.question.id}"' in text
     addresses = [f"/runs/{paid.run.id}?node=pay", f"/runs/{paid.run.id}?tab=events"]
-    assert "ben edit: too much" in paid.http.get(addresses[1], headers=HTML).text
+    assert "ben edit: too much" in paid.page(addresses[1])
     paid.as_role("viewer")
-    assert not any("too much" in paid.http.get(one, headers=HTML).text for one in addresses)
+    assert not any("too much" in paid.page(one) for one in addresses)
 
 
 def test_the_archive_says_who_decided(paid, tmp_path):
@@ -79,25 +79,25 @@ def test_the_archive_says_who_decided(paid, tmp_path):
         paid.client.run(run_id).remove()
         assert view.decided
         assert archived_run(archive.read(run_id)).decided == view.decided
-    page = paid.http.get(f"/runs/{paid.run.id}", headers=HTML).text
+    page = paid.page(f"/runs/{paid.run.id}")
     assert "approved with changes by ben, eva, 2 of 2" in page
     assert f"/q/{paid.question.id}" not in page
 
 
 def test_the_question_says_who_decided(paid):
     """Its own page names all whose votes decided, not only the last; a plain answer's names who gave it."""
-    paged = paid.http.get(f"/q/{paid.question.id}", headers=HTML).text.partition("Outcome")[2]
+    paged = paid.page(f"/q/{paid.question.id}").partition("Outcome")[2]
     plain = next(one for one in read_run(paid.client.engine.store, paid.plain).decided)
 
     assert "approved with changes by ben, eva, 2 of 2" in paged
-    answer = paid.http.get(f"/q/{plain.id}", headers=HTML).text.partition("Outcome")[2]
+    answer = paid.page(f"/q/{plain.id}").partition("Outcome")[2]
     assert "answered by cora" in answer
 
 
 def test_a_decided_question_is_asked_again_in_a_fork(paid):
     """The link of an operator shows the plan of a new run that begins with the asking node."""
     path = f"/q/{paid.question.id}"
-    page = paid.http.get(path, headers=HTML).text
+    page = paid.page(path)
     (link,) = re.findall(r'href="([^"]*)">Ask again', page)
     plan = paid.http.get(html.unescape(link), headers=HTML)
 
@@ -105,10 +105,10 @@ def test_a_decided_question_is_asked_again_in_a_fork(paid):
     assert send(paid, f"/runs/{paid.run.id}/fork", node="pay").status_code == 303
     paid.work()
     (asked,) = paid.client.interrupts(name="pay?")
-    assert f"/q/{asked.id}" in paid.http.get("/inbox", headers=HTML).text
-    assert "Ask again" not in paid.http.get(f"/q/{asked.id}", headers=HTML).text
+    assert f"/q/{asked.id}" in paid.page("/inbox")
+    assert "Ask again" not in paid.page(f"/q/{asked.id}")
     paid.as_role("decide")
-    assert "Ask again" not in paid.http.get(path, headers=HTML).text
+    assert "Ask again" not in paid.page(path)
 
 
 def test_a_rejection_names_who_rejected(site):
@@ -122,7 +122,7 @@ def test_a_rejection_names_who_rejected(site):
     assert decision.sentence == "rejected by ben"
     assert decision.comments == {"human:|ben": "not this customer"}
     for path in (f"/runs/{question.run_id}", "/inbox?tab=done", f"/q/{question.id}"):
-        page = site.http.get(path, headers=HTML).text
+        page = site.page(path)
         assert ('data-state="rejected"' in page, 'data-state="answered"' in page) == (
             True,
             False,
@@ -133,7 +133,7 @@ def listed(site, query):
     """The questions of all pages of *Done*, page by page."""
     pages, cursor = [], ""
     while cursor is not None:
-        page = site.http.get(f"/inbox?tab=done&{query}&cursor={cursor}", headers=HTML).text
+        page = site.page(f"/inbox?tab=done&{query}&cursor={cursor}")
         pages.append(re.findall(r'<tr data-row id="q-([^"]+)"', page))
         following = re.search(r'rel="next" href="[^"]*cursor=([^"]+)"', page)
         cursor = following and following[1]
@@ -153,11 +153,11 @@ def test_who_withdrew_a_question_is_said(paid, door):
     }[door]()
     paid.client.withdraw(other.interrupts()[0].id)
 
-    page = paid.http.get(f"/runs/{run.id}", headers=HTML).text
-    events = paid.http.get(f"/runs/{run.id}?tab=events", headers=HTML).text
+    page = paid.page(f"/runs/{run.id}")
+    events = paid.page(f"/runs/{run.id}?tab=events")
     assert "withdrawn by ana" in page
     assert "ana: the wrong order" in events
-    history = paid.http.get(f"/q/{question}", headers=HTML).text
+    history = paid.page(f"/q/{question}")
     assert re.search(r"<b>ana</b> withdrew it +<q>the wrong order</q>", history)
     found = paid.http.get("/v1/questions?status=withdrawn").json()["items"]
     assert [each["withdrawal"].get("by") for each in found] == [None, "human:|ana"]
@@ -193,10 +193,7 @@ def test_done_lists_what_was_decided_by_page_whatever_else_happened(paid, monkey
         paid.as_role("reader", "approver", name=name)
         assert [one for page in listed(paid, "by=me") for one in page] == expected
     assert listed(paid, f"run={paid.run.id}") == [[paid.question.id]]
-    assert (
-        ">ben, eva</td>"
-        in paid.http.get(f"/inbox?tab=done&run={paid.run.id}", headers=HTML).text
-    )
+    assert ">ben, eva</td>" in paid.page(f"/inbox?tab=done&run={paid.run.id}")
 
 
 def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
@@ -208,10 +205,10 @@ def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
     for who in ("ana", "ben"):
         site.client.vote(question.id, "approve", by=who)
     site.work()
-    page = site.http.get(f"/runs/{run.id}?tab=audit", headers=HTML).text
+    page = site.page(f"/runs/{run.id}?tab=audit")
 
     (link,) = re.findall(r'href="([^"]+)">pay\?</a> approved by ana, ben, 2 of 2', page)
-    audit = site.http.get(html.unescape(link), headers=HTML).text
+    audit = site.page(html.unescape(link))
     assert re.search(r"decided <b>approve</b>", audit)
     assert (
         "approved by ana" not in audit.partition('id="audit"')[2]
@@ -220,13 +217,11 @@ def test_the_audit_of_a_run_leads_to_those_inside_it(redis_url):
 
 def test_the_audit_is_read_without_a_key(paid):
     """It says that it is not signed, and who approved; a run that asked no one has nothing there."""
-    page = paid.http.get(f"/runs/{paid.run.id}?tab=audit", headers=HTML).text
+    page = paid.page(f"/runs/{paid.run.id}?tab=audit")
     other = paid.start("echo", 1)
 
     assert "Not signed" in page
     assert re.search(r"voted <b>edit</b>.*?>ben</td>", page)
     assert re.search(r"decided <b>edit</b>", page)
     assert ">None<" not in page  # what is not sealed has no number yet
-    assert (
-        "nothing of this run" in paid.http.get(f"/runs/{other.id}?tab=audit", headers=HTML).text
-    )
+    assert "nothing of this run" in paid.page(f"/runs/{other.id}?tab=audit")

@@ -87,12 +87,12 @@ def test_for_me_is_what_i_may_decide_and_have_not(desk):
     plain = asked(desk, {"assignees": ["ana"]}, requester="ana", graph="names")
     assert shown(desk, "mine") == {first.id, second.id, plain.id}
     assert shown(desk, "requested") == {own.id, plain.id}
-    assert "3</span> for you" in desk.http.get("/", headers=HTML).text
+    assert "3</span> for you" in desk.page("/")
 
     assert "Your vote counts" in vote(desk, first).text
     assert (shown(desk, "mine"), shown(desk, "voted")) == ({second.id, plain.id}, {first.id})
-    assert "2</span> for you" in desk.http.get("/", headers=HTML).text
-    assert "<title>For me (2)" in desk.http.get("/inbox?tab=mine", headers=HTML).text
+    assert "2</span> for you" in desk.page("/")
+    assert "<title>For me (2)" in desk.page("/inbox?tab=mine")
     as_person(desk, "ben")
     assert shown(desk, "mine") == {first.id, second.id, own.id}
     form = {"f.amount": "1.5", "f.currency": "EUR", "f.iban": "DE89", "confirmed": "yes"}
@@ -113,7 +113,7 @@ def test_what_anyone_may_decide_is_for_me(desk):
     later = asked(desk, {"eligible": "user:zoe", "escalate": "anyone"})
     assert "Your vote counts" in vote(desk, voted).text
     assert shown(desk, "mine") == {question.id}
-    assert "1</span> for you" in desk.http.get("/", headers=HTML).text
+    assert "1</span> for you" in desk.page("/")
     assert shown(desk, "voted") == {voted.id}
     assert later.id in set(rows(desk, "tab=all"))
 
@@ -125,7 +125,7 @@ def test_a_requester_without_a_role_sees_what_they_asked_for(desk):
     asked(desk, requester="dan")
     desk.as_role("viewer", name="cora")
 
-    page = desk.http.get("/inbox?tab=requested", headers=HTML).text
+    page = desk.page("/inbox?tab=requested")
     assert shown(desk, "requested") == {question.id}
     assert ("4711" in page, shown(desk, "mine"), shown(desk, "voted")) == (False, set(), set())
 
@@ -170,7 +170,7 @@ def test_done_is_filtered_by_person_date_and_graph(desk):
     assert listed(desk, status="decided", by="ana", until=soon) == {by_ana.id}
     assert listed(desk, status="decided", since=soon) == set()
 
-    everything = desk.http.get("/inbox?tab=all&text=4711", headers=HTML).text
+    everything = desk.page("/inbox?tab=all&text=4711")
     found = re.findall(r'<tr data-row id="q-([^"]+)"', everything)
     assert (found[0], set(found[1:])) == (waits.id, {by_ana.id, by_ben.id})
     assert everything.count("customer=c4711-x") == 3
@@ -181,11 +181,11 @@ def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     """The receipt says it in words, with the number left; the filter is kept, and nothing else."""
     questions = [asked(desk, {"amount": amount}) for amount in range(1, 4)]
     other = asked(desk, {"assignees": ["ana"]}, graph="names")
-    page = desk.http.get("/inbox?tab=mine&graph=refunds&evil=//evil.example", headers=HTML).text
+    page = desk.page("/inbox?tab=mine&graph=refunds&evil=//evil.example")
     paths = [unescape(path) for path in re.findall(r'<a href="(/q/[^"]+)"', page)]
     assert paths == [f"/q/{one.id}?tab=mine&graph=refunds" for one in questions]
 
-    middle = desk.http.get(paths[1], headers=HTML).text
+    middle = desk.page(paths[1])
     assert f'href="{paths[0]}" rel="previous"'.replace("&", "&amp;") in middle
     sent = send(desk, paths[1], digest=questions[1].digest, decision="approve").text
     assert "<b>Approved.</b> <code>refund</code> runs." in sent
@@ -200,7 +200,7 @@ def test_a_decision_leads_to_the_next_question_of_its_list(desk):
     ).text
     assert "<b>Rejected.</b> <code>refund</code> does not run." in sent
     assert "Nothing is left of this list" in sent
-    assert "Next" not in desk.http.get(f"/q/{other.id}", headers=HTML).text
+    assert "Next" not in desk.page(f"/q/{other.id}")
 
 
 @pytest.mark.full
@@ -209,7 +209,7 @@ def test_the_list_of_an_address_is_no_way_out(desk):
     question = asked(desk)
     path = f"/q/{question.id}"
     assert desk.http.get(f"{path}?tab=//evil.example", headers=HTML).status_code == 422
-    page = desk.http.get(f"{path}?tab=all&tag=%22%3E%3Cscript%3E", headers=HTML).text
+    page = desk.page(f"{path}?tab=all&tag=%22%3E%3Cscript%3E")
     assert "<script>" not in page
     claimed = desk.http.post(
         f"{path}/claim?tab=all&graph=%0d%0aX-Evil:1&next=//evil.example",
@@ -222,7 +222,7 @@ def test_the_list_of_an_address_is_no_way_out(desk):
 
 
 def form_of(site, question):
-    page = site.http.get(f"/q/{question.id}", headers=HTML).text
+    page = site.page(f"/q/{question.id}")
     return {
         name: re.search(rf'name="{name}" value="([^"]*)"', page)[1]
         for name in ("form_token", "digest", "shown")
@@ -257,7 +257,7 @@ def test_equal_questions_are_a_table_with_sums(desk):
     vote(desk, questions[3])
     ids = [one.id for one in (*questions, own)]
     query = "&".join(f"q={name}" for name in ids)
-    text = desk.http.get(f"/inbox/together?{query}&graph=refunds&tab=all", headers=HTML).text
+    text = desk.page(f"/inbox/together?{query}&graph=refunds&tab=all")
 
     assert cells(text)[:3] == [
         ["10.10", "EUR", "DE89"],
@@ -302,7 +302,7 @@ def test_a_claim_of_another_person_asks_before_a_decision(desk):
         as_person(desk, "cfo")
         send(desk, f"/q/{question.id}/claim", digest=question.digest)
         as_person(desk, name)
-        page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+        page = desk.page(f"/q/{question.id}")
         assert ("cfo works on this" in page) == (name == "ana")
         assert (">Release" in page, ">Claim<" in page) == (name == "cfo", False)
         if name == "ana":
@@ -324,13 +324,13 @@ def test_a_claim_that_has_lapsed_is_shown_nowhere(desk):
     path, api = f"/q/{question.id}", f"/v1/questions/{question.id}"
     as_person(desk, "cfo")
     assert desk.http.post(f"{api}:claim", json={"ttl": 1}).json()["status"] == "accepted"
-    assert "claimed by cfo until" in desk.http.get(path, headers=HTML).text
+    assert "claimed by cfo until" in desk.page(path)
     wait_until(lambda: not desk.http.get(api).json()["claim"], "the claim lapses")
     for name in ("cfo", "ana"):
         as_person(desk, name)
-        page = desk.http.get(path, headers=HTML).text
+        page = desk.page(path)
         assert (">Release" in page, ">Claim<" in page) == (False, True)
-        for text in (page, desk.http.get("/inbox?tab=mine", headers=HTML).text):
+        for text in (page, desk.page("/inbox?tab=mine")):
             assert "claimed by" not in text
     assert send(desk, f"{path}/claim", digest=question.digest).status_code == 303
     assert vote(desk, question).status_code == 200
@@ -348,14 +348,14 @@ def test_a_plain_question_is_claimed_and_commented(desk):
     as_person(desk, "ben")
     for operation, body in {"claim": {}, "comment": {"comment": "Me, too."}}.items():
         assert desk.http.post(f"{api}:{operation}", json=body).status_code == 403
-    assert "Coordinate with others" not in desk.http.get(path, headers=HTML).text
+    assert "Coordinate with others" not in desk.page(path)
 
     as_person(desk, "ana")
-    page = desk.http.get(path, headers=HTML).text
+    page = desk.page(path)
     assert "cfo works on this" in page
     assert "One answer by ana, cfo" in page
     assert "<p>With care.</p>" in page
-    assert "claimed by cfo" in desk.http.get("/inbox?tab=mine", headers=HTML).text
+    assert "claimed by cfo" in desk.page("/inbox?tab=mine")
     shown_to_programs = desk.http.get(api).json()
     assert shown_to_programs["claim"] == "human:|cfo"
     assert [item["comment"] for item in shown_to_programs["comments"]] == ["With care."]
@@ -370,7 +370,7 @@ def test_a_plain_question_is_claimed_and_commented(desk):
 def test_a_list_shows_who_asked_a_plain_question(desk):
     """In the inbox and the API, as of one with a rule."""
     asked(desk, graph="names", requester="cora")
-    assert "started by cora" in desk.http.get("/inbox?tab=all", headers=HTML).text
+    assert "started by cora" in desk.page("/inbox?tab=all")
     (item,) = desk.http.get("/v1/questions").json()["items"]
     assert item["requester"] == "human:|cora"
 
@@ -394,11 +394,11 @@ def test_plain_questions_are_answered_together(redis_url):
         for number in (4711, 4712, 4713)
     ]
     ids = [one.id for one in questions]
-    inbox = desk.http.get("/inbox?tab=all", headers=HTML).text
+    inbox = desk.page("/inbox?tab=all")
     picks = re.findall(r'name="q" value="([^"]+)"', inbox)
     assert picks == ids
     query = "&".join(f"q={name}" for name in ids)
-    page = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+    page = desk.page(f"/inbox/together?{query}")
     assert [cell for cell in ("4711", "4712", "4713") if f">{cell}<" in page] == [
         "4711",
         "4712",
@@ -423,7 +423,7 @@ def test_plain_questions_are_answered_together(redis_url):
     as_person(desk, "ben")
     send(desk, f"/q/{ids[2]}/claim", digest=questions[2].digest)
     as_person(desk, "ana")
-    page = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+    page = desk.page(f"/inbox/together?{query}")
     assert "not here: ben works on it" in page
     sent = send(desk, "/inbox/together", pick=ids[:1], **form, **{"f.reached": "true"}).text
     assert "<b>1 answered</b>" in sent
@@ -457,7 +457,7 @@ def test_each_reason_is_shown_where_it_is_decided(redis_url, has_rule):
     ]
     for order in (questions, questions[::-1]):
         query = "&".join(f"q={one.id}" for one in order)
-        text = desk.http.get(f"/inbox/together?{query}", headers=HTML).text
+        text = desk.page(f"/inbox/together?{query}")
         found = {
             re.search(r'name="q" value="([^"]+)', row)[1]: row
             for row in re.findall(r"<tr data-row.*?</tr>", text, re.DOTALL)
@@ -496,7 +496,7 @@ def test_the_history_says_what_was_changed(desk):
         as_person(desk, name)
         form = {"f.amount": str(amount), "f.currency": "EUR", "f.iban": "DE89"}
         assert vote(desk, question, "edit", confirmed="yes", **form).status_code == 200
-    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    page = desk.page(f"/q/{question.id}")
     history = re.sub("</?data[^>]*>", "", page[page.index('id="history"') :])
     found = re.findall(
         r"<b>(\w+)</b>[^<]*<table.*?<del>(.*?)</del>.*?<ins>(.*?)</ins>", history
@@ -653,7 +653,7 @@ def test_roles_of_one_graph_show_no_question_of_another(desk):
     question = asked(desk)
     desk.as_role("viewer", "reader:refunds", "approver:refunds", name="ana", groups=["finance"])
     for query in ("tab=all", "tab=all&graph=names", "tab=mine", "tab=requested"):
-        page = desk.http.get(f"/q/{question.id}?{query}", headers=HTML).text
+        page = desk.page(f"/q/{question.id}?{query}")
         assert secret.id not in page, query
     second = asked(desk)
     assert second.id in desk.http.get(f"/q/{question.id}?tab=all&graph=refunds").text

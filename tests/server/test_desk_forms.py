@@ -15,7 +15,7 @@ from tests.ports import free_port
 from tests.server.conftest import Served, Site
 from tests.server.test_finance_day import look
 from tests.server.test_forms import SUPPLIER
-from tests.server.test_pages import HTML, send
+from tests.server.test_pages import send
 
 PDF = base64.b64encode(b"%PDF-1.7\n" + b"x" * 41_000).decode()
 CONTRACT = "\n".join(f"{number}. Clause {number} of the contract." for number in range(1100))
@@ -91,8 +91,8 @@ def test_a_plain_question_is_a_sentence_with_its_place_and_requester(desk):
     """Its title is filled from its reason, and covered by its digest; nowhere stands a Python value."""
     question = asked(desk, "call")
     sentence = "Call customer 4801 back about 1,234.50"
-    assert sentence in desk.http.get("/inbox?tab=all", headers=HTML).text
-    text = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    assert sentence in desk.page("/inbox?tab=all")
+    text = desk.page(f"/q/{question.id}")
     assert (f"<h1>{sentence}" in text, "for <b>cora</b>" in text, "{&#39;" in text) == (
         True,
         True,
@@ -125,7 +125,7 @@ def test_an_item_is_added_without_a_script(desk):
     """What was typed stays, also what is invalid; nothing is decided by it."""
     question = asked(desk, "supply")
     path = f"/q/{question.id}"
-    assert 'name="f.name" value="Acme Inc"' in desk.http.get(path, headers=HTML).text
+    assert 'name="f.name" value="Acme Inc"' in desk.page(path)
     typed = {
         "f.name": "Bolt",
         "f.zip": "1",
@@ -155,7 +155,7 @@ def test_an_item_is_added_without_a_script(desk):
 def test_long_values_fold_and_are_complete(desk):
     """A text by its lines, a file by its name and size; nothing of them is cut."""
     question = asked(desk, "sign")
-    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    page = desk.page(f"/q/{question.id}")
     assert re.findall(r"<summary>([\d,]+ \w+), show", page) == [
         "1,100 lines",
         "54,680 characters",

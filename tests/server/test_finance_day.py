@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from itertools import pairwise
 
 import pytest
 
@@ -13,66 +12,11 @@ from runner.approvals.rules import Principal
 from runner.server.access import Person
 from tests.graphs import wired
 from tests.ports import free_port
-from tests.server.conftest import Served, Site, echo
+from tests.server.conftest import Served, Site
 from tests.server.test_browser import IS_NARROW
 from tests.server.test_forms import SUPPLIER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
-
-RECEIPTS, BRANCHES, STEPS = 200, 8, 7
-
-
-def review(ctx):
-    rule = Rule(eligible=["group:finance"], title="File receipt {number} of {month}")
-    action = Action("shop", "function", "file", {"number": ctx.task, "month": "October"})
-    return ctx.interrupt("file it?", rule=rule, action=action).decision
-
-
-def receipts():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: list(range(RECEIPTS)), "list")
-    builder.add_map(review, "review", over="list")
-    builder.add_edge("list", "review")
-    return builder.build()
-
-
-def pay(ctx):
-    rule = Rule(
-        eligible=["group:finance"],
-        need=2,
-        exclude=["requester"],
-        title="Transfer {amount} {currency} to {iban}",
-    )
-    call = {"amount": 48000, "currency": "EUR", "iban": "DE89370400440532013000"}
-    action = Action("shop", "function", "transfer", call)
-    decided = ctx.interrupt(
-        "transfer", reason="The supplier waits since **Monday**.", rule=rule, action=action
-    )
-    return decided.response if decided.decision == "edit" else call
-
-
-def closing():
-    branches = [[f"check_{line}_{step}" for step in range(STEPS)] for line in range(BRANCHES)]
-    names = ["collect", *(name for branch in branches for name in branch), "book", "report"]
-    edges = [f"{a} {b}" for branch in branches for a, b in pairwise(branch)]
-    ends = [(f"collect {branch[0]}", f"{branch[-1]} pay") for branch in branches]
-    nodes = {**dict.fromkeys(names, echo), "pay": pay}
-    return wired(nodes, *edges, *sum(ends, ()), "pay book", "book report").build()
-
-
-@pytest.fixture
-def desk(redis_url):
-    """200 receipts to file, and a run of 60 nodes with a transfer; who calls is named by a header."""
-    site = Site(redis_url, {"receipts": receipts, "closing": closing})
-
-    def who(request):
-        principal = Principal(request.headers.get("x-who", "eve"))
-        return Person(principal, frozenset({"approver", "reader"}), frozenset({"finance"}))
-
-    site.app.state.auth = who
-    site.start("receipts", requester="cora")
-    site.closing = site.start("closing", requester="cora")
-    return site
 
 
 def look(page, folder, name):

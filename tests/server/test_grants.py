@@ -12,6 +12,8 @@ from tests.agent.visits import use
 from tests.server.conftest import Site
 from tests.server.test_pages import send
 
+pytestmark = pytest.mark.full
+
 PAID: list[int] = []
 
 ALLOWED = Grants({"properties": {"amount": {"maximum": 500}}}, uses=10, sums={"amount": 2_000})
@@ -59,7 +61,6 @@ def add(desk, question, etag=None, **body):
     )
 
 
-@pytest.mark.full
 def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     """Whoever has roles for another graph neither sees, votes for, nor revokes it."""
     question = asked(desk)
@@ -80,7 +81,6 @@ def test_roles_of_a_graph_see_and_change_its_grants_alone(desk):
     assert (seen["bounds"], seen["sums"], seen["tool"]) == (None, {}, "refund")
 
 
-@pytest.mark.full
 def test_a_grant_is_made_approved_and_revoked_on_the_pages(desk):
     """Without JavaScript, from the question's page."""
     question = asked(desk)

@@ -59,10 +59,8 @@ def limited(site, graph, roles=ROLES):
 
 def sent(site, route, method, run):
     """Send a request to a route, about a run wherever the route takes one; return the reply."""
-    graph, (question,) = (
-        site.client.engine.store.peek(run.id).graph_id,
-        run_questions(site, run),
-    )
+    graph = site.client.engine.store.peek(run.id).graph_id
+    question, *_ = (event.detail for event in run.events() if event.kind == "interrupt.asked")
     path = route.path.replace("{run_id}", run.id).replace("{question_id}", question)
     path = filled(path.replace("{graph}", graph).replace("{grant_id}", "g1"))
     options = {"headers": {}, "follow_redirects": False}
@@ -84,11 +82,6 @@ def sent(site, route, method, run):
         options["data"] = {"form_token": token, "q": question}
         options["headers"]["Origin"] = "https://runner.example"
     return site.http.request(method, path, **options)
-
-
-def run_questions(site, run):
-    ids = [event.detail for event in run.events() if event.kind == "interrupt.asked"]
-    return ids[:1]
 
 
 def walked(site, run):

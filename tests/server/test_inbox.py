@@ -108,7 +108,7 @@ def test_tabs_and_filters_show_what_they_say(desk):
         "tab=mine&risk=high&text=acme": [dear],
     }.items():
         assert rows(desk, query) == expected, query
-    page = desk.http.get("/inbox?tab=mine", headers=HTML).text
+    page = desk.page("/inbox?tab=mine")
     assert "<title>For me (3)" in page
     assert ("started by cora" in page, "human:|cora" in page) == (True, False)
     assert "pay(to=&#34;Acme&#34;, amount=80)" in page
@@ -153,11 +153,11 @@ def test_the_effect_is_said_first_at_every_door(desk):
     question = asked(desk, "transfers", call)
     heading, row = f"<h1>{sentence}</h1>", f'{question.id}">{sentence}</a>'
     paths = f"/q/{question.id}", "/inbox", f"/runs/{question.run_id}?node=transfer"
-    texts = [re.sub(r"\?tab=\w+", "", desk.http.get(path, headers=HTML).text) for path in paths]
+    texts = [re.sub(r"\?tab=\w+", "", desk.page(path)) for path in paths]
     api = desk.http.get("/v1/questions").json()["items"]
     ((notice, _),) = desk.app.state.services.notices.read(["0-0"])
     desk.as_role("viewer")
-    hidden = [desk.http.get(path, headers=HTML).text for path in paths]
+    hidden = [desk.page(path) for path in paths]
     bare = desk.http.get(f"/v1/questions/{question.id}").json()
     desk.as_role("reader", "approver", name="ana")
     edit = {**call, "amount": 4800}
@@ -169,11 +169,11 @@ def test_the_effect_is_said_first_at_every_door(desk):
         [one["title"] for one in api] == [notice.message()["question"]["title"]] == [sentence]
     )
     assert (bare["title"], [text for text in hidden if "48000" in text]) == ("transfer", [])
-    page = desk.http.get(f"/q/{question.id}", headers=HTML).text
+    page = desk.page(f"/q/{question.id}")
     assert (f"<h1>{decided}" in page, f"Changed by ana: {decided}</h3>" in page) == (True, True)
-    run = desk.http.get(paths[2], headers=HTML).text
+    run = desk.page(paths[2])
     desk.as_role("viewer")
-    bare_run = desk.http.get(paths[2], headers=HTML).text
+    bare_run = desk.page(paths[2])
     link = f'<a href="/q/{question.id}">'
     assert (run.count(f"{link}{decided}</a>"), bare_run.count(f"{link}transfer</a>")) == (2, 2)
     assert "4800" not in bare_run
@@ -200,7 +200,7 @@ def test_who_may_not_read_can_not_search(desk):
         == rows(desk, "tool=other")
         == [question.id]
     )
-    assert "Acme" not in desk.http.get("/inbox", headers=HTML).text
+    assert "Acme" not in desk.page("/inbox")
 
 
 def test_views_are_kept_in_the_browser(desk):
@@ -209,7 +209,7 @@ def test_views_are_kept_in_the_browser(desk):
         desk, "/inbox/views", name="mine & high", address="tab=mine&risk=high&cursor=x&evil=1"
     )
     desk.http.cookies.update(saved.cookies)
-    page = desk.http.get("/inbox", headers=HTML).text
+    page = desk.page("/inbox")
 
     assert (saved.status_code, saved.headers["location"]) == (303, "/inbox?tab=mine&risk=high")
     assert '<a href="/inbox?tab=mine&amp;risk=high">mine &amp; high</a>' in page
@@ -218,7 +218,7 @@ def test_views_are_kept_in_the_browser(desk):
     )
     gone = send(desk, "/inbox/views", name="mine & high", action="remove")
     desk.http.cookies.update(gone.cookies)
-    assert "mine &amp; high" not in desk.http.get("/inbox", headers=HTML).text
+    assert "mine &amp; high" not in desk.page("/inbox")
     deep = b64encode(b"[" * 3_000).decode()
     for cookie in ("%%%", "e30=", "WzFd", "W1sxXV0=", deep):
         reply = desk.http.get("/inbox", headers={**HTML, "Cookie": f"runner_views={cookie}"})
@@ -262,11 +262,11 @@ def library(redis_url):
 def test_a_run_page_has_one_line_for_a_map_that_asks(library):
     """With the number and a way to them in the inbox; their items are no rows beside that of the map."""
     run = library.start("library")
-    page = library.http.get(f"/runs/{run.id}", headers=HTML).text
+    page = library.page(f"/runs/{run.id}")
     asks = page.partition('id="asks"')[2].partition("</section>")[0]
     (link,) = re.findall(r'href="(/inbox[^"]+)"', asks)
 
-    nodes = library.http.get(f"/runs/{run.id}?tab=nodes", headers=HTML).text
+    nodes = library.page(f"/runs/{run.id}?tab=nodes")
     assert re.findall(r"<tr data-row.*?>([^<]+)</a>", nodes) == ["list", "review"]
     assert "waits for people</span>" in page.partition("<nav")[2]
     assert asks.count("<li>") == 1
@@ -282,7 +282,7 @@ def test_a_row_says_all_only_where_it_has_read_all(library, monkeypatch, read, w
     monkeypatch.setattr(inbox, "READ", read)
     library.start("library")
 
-    assert words in library.http.get("/inbox", headers=HTML).text
+    assert words in library.page("/inbox")
 
 
 def test_the_items_of_a_map_are_listed_one_by_one(library):
@@ -290,9 +290,9 @@ def test_the_items_of_a_map_are_listed_one_by_one(library):
     run = library.start("library")
     one = asked(library, "payments", {"amount": 900900})
     single = f"tab=all&run={run.id}&name=file+it%3F&fold=no"
-    page = library.http.get(f"/inbox?{single}", headers=HTML).text
+    page = library.page(f"/inbox?{single}")
     (link,) = re.findall(r'href="([^"]+)">Decide all that match', page)
-    together = library.http.get(html.unescape(link), headers=HTML).text
+    together = library.page(html.unescape(link))
     mixed = library.http.get(
         f"/inbox/together?q={one.id}&q={rows(library, single)[0]}", headers=HTML
     )
@@ -319,9 +319,7 @@ def test_a_graph_inside_a_map_asks_with_its_item(redis_url, options):
 
     site = Site(redis_url, {"book": book, "leaf": ask})
     run, _ = site.start("book"), site.start("leaf")
-    inbox, page = (
-        site.http.get(path, headers=HTML).text for path in ("/inbox?tab=all", f"/runs/{run.id}")
-    )
+    inbox, page = (site.page(path) for path in ("/inbox?tab=all", f"/runs/{run.id}"))
 
     for number in (0, 1):
         asker = f">chapters[{number}]/ask</a>"
@@ -406,8 +404,8 @@ def test_a_question_shows_all_that_happened_to_it(desk):
         assert send(desk, f"{path}/{action}", **fields).headers["location"] == path
     send(desk, path, digest=question.digest, decision="approve", comment="fine")
 
-    page = desk.http.get(path, headers=HTML).text
-    (vote,) = desk.client.engine.store.votes(question.id)
+    page = desk.page(path)
+    (vote,) = desk.votes(question)
     assert re.findall(r'<li data-kind="(\w+)"', page) == [
         "asked",
         "claimed",
@@ -429,7 +427,7 @@ def test_a_vote_is_taken_back_or_given_to_somebody(desk):
     question = asked(desk, "payments", {"amount": 80})
     path = f"/q/{question.id}"
     send(desk, path, digest=question.digest, decision="approve")
-    assert "Take my vote back" in desk.http.get(path, headers=HTML).text
+    assert "Take my vote back" in desk.page(path)
 
     assert send(desk, f"{path}/withdraw_vote").status_code == 303
     assert send(desk, f"{path}/delegate", to="eve").status_code == 303
@@ -448,10 +446,10 @@ def test_an_earlier_denial_of_the_same_call_is_shown(desk):
     desk.work()
     (second,) = desk.client.run(first.run_id).interrupts()
 
-    page = desk.http.get(f"/q/{second.id}", headers=HTML).text
+    page = desk.page(f"/q/{second.id}")
 
     assert ("Denied before in this run" in page, "too much" in page) == (True, True)
-    assert "Denied before" not in desk.http.get(f"/q/{first.id}", headers=HTML).text
+    assert "Denied before" not in desk.page(f"/q/{first.id}")
 
 
 def test_an_edit_shows_that_another_call_is_approved(desk):
@@ -467,7 +465,7 @@ def test_an_edit_shows_that_another_call_is_approved(desk):
     send(desk, f"/q/{question.id}", **edit, confirmed="yes")
 
     before, after = re.findall(r'<(?:del|ins) class="id">(sha256:\w+)<', step)
-    assert before != after == desk.client.engine.store.votes(question.id)[0]["effect"]
+    assert before != after == desk.votes(question)[0]["effect"]
     odd = send(desk, f"/q/{question.id}", **{**edit, "arguments": '{"amount": NaN}'})
     assert odd.status_code == 422
 
@@ -521,7 +519,7 @@ def test_pages_of_ones_own_are_full_and_repeat_nothing(desk):
         run = desk.start("payments", {"amount": 80}, requester="ana" if by_ana else "cora")
         others += [] if by_ana else [question.id for question in run.interrupts()]
 
-    page = desk.http.get("/inbox?tab=mine", headers=HTML).text
+    page = desk.page("/inbox?tab=mine")
     (cursor,) = re.findall(r'cursor=([^"&]+)"', page)
     pages = [rows(desk, "tab=mine"), rows(desk, f"tab=mine&cursor={cursor}")]
 
@@ -533,11 +531,11 @@ def test_a_list_says_how_much_money_waits(desk):
     """The sums of the amounts that its rows show, by currency, above them; a folded map shows none."""
     for currency, amount in (("EUR", "12.50"), ("EUR", "80"), ("USD", "9")):
         asked(desk, "transfers", {"currency": currency, "amount": amount, "iban": "DE1"})
-    text = desk.http.get("/inbox?tab=mine", headers=HTML).text
+    text = desk.page("/inbox?tab=mine")
 
     (sums,) = re.findall('<p class="hint">(.+) in these rows', text)
     assert re.sub("<[^>]+>", "", sums) == "92.50 EUR, 9.00 USD"
-    assert "in these rows" not in desk.http.get("/inbox?tab=done", headers=HTML).text
+    assert "in these rows" not in desk.page("/inbox?tab=done")
 
 
 def poll(site, query="tab=mine", etag=""):
@@ -658,7 +656,7 @@ def test_a_damaged_question_hides_no_other(site, damage):
     runs = [site.start("approval") for _ in range(3)]
 
     def listed():
-        rows = site.http.get("/inbox?tab=all", headers={"Accept": "text/html"}).text
+        rows = site.page("/inbox?tab=all")
         items = site.http.get("/v1/questions").json()["items"]
         asked = {question.run_id for question in site.client.interrupts()}
         assert asked == {item["run_id"] for item in items}

@@ -21,12 +21,12 @@ PART = re.compile(r"<\w+ [^>]*\bdata-(?:part|rows)\b[^>]*>")
 LIVE = re.compile(r"block live %}\s*data-")
 
 
-def parts_in(text: str) -> set[str]:
+def parts_in(text):
     """Return the ids of the parts in a template, or on a page."""
     return {re.search(r'\bid="([\w-]+)"', tag)[1] for tag in PART.findall(text)}
 
 
-def live_templates() -> dict[str, set[str]]:
+def live_templates():
     """Return the templates of live pages, each with its parts."""
     texts = {path.stem: path.read_text() for path in TEMPLATES.glob("*.html")}
     return {name: parts_in(text) for name, text in texts.items() if LIVE.search(text)}

@@ -95,6 +95,13 @@ class Bank(Site):
         arguments = ("--level", "3", "--principal", ANA.key, "--public", str(path))
         return self.keys("new", entry["kid"], *arguments, *options)
 
+    def requester_level(self, run_id):
+        """Return at which level it is proven who asked for a run."""
+        engine = self.client.engine
+        return requester_level(
+            engine.store.requester(run_id), engine.decision_keys.read(), run_id
+        )
+
     def ask(self, graph="transfer"):
         return self.start(graph).interrupts()[0]
 
@@ -167,22 +174,22 @@ def device(bank):
 def test_a_passkey_of_the_page_decides(bank):
     """From the page that makes it to the effect; without one the page has no button and says what to do."""
     question = bank.ask()
-    before = bank.http.get(f"/q/{question.id}").text
+    before = bank.page(f"/q/{question.id}")
     assert 'name="decision"' not in before
     assert 'href="/passkeys"' in before
 
     device = Device(ORIGIN)
     bank.hold(device)
-    assert 'name="decision"' in bank.http.get(f"/q/{question.id}").text
+    assert 'name="decision"' in bank.page(f"/q/{question.id}")
     (request,), form = bank.sign_step(question, decision="approve")
     assert bank.send(question, device.sign(request), form) == "accepted"
     bank.work()
-    assert bank.client.run(question.run_id).result().results["transfer"].output == [
+    assert bank.output(question.run_id, "transfer") == [
         "approve",
         {"amount": 120},
         [3],
     ]
-    assert "ana-laptop" in bank.http.get("/passkeys").text
+    assert "ana-laptop" in bank.page("/passkeys")
 
 
 def test_a_browser_without_script_is_told_what_to_do(bank, device):
@@ -227,9 +234,7 @@ def test_a_start_is_signed_by_who_asks_for_it(bank, device):
     for own in ({"proof": passkey}, {"proof": passkey}, {"proof": proof}, {}):
         started = bank.http.post("/v1/runs", json={"graph": "transfer", "task": 1, **own})
         ids.add(started.json()["run_id"])
-        requester = bank.client.engine.store.requester(started.json()["run_id"])
-        keys = bank.client.engine.decision_keys.read()
-        levels.append(requester_level(requester, keys, started.json()["run_id"]))
+        levels.append(bank.requester_level(started.json()["run_id"]))
     assert (levels, len(ids)) == ([3, 3, 3, 0], 3)
     forged = {"graph": "transfer", "task": 2, "proof": passkey}
     assert bank.http.post("/v1/runs", json=forged).status_code == 422
@@ -239,7 +244,7 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     """The step shows the task; signed for it, no other starts. Who has no passkey is not offered one."""
     bank.person = replace(bank.person, roles=frozenset({"operator"}))
     path = "/graphs/transfer"
-    text = bank.http.get(path).text
+    text = bank.page(path)
     assert 'name="sign"' in text
     fields = {**bank.hidden_in(text), "key": re.search(r'name="key" value="([^"]*)"', text)[1]}
     (name,) = re.findall(r'<textarea[^>]*name="(f\.[^"]*)"', text)
@@ -253,10 +258,9 @@ def test_a_start_is_signed_on_the_page_of_its_graph(bank, device):
     assert not bank.client.runs()
     done = bank.http.post(path, data=form, follow_redirects=False)
     run_id = done.headers["location"].rpartition("/")[2]
-    requester = bank.client.engine.store.requester(run_id)
-    assert requester_level(requester, bank.client.engine.decision_keys.read(), run_id) == 3
+    assert bank.requester_level(run_id) == 3
     bank.person = replace(bank.person, principal=Principal("ben"))
-    assert 'name="sign"' not in bank.http.get(path).text
+    assert 'name="sign"' not in bank.page(path)
 
 
 def test_an_edit_is_signed_as_it_is_shown(bank, device):
@@ -271,7 +275,7 @@ def test_an_edit_is_signed_as_it_is_shown(bank, device):
     assert bank.send(question, proof, {**form, "arguments": '{"amount": 500}'}) == "forbidden"
     assert bank.send(question, proof, form) == "accepted"
     bank.work()
-    output = bank.client.run(question.run_id).result().results["transfer"].output
+    output = bank.output(question.run_id, "transfer")
     assert output[:2] == ["edit", {"amount": 50}]
 
 
@@ -282,75 +286,36 @@ def test_questions_that_are_signed_are_decided_one_by_one(bank, device):
     assert all(f'href="/q/{name}"' in text for name in ids)
     assert ('name="decision"' in text, 'name="pick"' in text) == (False, False)
     assert text.count("it takes a signature with a key of your own") == 2
-    assert 'name="decision"' in bank.http.get(f"/q/{ids[0]}").text
+    assert 'name="decision"' in bank.page(f"/q/{ids[0]}")
 
 
-def of_another_device(bank, device, question, request, form):
-    return Device(ORIGIN, 1).sign(request), form
-
-
-def without_verification(bank, device, question, request, form):
-    return device.sign(request, flags=1), form
-
-
-def without_presence(bank, device, question, request, form):
-    return device.sign(request, flags=4), form
-
-
-def of_another_origin(bank, device, question, request, form):
-    device.origin = "https://runner.example.evil.example"
-    proof = device.sign(request)
-    device.origin = ORIGIN
-    return proof, form
-
-
-def in_a_frame(bank, device, question, request, form):
-    return device.sign(request, crossOrigin=True), form
-
-
-def of_a_registration(bank, device, question, request, form):
-    return device.sign(request, kind="webauthn.create"), form
-
-
-def of_another_question(bank, device, question, request, form):
+def forgeries(bank, device, request, form):
+    """Return proofs of something else with the form that is sent, by what they are of."""
     (other,), _ = bank.sign_step(bank.ask(), decision="approve")
-    return device.sign(other), form
-
-
-def of_another_decision(bank, device, question, request, form):
-    return device.sign(request), {**form, "decision": "reject", "comment": "no"}
-
-
-def of_another_comment(bank, device, question, request, form):
-    return device.sign(request), {**form, "comment": "something that nobody has signed"}
-
-
-def of_another_time(bank, device, question, request, form):
+    device.origin = "https://runner.example.evil.example"
+    elsewhere = device.sign(request)
+    device.origin = ORIGIN
     proof = device.sign(request)
-    return {**proof, "iat": proof["iat"] + 1}, form
-
-
-FORGERIES = (
-    of_another_device,
-    without_verification,
-    without_presence,
-    of_another_origin,
-    in_a_frame,
-    of_a_registration,
-    of_another_question,
-    of_another_decision,
-    of_another_comment,
-    of_another_time,
-)
+    return {
+        "another device": (Device(ORIGIN, 1).sign(request), form),
+        "no verification": (device.sign(request, flags=1), form),
+        "no presence": (device.sign(request, flags=4), form),
+        "another origin": (elsewhere, form),
+        "a frame": (device.sign(request, crossOrigin=True), form),
+        "a registration": (device.sign(request, kind="webauthn.create"), form),
+        "another question": (device.sign(other), form),
+        "another decision": (proof, {**form, "decision": "reject", "comment": "no"}),
+        "another comment": (proof, {**form, "comment": "something that nobody has signed"}),
+        "another time": ({**proof, "iat": proof["iat"] + 1}, form),
+    }
 
 
 def test_a_signature_of_something_else_decides_nothing(bank, device):
     """Each forgery is refused and the question stays open; then what the device has signed is taken."""
     question = bank.ask()
     (request,), form = bank.sign_step(question, decision="approve")
-    for forge in FORGERIES:
-        proof, changed_form = forge(bank, device, question, request, form)
-        assert bank.send(question, proof, changed_form) == "forbidden", forge.__name__
+    for name, (proof, changed_form) in forgeries(bank, device, request, form).items():
+        assert bank.send(question, proof, changed_form) == "forbidden", name
         assert bank.client.interrupt(question.id).is_open
     assert bank.send(question, device.sign(request), form) == "accepted"
 
@@ -366,7 +331,7 @@ def test_a_signature_is_that_of_who_is_logged_in(bank, device):
     bank.person = ana
     assert bank.send(question, proof, form) == "accepted"
     bank.send(question, proof, form)
-    assert len(bank.client.engine.store.votes(question.id)) == 1
+    assert len(bank.votes(question)) == 1
 
 
 def test_a_revoked_passkey_signs_nothing_more(bank, device):
@@ -375,8 +340,8 @@ def test_a_revoked_passkey_signs_nothing_more(bank, device):
     (request,), form = bank.sign_step(question, decision="approve")
     assert bank.keys("revoke", "ana-laptop", "--since", "ever").exit_code == 0
     assert bank.send(question, device.sign(request), form) == "forbidden"
-    assert 'name="decision"' not in bank.http.get(f"/q/{question.id}").text
-    assert "since ever" in bank.http.get("/passkeys").text
+    assert 'name="decision"' not in bank.page(f"/q/{question.id}")
+    assert "since ever" in bank.page("/passkeys")
     assert bank.keys("rotate", "ana-laptop", "--to", "next").exit_code == 5
 
     phone = Device(ORIGIN)
@@ -418,7 +383,7 @@ def test_a_passkey_is_for_the_address_of_the_setting(bank):
         reply = bank.http.post(
             "/passkeys", data={**fields, "kid": "ana", "proof": json.dumps(registration)}
         )
-        page = bank.http.get("/passkeys").text
+        page = bank.page("/passkeys")
         assert (reply.status_code == 200, "Make a passkey" in page) == (made, made), reply.text
         assert ("RUNNER_SERVER_URL" in reply.text, "RUNNER_SERVER_URL" in page) == (
             not made,
@@ -604,7 +569,7 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     tab.get_by_role("button", name="Sign with ana-laptop").click()
     tab.locator("[data-result=accepted]").wait_for()
     bank.work()
-    output = bank.client.run(question.run_id).result().results["transfer"].output
+    output = bank.output(question.run_id, "transfer")
     assert output == ["approve", {"amount": 120}, [3]]
 
     question = bank.ask()
@@ -622,8 +587,7 @@ def test_a_browser_makes_a_passkey_and_signs_with_it(tab):
     tab.get_by_role("button", name="Sign with ana-laptop").click()
     tab.wait_for_url("**/runs/*")
     run_id = tab.url.rpartition("/")[2]
-    requester = bank.client.engine.store.requester(run_id)
-    assert requester_level(requester, bank.client.engine.decision_keys.read(), run_id) == 3
+    assert bank.requester_level(run_id) == 3
 
 
 def test_the_api_takes_signatures_of_all_that_people_do(bank, device):

@@ -19,6 +19,8 @@ from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Site
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 
 def answers(url):
     try:
@@ -34,7 +36,6 @@ def is_json(line):
         return False
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("log_format", "expected"), [("json", {True}), ("text", {False})])
 def test_a_server_logs_json_on_request(redis_url, log_format, expected):
     """With the setting each line that it writes is a JSON document; control: without it none is."""
@@ -56,7 +57,6 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
     assert any("Uvicorn running" in line for line in lines)
 
 
-@pytest.mark.slow
 def test_several_processes_are_one_server(redis_url):
     """A login and a form of one process count in each, and one that is killed is replaced."""
     port, command = (
@@ -94,7 +94,6 @@ def test_several_processes_are_one_server(redis_url):
     assert len(set(started)) == 3
 
 
-@pytest.mark.slow
 def test_no_vote_is_lost_with_a_killed_server(redis_url):
     """What was acknowledged before `kill -9` is there; the others are sent again, and each counts once."""
     site = Site(redis_url, GRAPHS)

@@ -20,6 +20,8 @@ from tests.server.test_oidc import provider, served_provider  # noqa: F401 - fix
 from tests.tls import Certificate
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "server.md"
 
 BLOCK = re.compile(r"```(?:nginx|text)\n((?:server|runner.example.com) \{.*?)```", re.DOTALL)
@@ -121,7 +123,6 @@ def log_in(proxy):
     return address.params["redirect_uri"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("server", [NGINX, NO_HOST, CADDY], ids=["nginx", "no host", "caddy"])
 def test_people_work_through_a_proxy_with_tls(site, provider, tmp_path, server):  # noqa: F811 - a fixture
     """They log in, follow and decide at RUNNER_SERVER_URL, also where the proxy sends its own `Host`."""
@@ -147,7 +148,6 @@ def test_people_work_through_a_proxy_with_tls(site, provider, tmp_path, server):
     assert run.interrupts() == []
 
 
-@pytest.mark.slow
 def test_without_its_address_a_server_knows_only_its_own(site, provider, tmp_path):  # noqa: F811 - a fixture
     """The control: without RUNNER_SERVER_URL a login would come back without TLS."""
     with Proxy(tmp_path) as proxy:

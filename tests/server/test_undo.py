@@ -16,7 +16,9 @@ from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import Served, Site
 from tests.server.test_finance_day import look
-from tests.server.test_pages import HTML, send
+from tests.server.test_pages import send
+
+pytestmark = pytest.mark.full
 
 UNDO = 1_000
 
@@ -46,14 +48,13 @@ def asked(site, undo=UNDO):
 
 
 def page_of(site, question):
-    return html.unescape(site.http.get(f"/q/{question.id}", headers=HTML).text)
+    return html.unescape(site.page(f"/q/{question.id}"))
 
 
 def decide(site, question, decision="approve", **fields):
     return send(site, f"/q/{question.id}", digest=question.digest, decision=decision, **fields)
 
 
-@pytest.mark.full
 def test_a_decision_is_taken_back_on_its_page(desk):
     """Without a script: the page says until when, and the question is open again."""
     run, question = asked(desk)
@@ -66,9 +67,9 @@ def test_a_decision_is_taken_back_on_its_page(desk):
     assert "unless they take it back" in page
     assert ("Take it back</button>" in page, "Approve</button>" in page) == (False, False)
     assert decide(desk, question).status_code == 409
-    inbox = desk.http.get("/inbox?tab=all", headers=HTML).text
+    inbox = desk.page("/inbox?tab=all")
     assert "approved by ana" in inbox
-    assert question.id not in desk.http.get("/inbox?tab=mine", headers=HTML).text
+    assert question.id not in desk.page("/inbox?tab=mine")
 
     login(desk, "ana")
     assert "Take it back</button>" in page_of(desk, question)
@@ -80,7 +81,6 @@ def test_a_decision_is_taken_back_on_its_page(desk):
     assert run.status == "interrupted"
 
 
-@pytest.mark.full
 def test_the_api_says_until_when(desk):
     """Like the message of other doors, which has no button any more; a late vote is 410."""
     _, question = asked(desk)
@@ -104,7 +104,7 @@ def test_the_api_says_until_when(desk):
     (listed,) = desk.http.get("/v1/questions").json()["items"]
     (of_run,) = desk.http.get(f"/v1/runs/{question.run_id}").json()["interrupts"]
     assert listed["undo"] == of_run["undo"] == undo
-    page = html.unescape(desk.http.get(f"/runs/{question.run_id}", headers=HTML).text)
+    page = html.unescape(desk.page(f"/runs/{question.run_id}"))
     assert "approved by ana, takes effect at" in page
 
     login(desk, "ana")

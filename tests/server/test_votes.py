@@ -49,7 +49,7 @@ def test_two_of_finance_decide(site, asked):
         2,
     )
     assert second.json()["status"] == "accepted"
-    assert site.client.run(asked.run_id).result().results["refund"].output == ["approve", True]
+    assert site.output(asked.run_id, "refund") == ["approve", True]
     shown = site.http.get(f"/v1/questions/{asked.id}").json()
     assert [(one["by"], one["comment"]) for one in shown["votes"]] == [
         ("human:|ana", ""),
@@ -215,7 +215,7 @@ def test_a_question_is_claimed_commented_and_delegated(site, asked):
         site.http.delete(f"/v1/questions/{asked.id}/votes").json()["status"] == "withdrawn_vote"
     )
     assert site.http.get(f"/v1/questions/{asked.id}").json()["have"] == 0
-    page = site.http.get(f"/q/{asked.id}", headers={"Accept": "text/html"}).text
+    page = site.page(f"/q/{asked.id}")
     assert "why so much?" in page
     comment = site.http.get(f"/v1/questions/{asked.id}").json()["comments"][0]
     assert (comment["by"], comment["comment"]) == ("human:|ana", "why so much?")
@@ -311,7 +311,4 @@ def test_who_makes_a_run_from_another_does_not_decide_it(site, asked):
             finance(site, name)
             assert vote(site, site.client.run(run_id).interrupts()[0]).status_code == 403
         site.as_role("operator", name="dan")
-    assert (
-        "for <b>cora</b>"
-        in site.http.get(f"/runs/{forked}", headers={"Accept": "text/html"}).text
-    )
+    assert "for <b>cora</b>" in site.page(f"/runs/{forked}")
