@@ -488,7 +488,7 @@ def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> JSONObject:
     fields = with_json(fields_of(schema, texts or None), texts, label)
     return {
         "fields": marked(fields, shown.problems, before),
-        "as_json": bool(shown.edited or not texts),
+        "as_json": shown.edited or not texts,
         "opened": shown.edited not in {"", text} or texts != before,
     }
 

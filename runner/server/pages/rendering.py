@@ -190,7 +190,7 @@ def page(
     text = TEMPLATES.get_template(name).render(
         person=person,
         here=request.url.path.removeprefix(base) or "/",
-        url=lambda path, name="", rest="": base + path + quote(name) + rest,
+        url=lambda path, name="", rest="": base + path + quote(name, "@:[]") + rest,
         static=lambda file: f"{base}/static/{file}?v={HASHES[file]}",
         query=request.query_params,
         can_log_out=hasattr(request.app.state.auth, "login_path"),
