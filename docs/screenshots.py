@@ -128,7 +128,7 @@ class Shop:
                     eligible=["group:finance", "ben", "dan"],
                     need=2,
                     exclude=["requester"],
-                    title="Pay back {amount} {currency} to {to}",
+                    title="Pay back {amount:money} to {to}",
                 ),
                 action=call,
                 risk="high",

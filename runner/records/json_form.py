@@ -22,8 +22,8 @@ TIMES = frozenset({"at", "since", "seen", "started"})
 
 
 def is_time(field: str) -> bool:
-    """Return whether a record's field holds a time in ms; JSON has it as RFC 3339."""
-    return field in TIMES or field.endswith("_at")
+    """Return whether a record's field holds one time in ms; JSON has it as RFC 3339."""
+    return field in TIMES or (field.endswith("_at") and field != "escalates_at")
 
 
 TIME = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "null"}]}

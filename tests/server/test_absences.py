@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
@@ -56,8 +56,14 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert rows(desk, "tab=mine") == []
     as_ana(desk)
     body = {"to": other, "until": until(), "only": ["group:finance"]}
-    assert desk.http.put("/v1/absences/mine", json={**body, "until": 5}).status_code == 422
-    begun = desk.http.put("/v1/absences/mine", json=body)
+    for bad in (5, "tomorrow"):
+        refused = desk.http.put("/v1/absences/mine", json={**body, "until": bad})
+        assert refused.status_code == 422
+    assert desk.http.put("/v1/absences/mine", json=body).json()["until"] == body["until"]
+    east = timezone(timedelta(hours=2))
+    in_words = datetime.fromtimestamp(body["until"] / 1000, east).isoformat()
+    begun = desk.http.put("/v1/absences/mine", json={**body, "until": in_words})
+    assert begun.json()["until"] == body["until"]
     assert (begun.status_code, begun.json()["only"]) == (200, ["group:finance"])
     as_ben(desk)
     (listed,) = desk.http.get("/v1/absences").json()["items"]

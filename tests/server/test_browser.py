@@ -279,6 +279,8 @@ def test_a_row_of_a_list_is_one_line(shop, browser):
         page.set_viewport_size({"width": 390, "height": 900})
         narrow = page.evaluate(LINES)
         assert name != "inbox" or page.evaluate(TITLES) > 0.75
+        page.set_viewport_size({"width": 1280, "height": 900})
+        assert name != "inbox" or page.evaluate(TITLES) > 0.3
         assert all(height < 48 and tops == 1 for height, tops in wide), (name, wide)
         is_run = name == "runs"
         assert all(
@@ -312,6 +314,10 @@ def test_the_menu_is_one_line(site, tab):
         assert links.last.get_attribute("aria-current") == "page"
         left, right = links.last.evaluate(bounds)
         assert 0 <= left < right <= width, width
+        tab.goto("/inbox")
+        left, right = links.first.evaluate(bounds)
+        assert 0 <= left < right <= width, width
+        tab.goto("/webhooks")
         links.first.focus()
         left, right = links.first.evaluate(bounds)
         assert 0 <= left < right <= width, width

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from html import unescape
 from types import SimpleNamespace
+from urllib.parse import quote
 
 import pytest
 
@@ -116,6 +117,9 @@ def test_what_anyone_may_decide_is_for_me(desk):
     assert "1</span> for you" in desk.page("/")
     assert shown(desk, "voted") == {voted.id}
     assert later.id in set(rows(desk, "tab=all"))
+    (moment,) = desk.http.get(f"/v1/questions/{later.id}").json()["escalates_at"]
+    assert moment == later.asked_at + 3_600_000
+    assert later.id in listed(desk)
 
 
 @pytest.mark.full
@@ -295,6 +299,81 @@ def test_equal_questions_are_a_table_with_sums(desk):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize(
+    ("decision", "need", "words"),
+    [
+        ("approve", 1, "<b>Approved.</b> <code>refund</code> runs."),
+        ("approve", 2, "<b>Your vote counts.</b> 1 of 2"),
+        ("reject", 1, "<b>Rejected.</b> <code>refund</code> does not run."),
+    ],
+)
+def test_a_decision_sent_twice_counts_as_it_did(desk, decision, need, words):
+    """As by a double click; another decision, and another person's, is not counted, and the page says so."""
+    one, other = (asked(desk, {"need": need}) for _ in range(2))
+    for _ in range(2):
+        sent = vote(desk, one, decision, comment="So.")
+        assert (sent.status_code, words in sent.text) == (200, True)
+    opposite = {"approve": "reject", "reject": "approve"}[decision]
+    late = vote(desk, one, opposite, comment="No.")
+    assert (late.status_code, "<b>Not counted</b>" in late.text) == (409, True)
+    form = {"q": [one.id, other.id], "digest": [one.digest, other.digest]}
+    for _ in range(2):
+        form |= {"pick": [other.id], "decision": decision, "comment": "So."}
+        assert 'id="result" data-failed="0"' in send(desk, "/inbox/together", **form).text
+    as_person(desk, "ben")
+    late = vote(desk, one, opposite, comment="No.")
+    assert ("<b>Not counted</b>" in late.text) == (need == 1)
+    assert ("already decided by ana" in late.text) == (need == 1)
+
+
+@pytest.mark.full
+def test_an_answer_sent_twice_counts_as_it_did(desk):
+    """Another answer does not."""
+    question = asked(desk, {"assignees": ["ana"]}, graph="names")
+    for answer, status in (("Fluffy", 200), ("Fluffy", 200), ("Rex", 409)):
+        fields = {"digest": question.digest, "f.answer": answer}
+        sent = send(desk, f"/q/{question.id}", **fields)
+        goes_on = "The node name goes on." in sent.text
+        assert (sent.status_code, goes_on) == (status, status == 200)
+
+
+@pytest.mark.full
+def test_any_name_of_a_node_leads_to_its_question(redis_url):
+    """From each list and page, and by each of its own forms."""
+    name = "pay 50% off? #1 & it's"
+    site = Site(redis_url, {"refunds": lambda: wired({name: refund}).build()})
+    as_person(site, "ana")
+    question = asked(site, requester="cora")
+    site.as_role("reader", "approver", "operator", name="ana", groups=["finance"])
+    path = f"/q/{quote(question.id)}"
+    for page in ("/", "/inbox?tab=all", f"/runs/{question.run_id}", path):
+        text = site.http.get(page, headers=HTML).text
+        links = re.findall(r'(?:href|action|data-page)="(/q/[^"]+)"', text)
+        assert {link.partition("?")[0] for link in links} <= {
+            path,
+            *(f"{path}/{act}" for act in ("claim", "comment", "reassign")),
+        }
+        assert links, page
+    assert send(site, f"{path}/claim", digest=question.digest).status_code == 303
+
+
+@pytest.mark.full
+def test_a_graph_names_its_runs_by_their_questions(desk):
+    """By the open one, else by the last that was decided; who may not read payloads sees the name."""
+    first = asked(desk, {"amount": 1})
+    vote(desk, first)
+    asked(desk, {"amount": 2})
+
+    def names():
+        page = desk.http.get("/graphs/refunds", headers=HTML).text
+        return re.findall(r'<th scope="row" class="cut" title="([^"]*)"><a href="/runs/', page)
+
+    assert names() == ["Refund 2 EUR", "Refund 1 EUR"]
+    desk.as_role("viewer")
+    assert names() == ["refund", "refund"]
+
+
+@pytest.mark.full
 def test_a_claim_of_another_person_asks_before_a_decision(desk):
     """What was typed stays; who says so decides nevertheless, and so does who has claimed it."""
     for name, fields in (("ana", {"despite": "human:|cfo"}), ("cfo", {})):
@@ -370,7 +449,7 @@ def test_a_plain_question_is_claimed_and_commented(desk):
 def test_a_list_shows_who_asked_a_plain_question(desk):
     """In the inbox and the API, as of one with a rule."""
     asked(desk, graph="names", requester="cora")
-    assert "started by cora" in desk.page("/inbox?tab=all")
+    assert '<td data-label="from" class="cut">cora</td>' in desk.page("/inbox?tab=all")
     (item,) = desk.http.get("/v1/questions").json()["items"]
     assert item["requester"] == "human:|cora"
 

@@ -110,7 +110,7 @@ def test_tabs_and_filters_show_what_they_say(desk):
         assert rows(desk, query) == expected, query
     page = desk.page("/inbox?tab=mine")
     assert "<title>For me (3)" in page
-    assert ("started by cora" in page, "human:|cora" in page) == (True, False)
+    assert ('class="cut">cora</td>' in page, "human:|cora" in page) == (True, False)
     assert "pay(to=&#34;Acme&#34;, amount=80)" in page
     assert desk.http.get("/inbox?tab=other", headers=HTML).status_code == 422
     assert desk.http.get("/inbox?due=later", headers=HTML).status_code == 422

@@ -131,7 +131,7 @@ def test_lists_say_who_asked_how_long_it_took_and_of_which_graph(site):
     assert f"/runs/{run.id}" in first
     assert re.search(r'data-label="took">\d+ ms</td><td data-label="by">cora</td>', first)
     assert not any('data-label="took">0' in row for row in others)
-    assert re.findall(r'data-label="graph">(\w+)<', inbox) == graphs
+    assert re.findall(r'data-label="graph">(\w+) /<', inbox) == graphs
 
 
 def test_a_freeze_of_a_mistyped_name_is_refused(site):

@@ -9,7 +9,7 @@ from runner.operations.questions import Away, away_view
 from runner.records.listings import Page
 from runner.server.access import Known, Signs
 from runner.server.answers import record_router
-from runner.server.api.documents import ONE_PAGE
+from runner.server.api.documents import ONE_PAGE, Milliseconds
 from runner.server.api.questions import Signed
 from runner.server.deciding import be_away
 from runner.server.services import Served
@@ -23,8 +23,8 @@ class NewAbsence(Signed):
     to: str = Field(
         min_length=1, description="A principal, `kind:issuer|subject`, or a plain name."
     )
-    until: int = Field(description="In ms since 1970.")
-    since: int | None = Field(default=None, description="In ms since 1970; by default now.")
+    until: Milliseconds
+    since: Milliseconds | None = Field(default=None, description="By default now.")
     only: list[str] = Field(
         default_factory=list,
         description="Only questions that you may decide by these selectors, such as `group:finance`.",

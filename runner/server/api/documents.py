@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Query
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, Field
 
 from runner.records.listings import position_in
 from runner.server.problems import Problem
@@ -62,6 +62,12 @@ def utc(moment: datetime) -> datetime:
 
 
 Time = Annotated[datetime, AfterValidator(utc)]
+
+Milliseconds = Annotated[
+    int | Time,
+    AfterValidator(lambda at: at if isinstance(at, int) else round(at.timestamp() * 1000)),
+    Field(description="A time in ms since 1970, or as RFC 3339."),
+]
 
 Moment = Annotated[
     Time | None, Query(description="A time as RFC 3339, in UTC if it has no zone.")

@@ -31,6 +31,7 @@ from runner.server.api.documents import (
     PAGE,
     Cursor,
     Limit,
+    Milliseconds,
     Moment,
     RequestBody,
 )
@@ -68,7 +69,7 @@ class Signed(RequestBody):
     )
 
 
-LoanEnd = Field(default=None, description="In ms since 1970: from then on it no longer counts.")
+LoanEnd = Annotated[Milliseconds | None, Field(description="From then on it no longer counts.")]
 
 
 class VoteRequest(Signed):
@@ -346,7 +347,7 @@ class Delegation(Signed):
     """The person who votes instead: a principal, `kind:issuer|subject`, or a plain name."""
 
     to: str = Field(min_length=1)
-    until: int | None = LoanEnd
+    until: LoanEnd = None
 
 
 class Comment(Signed):
@@ -425,7 +426,7 @@ class Reassignment(RequestBody):
     instead_of: str | None = Field(
         default=None, description="By default the only person that the rule names."
     )
-    until: int | None = LoanEnd
+    until: LoanEnd = None
 
 
 @router.post("/{question_id}:reassign", summary="Have another person decide an open question")

@@ -59,8 +59,6 @@ class InboxRow:
     """A question in a reader's inbox; `number` equal questions of a map are folded into its row."""
 
     question: QuestionView
-    graph: str
-    node: str
     about: str
     who: str
     soon: bool
@@ -70,13 +68,10 @@ class InboxRow:
 
 def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     """Return the row of a question."""
-    place = question.place or {}
     decisions = set((question.rule or {}).get("decisions", ()))
     seen = seen_by(person, question)
     return InboxRow(
         seen,
-        place.get("graph", ""),
-        place.get("path", "") + question.node_id,
         _about(seen),
         deciders(question.rule, question.assignees)
         if question.is_open
@@ -155,10 +150,8 @@ def inbox(
         filters=filters_of(request),
         views=saved_views(request),
         list=questions,
-        together=bool(together),
-        # If a name was filtered, they share it; the rest is compared when they are shown.
-        alike=together[0].question.id if len(together) > 1 and filters["name"] else "",
-        picked=q or [],
+        together=together,
+        picked=q,
     )
     if etag:
         response.headers["etag"] = etag

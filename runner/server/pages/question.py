@@ -85,7 +85,7 @@ from runner.server.pages.run_graph import Wiring, shape_of
 from runner.server.parameters import FormText
 from runner.server.problems import Problem, prefix
 from runner.server.services import Served, Services
-from runner.store.interface import RunSnapshot
+from runner.store.interface import Event, RunSnapshot
 
 router = APIRouter(include_in_schema=False)
 
@@ -210,8 +210,8 @@ def act(
     if action not in options:
         raise Problem(404, f"There is no action {action!r:.40}.")
     arguments = {"shown_at": shown_at_of(request, person, shown, digest), **options[action]}
-    form = {"comment": comment, "to": to, "until": until, "zone": zone}
-    form |= {"shown": shown, "digest": digest}
+    form = {"comment": comment, "to": to, "until": until, "zone": zone, "shown": shown}
+    form["digest"] = digest
     signature = proof_of({PROOF: proof})
     question = services.client.interrupt(question_id)
     if signature is None and (keys := _own_keys(request, services, person, question)):
@@ -294,12 +294,36 @@ def _decided(
     proof = proof_of(form)
     if proof is None and (keys := _own_keys(request, services, person, question)):
         body = body_of(decision, person.principal.key)
-        step_shown = _signature_step(keys, body, form, question, response)
         path = f"/q/{quote(question.id)}{list_suffix(request)}"
-        return replace(shown, signature=replace(step_shown, path=path))
-    receipt = decide(services, person, decision, proof)
+        step_shown = _signature_step(keys, body, form, path, question, response)
+        return replace(shown, signature=step_shown)
+    receipt = as_first(services, person, decision, decide(services, person, decision, proof))
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
+
+
+def as_first(
+    services: Services, person: Person, decision: Decision, receipt: Receipt
+) -> Receipt:
+    """Return the receipt of a decision; of one sent twice, as by a double click, that of the first."""
+    if receipt.status is not ReceiptStatus.DUPLICATE:
+        return receipt
+    question = services.question(decision.interrupt_id)
+    key, kind = person.principal.key, decision.decision
+    response = codec.plain(decision.response)
+    effect = effect_of(question, kind, True if response is None else response)
+    votes = [
+        (vote.by, vote.decision, vote.effect) for vote in question.votes if not vote.is_void
+    ]
+    is_last = question.is_open or question.effect == effect
+    if question.undo:
+        is_last = question.undo.decision == kind
+    is_answer = (plain_name(key), response) == (question.responder, question.response)
+    if not (((key, kind, effect) in votes and is_last) or is_answer):
+        return receipt
+    waits = question.is_open and not question.undo
+    status = ReceiptStatus.COUNTED if waits else ReceiptStatus.ACCEPTED
+    return replace(receipt, status=status, have=question.have, need=question.need)
 
 
 AS_SHOWN, WITH_CHANGES = "as shown", "with changes"
@@ -357,13 +381,14 @@ def _signature_step(
     keys: Sequence[VerificationKey],
     body: JSONMapping,
     form: FormTexts,
+    path: str,
     question: Question,
     response: Any,
 ) -> SignatureStep:
     """Return the step in which passkeys sign a decision, with its answer or its changes to the call."""
     kind = str(body["decision"])
     subject = "approve with changes" if kind == "edit" else kind
-    step = signature_step(keys, body, form, f"/q/{quote(question.id)}", subject)
+    step = signature_step(keys, body, form, path, subject)
     if kind == "respond":
         return replace(step, answer=response)
     args = (question.action or {}).get("args")
@@ -431,25 +456,13 @@ def _page(
         if reads
         else "",
         people=deciders(question.rule, question.assignees),
-        requester=" for ".join(map(plain_name, [question.requester, *question.on_behalf_of])),
         decisions=decisions,
-        decides=bool(decisions & {"approve", "edit", "respond"}) and person.may("decide"),
-        versions=reads and any(not variant.is_proposed for variant in question.variants),
-        receipt=shown.receipt,
+        form=shown,
         granting=grant_form(question) if reads else None,
-        confirm=shown.confirm,
-        signature=shown.signature,
-        sent=shown.sent,
-        comment=shown.comment,
-        edited=shown.edited,
-        variant=shown.variant,
-        problem=shown.problem,
         place=place_of(request, services, person, question),
         suffix=list_suffix(request),
         closed="" if question.is_open else decision_of(question).sentence,
         history=history,
-        comments=[line for line in history if line.kind == "commented"],
-        delegable=rule is not None and rule.delegate != "none",
         claim=claim_of_another(question, person),
         edits=edits_of(question) if reads else {},
         voted=any(vote.by == person.principal.key for vote in question.votes),
@@ -475,7 +488,7 @@ def _fields(question: QuestionView, shown: Shown, *, reads: bool) -> JSONObject:
     fields = with_json(fields_of(schema, texts or None), texts, label)
     return {
         "fields": marked(fields, shown.problems, before),
-        "as_json": bool(shown.edited or not texts),
+        "as_json": shown.edited or not texts,
         "opened": shown.edited not in {"", text} or texts != before,
     }
 
@@ -497,7 +510,7 @@ def _obstacles(
     return {"barred": reason, "lacks_passkey": own_keys == [], "login": login}
 
 
-NO_RUN = {"asker": "", "position": "0", "denials": (), "case": None, "drawing": ""}
+NO_RUN = {"asker": "", "position": 0, "denials": (), "case": None, "drawing": ""}
 """Values of a page whose question belongs to a run that is gone."""
 
 
@@ -513,7 +526,7 @@ def _of_run(
     wiring = Wiring(snapshot, shape_of(services, snapshot.record)) if reads else None
     return {
         "asker": snapshot.record.graph_id,
-        "position": str(snapshot.events),
+        "position": snapshot.events,
         "denials": _denials(question, snapshot) if question.action and reads else (),
         "case": case_of(wiring, question) if wiring else None,
         "drawing": _drawing(request, services, question, snapshot),
@@ -558,24 +571,26 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
     """List the history of a question: events of its run, kept as long as the run."""
     for event in map(event_of, all_events(services.store, question.run_id)):
         if event.detail == question.id and event.kind.startswith("interrupt."):
-            data = event.data if isinstance(event.data, Mapping) else {}
-            name = str(data.get("by") or data.get("responder") or "")
-            text = data.get("comment") or data.get("reason")
-            text = text or ("decision" in data and data.get("detail"))
-            action = str(
-                data.get("decision") or (plain_name(str(data["to"])) if data.get("to") else "")
-            )
-            kind = event.kind.removeprefix("interrupt.")
-            yield Line(
-                kind,
-                event.at,
-                f"{plain_name(name)} for {plain_name(str(data['instead_of']))}"
-                if data.get("instead_of")
-                else plain_name(name),
-                action,
-                text if isinstance(text, str) else "",
-                str(data.get("effect") or ""),
-            )
+            yield line_of(event)
+
+
+def line_of(event: Event) -> Line:
+    """Return an event of a question, with the person, what they did and what they wrote."""
+    data = event.data if isinstance(event.data, Mapping) else {}
+    who, to, lender = (
+        plain_name(str(data.get(name) or "")) for name in ("by", "to", "instead_of")
+    )
+    who = who or plain_name(str(data.get("responder") or ""))
+    text = data.get("comment") or data.get("reason")
+    text = text or ("decision" in data and data.get("detail"))
+    return Line(
+        event.kind.removeprefix("interrupt."),
+        event.at,
+        f"{who} for {lender}" if lender else who,
+        str(data.get("decision") or (to and f"to {to}")),
+        text if isinstance(text, str) else "",
+        str(data.get("effect") or ""),
+    )
 
 
 def _denials(question: Question, snapshot: RunSnapshot) -> list[Question]:

@@ -7,6 +7,7 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import nh3
 from fastapi import Request
@@ -115,11 +116,12 @@ def moment(milliseconds: int | None) -> Markup:
     """Return a time as words, with the exact one beside it."""
     if not milliseconds:
         return Markup("-")
-    exact = datetime.fromtimestamp(milliseconds / 1000, UTC).isoformat(timespec="seconds")
-    shown = exact.replace("T", " ").replace("+00:00", " UTC")
+    exact = datetime.fromtimestamp(milliseconds // 1000, UTC)
     distance = ago(milliseconds, round(time.time() * 1000))
     # These are digits and words of this module, which need no escaping.
-    return Markup(f'<time datetime="{exact}" title="{shown}">{distance}</time>')  # noqa: S704 - as above
+    return Markup(  # noqa: S704 - as above
+        f'<time datetime="{exact.isoformat()}" title="{exact:%Y-%m-%d %H:%M:%S} UTC">{distance}</time>'
+    )
 
 
 def clock(milliseconds: int, dated: bool = True) -> Markup:  # noqa: FBT001, FBT002 - of a filter
@@ -127,11 +129,10 @@ def clock(milliseconds: int, dated: bool = True) -> Markup:  # noqa: FBT001, FBT
     exact = datetime.fromtimestamp(milliseconds / 1000, UTC)
     title = f"{exact:%Y-%m-%d %H:%M:%S} UTC"
     is_short = not dated or milliseconds // 86_400_000 == time.time() // 86_400
-    return Markup('<time datetime="{}" title="{}" data-clock="{:d}">{}</time>').format(
-        exact.isoformat(timespec="milliseconds"),
-        title,
-        dated,
-        title[11:] if is_short else title,
+    shown = title[11:] if is_short else title
+    return Markup(  # noqa: S704 - digits and letters
+        f'<time datetime="{exact.isoformat(timespec="milliseconds")}" title="{title}" '
+        f'data-clock="{dated:d}">{shown}</time>'
     )
 
 
@@ -189,7 +190,7 @@ def page(
     text = TEMPLATES.get_template(name).render(
         person=person,
         here=request.url.path.removeprefix(base) or "/",
-        url=lambda path: base + path,
+        url=lambda path, name="", rest="": base + path + quote(name, "@:[]") + rest,
         static=lambda file: f"{base}/static/{file}?v={HASHES[file]}",
         query=request.query_params,
         can_log_out=hasattr(request.app.state.auth, "login_path"),

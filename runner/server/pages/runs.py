@@ -26,7 +26,8 @@ from runner.records.run import FINAL, Status, existing
 from runner.server.access import Lists, Seen
 from runner.server.answers import seen_by
 from runner.server.pages.node_drawer import QUIET, drawer
-from runner.server.pages.rendering import page, span
+from runner.server.pages.question import line_of
+from runner.server.pages.rendering import page
 from runner.server.pages.run_actions import actions
 from runner.server.pages.run_graph import (
     GRAPH,
@@ -51,8 +52,6 @@ ROWS = 50
 NODES = 300
 """Maximum rows of nodes: those that need attention, then the others; the graph leads to every node."""
 
-OF_INTERRUPTS = "interrupt."
-
 ITEMS, LOUD = 10, ("failed", "retrying", "running")
 """Maximum items of a map that have rows, and their states in order; the map's row counts all items, and items
 that wait for people are on its line above the graph."""
@@ -64,9 +63,6 @@ TABS = {
     "task": "Task",
     "audit": "Audit",
 }
-
-LINES = 200
-"""Maximum events of a timeline, the newest; the API has them all."""
 
 
 def filters_of(request: Request) -> Any:
@@ -109,14 +105,6 @@ def list_runs(
         person,
         runs=runs_page.items,
         next=runs_page.next,
-        statuses=[
-            "executing",
-            "interrupted",
-            "held",
-            "completed",
-            "failed",
-            "cancelled",
-        ],
         filters=filters_of(request),
     )
 
@@ -136,10 +124,10 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         and (export := services.archive.read(run_id)) is not None
     ):
         run = archived_run(export)
-        position = "0"
+        position = 0
         events = []
     else:
-        position = str(existing(store.read(run_id), run_id).events)
+        position = existing(store.read(run_id), run_id).events
         run = with_waits(services, read_run(store, run_id))
         events = all_events(store, run_id) if address.tab in {"nodes", "events"} else []
     run = seen_by(person, run)
@@ -147,7 +135,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
     shown = list(levels(services, run))
     now = round(time.time() * 1000)
     chosen = find(shown, address.node)
-    final = run.status in set(map(str, FINAL))
+    final = run.status in FINAL
     asks = _asks(run.interrupts, {level.run.run_id: level.path for level in shown})
     picture = drawing(services, shown, address) if address.tab == GRAPH else ""
     return page(
@@ -162,16 +150,15 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         place=address,
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
         **_nodes(run, shown, events, address.node, run.ended_at or now),
-        timeline=list(_timeline(events, run.created_at)),
+        events=events,
+        said=_said,
         decided=_grouped(run.decided),
         asks=asks,
         people_of=lambda question: deciders(question.rule, question.assignees),
         activity=activity,
-        left_out=max(0, len(events) - LINES),
         final=final,
         spent=list(spendings(run.spent)),
         actions=actions(run, final=final, changed=_changed(services, shown[0])),
-        follow=not final,
         audit=audit_of(services, run_id) if address.tab == "audit" else None,
     )
 
@@ -261,30 +248,10 @@ def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]
     return [(group[0], len(group)) for group in groups.values()]
 
 
-OF_WORKERS = {"node.started", "node.lost"}
-"""Events whose data name a worker, if one has run the node."""
-
-
-def _timeline(events: list[Event], start: int) -> Iterator[dict[str, Any]]:
-    for event in events[-LINES:]:
-        yield {
-            "at": event.at,
-            "offset": "+" + span(event.at - start),
-            "kind": event.kind,
-            "node": event.node,
-            "worker": event.kind in OF_WORKERS and event.data and event.data["worker"],
-            "detail": plain_name(event.detail)
-            if not event.kind.startswith(OF_INTERRUPTS)
-            else _said(event),
-            "question": event.detail if event.kind.startswith(OF_INTERRUPTS) else "",
-        }
-
-
 def _said(event: Event) -> str:
-    """Describe a person's action on a question, with the comment."""
-    data = event.data if isinstance(event.data, Mapping) else {}
-    who = plain_name(str(data.get("by") or data.get("responder") or ""))
-    words = [data.get("decision"), data.get("to") and f"to {plain_name(str(data['to']))}"]
-    comment = data.get("comment") or data.get("detail") or data.get("reason")
-    text = " ".join(str(word) for word in (who, *words) if word)
-    return f"{text}: {comment}" if comment else text
+    """Describe an event: of a question by the person's action, with the comment."""
+    if not event.kind.startswith("interrupt."):
+        return plain_name(event.detail)
+    line = line_of(event)
+    text = f"{line.who} {line.what}".strip()
+    return f"{text}: {line.text}" if line.text else text

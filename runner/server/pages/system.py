@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
@@ -18,9 +19,11 @@ from runner.errors import CorruptDocument, NotFoundError
 from runner.execution.functions import task_schema
 from runner.operations.backlog import read_queues
 from runner.operations.dead import replay
+from runner.operations.exports import question_of
 from runner.operations.views import read_workers
 from runner.records import codec
 from runner.records.codec import JSONMapping
+from runner.records.listings import InterruptQuery, RunSummary
 from runner.records.messages import start_body
 from runner.server.access import Known, Operates, Person, Seen
 from runner.server.answers import seen_by
@@ -128,6 +131,7 @@ def _graph(
     if fingerprint is None:
         raise NotFoundError(f"no worker has published the graph {name!r:.200}.")
     shape = services.shape(name, fingerprint)
+    runs = services.client.runs(graph=name, limit=RECENT).items
     fields = with_json(fields_of(_task_schema(services, name), answer_texts), answer_texts)
     return page(
         request,
@@ -140,13 +144,27 @@ def _graph(
         has_code=isinstance(shape, Definition),
         is_refused=problems is not None,
         signature=signature,
-        has_passkey=bool(passkeys(request, services, person)),
+        has_passkey=passkeys(request, services, person),
         fields=marked(fields, problems or {}),
         start_key=secrets.token_hex(16),
         backlog=[row for row in read_queues(services) if name in row.graphs],
         charts=charts_of(services, request.query_params.get("span", ""), name),
-        runs=services.client.runs(graph=name, limit=RECENT).items,
+        runs=runs,
+        titles=dict(_titles(services, person, name, runs)),
     )
+
+
+def _titles(
+    services: Services, person: Person, graph: str, runs: Iterable[RunSummary]
+) -> Iterator[tuple[str, str]]:
+    """Yield runs with the titles of their questions: decided ones, oldest first, then an open one."""
+    read = services.store.open_interrupts
+    questions = read(InterruptQuery(graph, closed=True)).items[::-1]
+    for run in runs:
+        questions = [*questions, *read(InterruptQuery(run=run.run_id), 1)]
+    for question in questions:
+        root = (question.place or {}).get("root", "")
+        yield root, seen_by(person, question_of(question)).title
 
 
 @router.get("/workers")

@@ -281,7 +281,7 @@
   });
   all(document, ".graph").forEach(begin);
   const here = document.querySelector(".bar nav [aria-current]");
-  if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft - 16;
+  if (here) here.parentNode.scrollLeft = here.offsetLeft - here.parentNode.offsetLeft + here.offsetWidth + 24 - here.parentNode.clientWidth;
   shown();
 
   // -- a call with changed arguments is approved with the changes, by a button that replaces the other one -------
