@@ -51,8 +51,7 @@ def paid(redis_url):
 def test_the_run_says_who_decided(paid):
     """Its page, once, its events and its JSON, with a link; who was overruled is not among them."""
     page, nodes = (
-        paid.page(f"/runs/{paid.run.id}?node=pay&tab={tab}")
-        for tab in ("graph", "nodes")
+        paid.page(f"/runs/{paid.run.id}?node=pay&tab={tab}") for tab in ("graph", "nodes")
     )
     (decision,) = paid.http.get(f"/v1/runs/{paid.run.id}").json()["decided"]
     said = "approved with changes by ben, eva, 2 of 2"
