@@ -119,7 +119,7 @@ def test_a_queue_that_remote_control_cancelled_is_served_by_no_worker(empty_site
 @pytest.mark.slow
 def test_what_remote_control_changes_in_a_worker_is_told(empty_site):
     """Processes, a rate and events, as Flower's buttons change them; and doctor passes when they are back."""
-    worker = empty_site.add("prefork", slots=2, app="tests.celery.other_teams_app:app")
+    worker = empty_site.add("prefork", slots=1, app="tests.celery.other_teams_app:app")
     worker.wait_ready()
     settings, control = Settings(redis_url=empty_site.url), empty_site.control
     installation = Installation(settings)
@@ -133,18 +133,18 @@ def test_what_remote_control_changes_in_a_worker_is_told(empty_site):
             (each.name, each.result) for each in examine(read_facts(settings)) if each.fix
         } & {("slots", WARN), ("rate limit", WARN), ("events", WARN)}
 
-    wait_until(lambda: told(2, "", False), "the heartbeat tells how the worker has started")
+    wait_until(lambda: told(1, "", False), "the heartbeat tells how the worker has started")
     assert problems() == {("events", WARN)}
 
-    control.pool_shrink(2)
+    control.pool_shrink(1)
     control.rate_limit("runner.node", "1/h")
     control.enable_events()
     wait_until(lambda: told(0, "1/h", True), "the heartbeat tells what has changed")
     wait_until(lambda: "nodes.slowed: 1/h" in worker.output(), "the log tells the rate")
     assert problems() == {("slots", WARN), ("rate limit", WARN)}
 
-    control.pool_grow(3)
+    control.pool_grow(2)
     control.rate_limit("runner.node", 0)
-    wait_until(lambda: told(3, "", True), "the heartbeat tells that they are back")
+    wait_until(lambda: told(2, "", True), "the heartbeat tells that they are back")
     assert not problems()
     assert empty_site.client.start("chain", "go").wait(60).status is Status.COMPLETED

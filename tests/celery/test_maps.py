@@ -57,7 +57,7 @@ def test_a_cancel_ends_a_map_that_stores_its_list(empty_site):
 def test_a_cancelled_map_s_doorbells_hold_up_no_other_run(empty_site):
     """They leave the queue without being taken one by one, and those of another map among them stay."""
     settings = {"RUNNER_GRAPHS": "tests.celery.wide_graphs", "RUNNER_LEASE": "12"}
-    empty_site.ready(1, pool="prefork", slots=3, **settings)
+    empty_site.ready(1, slots=3, **settings)
 
     cancelled, other = (empty_site.client.start("wide", items) for items in (5_000, 400))
     for run, items in ((cancelled, 5_000), (other, 400)):

@@ -23,7 +23,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from celery import concurrency
 from celery.__main__ import main as celery_command
+
+from runner.cli import main as runner_command
 
 ROOT = Path(__file__).parents[2]
 KILLED_WITHIN = 10.0
@@ -43,14 +46,14 @@ MODULES = (
 
 
 class ForkedProcess:
-    """A run of the command `celery` in a fork of the warm process; used as a SupervisedProcess is."""
+    """A run of `celery` or `runner` in a fork of the warm process; used as a SupervisedProcess is."""
 
     def __init__(
         self, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> None:
         self._sign, for_child = os.pipe()
         request = {
-            "words": ["celery", *words],
+            "words": words,
             "log": str(log.absolute()),
             "folder": str(Path.cwd()),
             "environment": {**os.environ, **environment},
@@ -131,11 +134,12 @@ def become(words: list[str], log: str, folder: str, environment: dict[str, str])
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    concurrency.ALIASES["custom"] = environment.get("CELERY_CUSTOM_WORKER_POOL")
     os.chdir(folder)
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = dict.fromkeys([folder, *paths, *sys.path[1:]])
     sys.argv = words
-    celery_command()
+    celery_command() if words[0] == "celery" else runner_command()
     raise SystemExit
 
 

@@ -106,7 +106,7 @@ def unfinished(runs):
 @pytest.mark.slow
 def test_each_scenario_goes_on_on_another_worker(empty_site):
     """Runs end as in one process, as many calls of models; control: none ends without a second worker."""
-    first = empty_site.add("prefork", 2, **GRAPHS)
+    first = empty_site.add(slots=2, **GRAPHS)
     first.wait_ready()
     runs = {
         scenario: empty_site.client.start(name, TASK)
@@ -122,7 +122,7 @@ def test_each_scenario_goes_on_on_another_worker(empty_site):
     answer_all(empty_site, runs)
     assert unfinished(runs) == list(SCENARIOS)
 
-    empty_site.add("prefork", 2, **GRAPHS).wait_ready()
+    empty_site.add(slots=2, **GRAPHS).wait_ready()
     wait_until(
         lambda: answer_all(empty_site, runs) or not unfinished(runs), "all runs have ended"
     )
