@@ -343,7 +343,7 @@ def test_a_grant_that_can_not_be_is_refused_with_its_field(redis_url, keys, fiel
 
 
 def test_a_rule_without_grants_has_none(redis_url, keys):
-    """No question of such a rule, nor one that isn't there, can be granted; what isn't there is not revoked."""
+    """No question of such a rule, nor an unknown one, can be granted; an unknown grant can't be revoked."""
     desk = Desk(redis_url, rule_of(grants=None))
     with pytest.raises(GrantRefused) as refusal:
         desk.propose(desk.question(desk.run()))
