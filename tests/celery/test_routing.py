@@ -23,7 +23,7 @@ from tests.celery import service_graphs
 from tests.celery.workers import BOOT, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
-RUNS = 200
+RUNS = 60
 
 RECEIVED = re.compile(r"Task \S+\[(\w+)\.\S+\.\d+\.\d+\] received")
 
