@@ -230,7 +230,7 @@ def test_votes_that_a_full_queue_does_not_take_back_are_kept(site, rabbit, chann
     rabbit.control("set_policy", "full", "^runner.responses$", full)
     other = site.add(**service)
 
-    wait_until(lambda: other.output().count("message.left") > 3 * PREFETCH, "it tries again")
+    wait_until(lambda: other.output().count("message.left") > number + 20, "it tries again")
     ready(site, rabbit, 2)
     statuses = {json.loads(take(channel, replies).body)["status"] for _ in range(number)}
 

@@ -75,8 +75,13 @@ one = agent("a", clock, sky, hooks=[Gate("clock")], session_manager=manager)
 if len(sys.argv) == 2:
     print(one("time and weather?").interrupts[0].id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-answer = {"interruptId": sys.argv[2], "response": "yes"}
-print(one([{"interruptResponse": answer}]), len(one.messages), flush=True)
+answer = [{"interruptResponse": {"interruptId": sys.argv[3], "response": "yes"}}]
+lost = FileSessionManager(session_id="one", storage_dir=sys.argv[2])
+try:
+    agent("a", clock, sky, hooks=[Gate("clock")], session_manager=lost)(answer)
+except Exception as error:
+    print(error)
+print(one(answer), len(one.messages), flush=True)
 """
 
 
@@ -139,12 +144,11 @@ def test_an_agents_session_goes_on_in_another_process(tmp_path):
     """The process that asked kills itself, a second one answers; control: not without the session."""
     asked = program(SESSION, str(tmp_path / "kept"))
     assert asked.returncode == -signal.SIGKILL, asked.stderr
-    answered = program(SESSION, str(tmp_path / "kept"), asked.stdout.strip())
+    folders = str(tmp_path / "kept"), str(tmp_path / "lost")
+    answered = program(SESSION, *folders, asked.stdout.strip())
+    assert "waits for no answers" in answered.stdout
     assert answered.stdout.strip().endswith(" 4"), answered.stderr
     assert {text for text in ("12:01", "sunny") if text in answered.stdout} == {
         "12:01",
         "sunny",
     }
-
-    lost = program(SESSION, str(tmp_path / "lost"), asked.stdout.strip())
-    assert "waits for no answers" in lost.stderr
