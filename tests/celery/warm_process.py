@@ -26,8 +26,6 @@ from typing import NoReturn
 from celery import concurrency
 from celery.__main__ import main as celery_command
 
-from runner.cli import main as runner_command
-
 ROOT = Path(__file__).parents[2]
 KILLED_WITHIN = 10.0
 MODULES = (
@@ -46,7 +44,7 @@ MODULES = (
 
 
 class ForkedProcess:
-    """A run of `celery` or `runner` in a fork of the warm process; used as a SupervisedProcess is."""
+    """A run of `celery`, or of a module's `main`, in a fork of the warm process, as a SupervisedProcess."""
 
     def __init__(
         self, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
@@ -139,7 +137,10 @@ def become(words: list[str], log: str, folder: str, environment: dict[str, str])
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = dict.fromkeys([folder, *paths, *sys.path[1:]])
     sys.argv = words
-    celery_command() if words[0] == "celery" else runner_command()
+    if words[0] == "celery":
+        celery_command()
+    else:
+        importlib.import_module(words[0]).main(*words[1:])
     raise SystemExit
 
 
