@@ -121,7 +121,7 @@ def test_every_path_can_ask_and_shows_the_same_event_again(path: str, executor: 
     done(scene.node.resume(review="yes"))
     assert scene.ran == ran
     assert seen[0] == seen[1]
-    assert [r["content"] for r in scene.node.results] == [[{"text": "person said yes"}]]
+    assert scene.node.texts == ["person said yes"]
 
 
 def test_a_parked_call_has_no_result_anywhere() -> None:
@@ -165,7 +165,7 @@ def test_a_question_during_the_replay_keeps_the_snapshot() -> None:
     assert scene.node.names == ["step2"]
     done(scene.node.resume(step2="two"))
     assert scene.ran == ["plain a"]
-    assert scene.node.results[0]["content"] == [{"text": "ok a one two"}]
+    assert scene.node.texts[0] == "ok a one two"
 
 
 def test_an_exception_comes_back_as_itself() -> None:
@@ -213,7 +213,7 @@ def test_retry_and_answer_work_together_and_the_tool_runs_exactly_once_more() ->
         scene.node.run()
         done(scene.node.resume(again=True))
         assert sorted(scene.ran) == ["boom", "boom", "plain"]
-        assert [r["content"][0]["text"] for r in scene.node.results] == ["repaired", "ok"]
+        assert scene.node.texts == ["repaired", "ok"]
 
 
 def test_a_retried_call_that_fails_again_asks_again() -> None:
@@ -299,7 +299,7 @@ def test_a_replay_starts_from_the_pristine_event() -> None:
     scene = Scene(use("plain", word="p"), hooks=(after(decorate), after(edit)))
     scene.node.run()
     done(scene.node.resume(wait="x"))
-    assert scene.node.results[0]["content"] == [{"text": "ok p+M+D"}]
+    assert scene.node.texts[0] == "ok p+M+D"
     assert scene.node.messages[1]["content"][0]["toolUse"]["input"] == {"word": "p"}
 
 
@@ -394,7 +394,7 @@ def test_a_tool_put_in_place_by_a_callback_is_not_mistaken_for_the_agents_own() 
     scene.node.run()
     done(scene.node.resume(review=1))
     assert shown == [stand_in, None]
-    assert scene.node.results[0]["content"] == [{"text": "stand-in x"}]
+    assert scene.node.texts[0] == "stand-in x"
 
 
 # -- batches -----------------------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_a_mixed_batch_resumes_each_call_where_it_stood() -> None:
     done(scene.node.resume(may_b=True, review="ok"))
     assert sorted(scene.ran) == ["boom", "plain a", "plain b", "plain c"]
     assert [r["toolUseId"] for r in scene.node.results] == ["t1", "t2", "t3", "t4"]
-    assert [r["content"][0]["text"] for r in scene.node.results] == [
+    assert scene.node.texts == [
         "ok a",
         "ok b",
         "person said ok",
@@ -499,7 +499,7 @@ def test_cancelling_the_rest_of_a_batch_leaves_parked_calls_alone() -> None:
     )
     scene.node.run()
     done(scene.node.resume(review="yes"))
-    assert [r["content"][0]["text"] for r in scene.node.results] == [
+    assert scene.node.texts == [
         "person said yes",
         "enough",
     ]
@@ -581,7 +581,7 @@ def test_a_cancelled_call_is_run_only_when_asked_for_explicitly(
     done(scene.node.outcome)
     explicit = attribute == "retry_cancelled"
     text = "ok" if explicit else "tool cancelled by user"
-    assert [r["content"][0]["text"] for r in scene.node.results] == [text]
+    assert scene.node.texts == [text]
     assert scene.ran == (["plain"] if explicit else [])
 
 

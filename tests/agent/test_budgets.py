@@ -8,7 +8,7 @@ from decimal import Decimal
 
 import pytest
 
-from runner import Agent, Budget, GraphBuilder, Price, Status, tool
+from runner import Agent, Budget, Price, Status, tool
 from runner.agent.budgets import SCHEMA
 from runner.agent.models.scripted import ScriptedModel
 from runner.approvals import Rule
@@ -18,6 +18,7 @@ from runner.records.budgets import Sum, sums
 from runner.records.validation import mismatch
 from runner.store.memory.store import MemoryStore
 from tests.agent.visits import Hooks, Killed, Node, done, failed, use
+from tests.graphs import wired
 
 PRICE = Price(input=3, output=15, cache_read=0.3, calls={"note": 0.01})
 
@@ -345,20 +346,17 @@ def test_a_question_inside_goes_up_and_its_raise_comes_down():
 def test_nodes_of_a_run_share_its_budget_and_runs_that_of_a_tag():
     """In process, on the store: the second agent is stopped by what the first has spent."""
 
-    def graph(store, **budget):
-        builder = GraphBuilder()
-        shops = [looping(Budget(**budget), times=2, name=name) for name in "ab"]
-        for shop, name in zip(shops, "ab", strict=True):
-            builder.add_node(shop.agent(), name)
-        builder.add_edge("a", "b")
-        return builder.set_store(store).build(), shops
+    def graph(**budget):
+        shops = {name: looping(Budget(**budget), times=2, name=name) for name in "ab"}
+        agents = {name: shop.agent() for name, shop in shops.items()}
+        return wired(agents, "a b").set_store(MemoryStore()).build(), shops.values()
 
-    both, shops = graph(MemoryStore(), per="run", model_calls=4)
+    both, shops = graph(per="run", model_calls=4)
     result = both("go")
     assert (result.status, [shop.models for shop in shops]) == (Status.FAILED, [3, 1])
     with pytest.raises(BudgetExceeded):
         raise result.results["b"].result
-    free, shops = graph(MemoryStore(), per="run", model_calls=6)
+    free, shops = graph(per="run", model_calls=6)
     assert free("go").status is Status.COMPLETED
 
 
@@ -388,17 +386,9 @@ def test_a_direct_call_asks():
 @pytest.mark.full
 def test_runs_at_once_never_pass_a_budget_of_calls():
     """Twenty agents of one run that begin together make as many calls as it allows."""
-    store, count = MemoryStore(), 20
-    shops = [
-        looping(Budget(per="run", model_calls=11), times=3, name=f"a{n}") for n in range(count)
-    ]
-    builder = GraphBuilder()
-    for number, shop in enumerate(shops):
-        builder.add_node(shop.agent(), f"a{number}")
-        builder.set_entry_point(f"a{number}")
-    result = asyncio.run(
-        builder.set_store(store).set_failure_policy("continue").build().invoke_async("go")
-    )
+    store = MemoryStore()
+    graph, shops = together(20, store, times=3, over="fail", per="run", model_calls=11)
+    result = asyncio.run(graph.invoke_async("go"))
 
     assert result.status is Status.FAILED
     assert (
@@ -408,13 +398,11 @@ def test_runs_at_once_never_pass_a_budget_of_calls():
     )
 
 
-def together(count, store, **budget):
+def together(count, store, *, times=2, over="ask", **budget):
     """A run of so many agents that begin together, each with this budget; and the agents."""
-    shops = [looping(Budget(over="ask", **budget), times=2, name=f"a{n}") for n in range(count)]
-    builder = GraphBuilder()
-    for number, shop in enumerate(shops):
-        builder.add_node(shop.agent(), f"a{number}")
-        builder.set_entry_point(f"a{number}")
+    names = [f"a{number}" for number in range(count)]
+    shops = [looping(Budget(over=over, **budget), times=times, name=name) for name in names]
+    builder = wired({name: shop.agent() for name, shop in zip(names, shops, strict=True)})
     return builder.set_store(store).set_failure_policy("continue").build(), shops
 
 
@@ -514,19 +502,12 @@ def spender(name, per, rule):
 @pytest.mark.parametrize("other", [Rule(), Rule(need=2), None])
 def test_one_sum_has_one_rule(per, is_one, other, inside):
     """No agent may spend what a laxer rule granted another; control: sums of their own."""
-    builder = GraphBuilder()
-    builder.add_node(spender("one", per, Rule(need=2)), "one")
+    two = spender("two", per, other)
     if inside:
-        within = GraphBuilder()
-        within.add_node(spender("two", per, other), "two")
-        builder.add_node(within.build(), "graph")
+        around = wired({"two": two}).build()
     else:
-        builder.add_node(
-            Agent(
-                "outer", ScriptedModel(["done"]), tools=[spender("two", per, other).as_tool()]
-            ),
-            "two",
-        )
+        around = Agent("outer", ScriptedModel(["done"]), tools=[two.as_tool()])
+    builder = wired({"one": spender("one", per, Rule(need=2)), "two": around})
     if is_one and other != Rule(need=2):
         with pytest.raises(
             DefinitionError, match=r"'one' and 'two' have a budget of .* with different rules"
@@ -543,16 +524,14 @@ def test_each_counter_may_have_a_rule_of_its_own(counter, is_one):
         Budget(per="run", over="ask", rule=Rule(need=need), **{name: 1})
         for need, name in ((1, "model_calls"), (2, counter))
     ]
-    builder = GraphBuilder()
-    builder.add_node(Agent("one", ScriptedModel(["done"]), budgets=budgets), "one")
+    builder = wired({"one": Agent("one", ScriptedModel(["done"]), budgets=budgets)})
     with pytest.raises(DefinitionError, match="model_calls") if is_one else nullcontext():
         builder.build()
 
 
 def test_the_rule_of_a_budget_excludes_nodes_that_are_there():
     """A name that no node has would exclude no one."""
-    builder = GraphBuilder()
-    builder.add_node(spender("one", "run", Rule(exclude=["answered:look-up"])), "one")
+    builder = wired({"one": spender("one", "run", Rule(exclude=["answered:look-up"]))})
     with pytest.raises(DefinitionError, match="'look-up', which isn't a node"):
         builder.build()
 

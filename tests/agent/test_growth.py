@@ -16,7 +16,7 @@ from runner.agent.models.port import ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from tests.agent.visits import Node, done, use
 
-TURNS, COUNTED = 1_000, 100
+TURNS, COUNTED = 400, 50
 """Turns of an agent, and those of its beginning and of its end that are counted."""
 
 

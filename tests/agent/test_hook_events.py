@@ -13,7 +13,7 @@ from runner import GraphBuilder, Status, hooks
 from runner.agent import Agent, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.records.outcomes import Interrupted
-from tests.agent.visits import Hooks, Node, done, failed, use
+from tests.agent.visits import Hooks, Node, done, failed, scripted, use
 from tests.graphs import AGENT_EVENTS
 
 
@@ -188,11 +188,7 @@ def test_after_model_call_sees_the_error_and_may_retry() -> None:
             event.retry = event.interrupt("again", reason=str(event.exception))
             errors_seen.append(event.exception)
 
-    node = Node(
-        lambda: Agent(
-            "a", ScriptedModel([reply]), hooks=[Hooks((hooks.AfterModelCallEvent, judge))]
-        )
-    )
+    node = scripted([reply], hooks=[(hooks.AfterModelCallEvent, judge)])
     node.run()
     assert node.open[0].reason == "slow"
     done(node.resume(again=True))

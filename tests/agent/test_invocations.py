@@ -15,7 +15,7 @@ from runner.agent.models.scripted import ScriptedModel
 from runner.errors import DefinitionError, ResponseError, UsageError
 from runner.hooks import AfterToolCallEvent, BeforeModelCallEvent, BeforeToolCallEvent
 from runner.records.outcomes import Interrupted
-from tests.agent.visits import Hooks, Killed, Node, done, failed, use
+from tests.agent.visits import Hooks, Killed, Node, done, failed, scripted, use
 
 
 @tool(context=True)
@@ -635,11 +635,11 @@ def test_those_who_watch_a_run_read_the_text_of_a_slow_reply(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Text comes in pieces and in order; a reply that is quick costs the store nothing."""
-    quick = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
+    quick = scripted(["one two three"])
     done(quick.run())
     assert quick.emitted == []
     monkeypatch.setattr(run_events, "PIECE", 0)
-    slow = Node(lambda: Agent("a", ScriptedModel(["one two three"])))
+    slow = scripted(["one two three"])
     done(slow.run())
     assert slow.emitted == [("agent", {"text": text}) for text in ("one", " two", " three")]
 
@@ -683,7 +683,7 @@ def test_those_who_watch_a_run_see_its_tools(monkeypatch: pytest.MonkeyPatch) ->
         """Run until its start was written."""
         return str(gate.wait(60))
 
-    slow = Node(lambda: Agent("a", ScriptedModel([use("wait", "t1"), last_result]), [wait]))
+    slow = scripted([use("wait", "t1"), last_result], wait)
     slow.on_emit = lambda data: gate.set() if data.get("status") == "started" else None
     assert done(slow.run()).output == "True"
     statuses = [data["status"] for _, data in slow.emitted if "tool" in data]
@@ -717,7 +717,7 @@ def test_an_agent_can_be_a_tool() -> None:
     """Its text is the result, its usage counts for its caller, and its conversation stays inside."""
     node = team([use("work"), "helped"], [work])
     outcome = done(node.run())
-    assert node.results[0]["content"] == [{"text": "helped"}]
+    assert node.texts[0] == "helped"
     assert outcome.usage["totalTokens"] == 60
     assert len(node.messages) == 4
 
@@ -739,7 +739,7 @@ def test_what_a_subagent_asks_is_a_question_of_the_node() -> None:
     node.resume(one="A")
     assert node.names == ["two"]
     outcome = done(node.resume(two="B"))
-    assert node.results[0]["content"] == [{"text": "helped"}]
+    assert node.texts[0] == "helped"
     assert ran == ["run.node.1/h1/d1"] * 3
     assert outcome.usage["totalTokens"] == 60
 
@@ -791,7 +791,7 @@ def test_a_subagent_that_fails_is_an_error_result() -> None:
     """The caller's model reads its error as any tool's."""
     node = team([RuntimeError("no idea")], [])
     done(node.run())
-    assert node.results[0]["content"] == [{"text": "Error: RuntimeError - no idea"}]
+    assert node.texts[0] == "Error: RuntimeError - no idea"
 
 
 def test_two_calls_of_one_subagent_ask_apart() -> None:
@@ -852,4 +852,4 @@ def test_a_question_of_a_subagent_is_published_while_a_sibling_runs() -> None:
     node.on_save = lambda _: published.set() if node.published else None
     node.run()
     done(node.resume(q=1))
-    assert node.results[0]["content"] == [{"text": "in time"}]
+    assert node.texts[0] == "in time"

@@ -19,7 +19,7 @@ from runner.hooks import (
     BeforeToolsEvent,
 )
 from runner.records.executors import Input
-from tests.agent.visits import Hooks, Killed, Node, done, failed, use
+from tests.agent.visits import Hooks, Killed, Node, done, failed, scripted, use
 from tests.waiting import wait_until
 
 
@@ -115,7 +115,7 @@ def test_the_model_reads_of_an_unknown_tool_and_a_wrong_input() -> None:
     """The model reads what went wrong and goes on."""
     node = Ledger().node([use("nobody"), use("not a name"), use("note", word=[1])], "end")
     done(node.run())
-    texts = [r["content"][0]["text"] for r in node.results]
+    texts = node.texts
     assert texts[:2] == ["Unknown tool: nobody", "Unknown tool: not a name"]
     assert texts[2].startswith("Error: ValidationError - ")
 
@@ -130,7 +130,7 @@ def test_ids_that_a_provider_uses_twice_are_made_unique() -> None:
     node.resume(ask_a="one")
     assert node.open[0].id != first
     done(node.resume(ask_a="two"))
-    assert [r["content"][0]["text"] for r in node.results] == ["a: one", "a: two"]
+    assert node.texts == ["a: one", "a: two"]
     assert len({r["toolUseId"] for r in node.results}) == 2
 
 
@@ -152,7 +152,7 @@ def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
     assert sorted(ledger.ran) == ran
     done(node.resume(ask_b="yes"))
     assert sorted(ledger.ran) == ["a", "ask b", "ask b", "c"]
-    assert [r["content"][0]["text"] for r in node.results] == ["noted a", "b: yes", "noted c"]
+    assert node.texts == ["noted a", "b: yes", "noted c"]
 
 
 def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own() -> None:
@@ -164,15 +164,13 @@ def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own()
         return [tool_context.interrupt("go"), tool_context.interrupt("go")]
 
     hooks = ((BeforeToolCallEvent, lambda event: event.interrupt("go")),)
-    node = Node(
-        lambda: Agent("a", ScriptedModel([use("ask"), "end"]), [ask], hooks=[Hooks(*hooks)])
-    )
+    node = scripted([use("ask"), "end"], ask, hooks=hooks)
     node.run()
     first = node.open[0]
     node.resume(go="hook")
     assert node.open[0].id != first.id
     done(node.resume(go="tool"))
-    assert node.results[0]["content"] == [{"text": '["tool","tool"]'}]
+    assert node.texts[0] == '["tool","tool"]'
 
 
 def test_a_question_cannot_be_swallowed() -> None:
@@ -194,15 +192,11 @@ def test_a_question_cannot_be_swallowed() -> None:
         except:  # noqa: E722 - the point of the test
             return "swallowed"
 
-    node = Node(
-        lambda: Agent(
-            "a", ScriptedModel([[use("careful"), use("greedy")], "end"]), [careful, greedy]
-        )
-    )
+    node = scripted([[use("careful"), use("greedy")], "end"], careful, greedy)
     node.run()
     assert sorted(node.names) == ["careful", "greedy"]
     done(node.resume(careful=1, greedy=2))
-    assert [r["content"][0]["text"] for r in node.results] == ["1", "2"]
+    assert node.texts == ["1", "2"]
 
 
 def test_a_question_that_a_tool_may_not_ask_ends_the_invocation() -> None:
@@ -216,7 +210,7 @@ def test_a_question_that_a_tool_may_not_ask_ends_the_invocation() -> None:
         except UnstorableError:
             return "swallowed"
 
-    node = Node(lambda: Agent("a", ScriptedModel([use("bad"), "end"]), [bad]))
+    node = scripted([use("bad"), "end"], bad)
     assert "the reason of interrupt 'q'" in str(failed(node.run()).error)
     assert node.results == []
 
@@ -285,7 +279,7 @@ def test_a_question_is_published_while_a_sibling_still_runs() -> None:
     node.run()
     assert node.published == ["ask_a"]
     done(node.resume(ask_a=1))
-    assert node.results[0]["content"] == [{"text": "in time"}]
+    assert node.texts[0] == "in time"
 
 
 # -- crashes -----------------------------------------------------------------------------------------
@@ -402,11 +396,9 @@ def test_a_tool_can_end_neither_the_worker_nor_the_loop() -> None:
         """Run out of items."""
         return str(next(iter([])))
 
-    node = Node(
-        lambda: Agent("a", ScriptedModel([[use("leave"), use("stop")], "end"]), [leave, stop])
-    )
+    node = scripted([[use("leave"), use("stop")], "end"], leave, stop)
     done(node.run())
-    assert [r["content"][0]["text"] for r in node.results] == [
+    assert node.texts == [
         "Error: SystemExit - 3",
         "Error: RuntimeError - a function raised StopIteration",
     ]
@@ -420,20 +412,16 @@ def test_a_cancelled_error_of_the_users_own_making_is_an_error_like_any_other() 
         """Await what was cancelled."""
         raise asyncio.CancelledError
 
-    node = Node(lambda: Agent("a", ScriptedModel([use("gives_up"), "end"]), [gives_up]))
+    node = scripted([use("gives_up"), "end"], gives_up)
     done(node.run())
-    assert node.results[0]["content"] == [{"text": "Error: CancelledError - "}]
+    assert node.texts[0] == "Error: CancelledError - "
 
     async def callback(event: BeforeModelCallEvent) -> None:
         raise asyncio.CancelledError
 
-    hooked = Node(
-        lambda: Agent(
-            "a", ScriptedModel(["end"]), hooks=[Hooks((BeforeModelCallEvent, callback))]
-        )
-    )
+    hooked = scripted(["end"], hooks=[(BeforeModelCallEvent, callback)])
     assert failed(hooked.run()).error.name == "CancelledError"
-    model = Node(lambda: Agent("a", ScriptedModel([asyncio.CancelledError()])))
+    model = scripted([asyncio.CancelledError()])
     assert failed(model.run()).error.name == "CancelledError"
 
 
@@ -443,9 +431,7 @@ def test_a_question_without_an_answer_in_time_is_a_rejection() -> None:
     node.run()
     node.expire("ask_a")
     done(node.run())
-    assert node.results[0]["content"][0]["text"].startswith(
-        "Error: InterruptExpired - 'ask_a' was not answered"
-    )
+    assert node.texts[0].startswith("Error: InterruptExpired - 'ask_a' was not answered")
 
 
 def test_a_tool_may_yield_what_it_does_and_its_result_last() -> None:
@@ -457,9 +443,9 @@ def test_a_tool_may_yield_what_it_does_and_its_result_last() -> None:
         for n in range(upto):
             yield n + 1
 
-    node = Node(lambda: Agent("a", ScriptedModel([use("count", upto=3), "end"]), [count]))
+    node = scripted([use("count", upto=3), "end"], count)
     done(node.run())
-    assert node.results[0]["content"] == [{"text": "3"}]
+    assert node.texts[0] == "3"
 
 
 def test_a_model_error_fails_the_node_and_a_retry_goes_on_where_it_was() -> None:
@@ -567,7 +553,7 @@ def test_state_that_a_tool_sets_survives_a_pause() -> None:
             state.set("bad", object())
         return str(tool_context.interrupt("q"))
 
-    node = Node(lambda: Agent("a", ScriptedModel([use("count"), "end"]), [count]))
+    node = scripted([use("count"), "end"], count)
     node.run()
     done(node.resume(q=1))
     assert result_of(node).state == {"count": 2}

@@ -12,7 +12,7 @@ from runner.agent import Agent, tool
 from runner.agent.models.port import Assembly, ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from runner.hooks import AfterModelCallEvent
-from tests.agent.visits import Hooks, Node, done, failed, use
+from tests.agent.visits import Hooks, Node, done, failed, scripted, use
 
 
 class ModelThrottledException(Exception):
@@ -386,6 +386,6 @@ def test_reasoning_keeps_its_signature_in_the_store() -> None:
         {"reasoningContent": {"redactedContent": b"\xff\x00"}},
         {"text": "fine"},
     ]
-    node = Node(lambda: Agent("a", ScriptedModel([blocks])))
+    node = scripted([blocks])
     done(node.run())
     assert node.messages[1]["content"] == blocks

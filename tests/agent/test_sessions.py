@@ -90,9 +90,7 @@ def test_the_state_goes_on_too():
     second = next_run(first, "two")
     done(second.run())
 
-    assert second.results[-1]["content"][0]["text"] == str(
-        {"count": 2, "kept": "x", "new": True}
-    )
+    assert second.texts[-1] == str({"count": 2, "kept": "x", "new": True})
     assert first.sessions.read("tests/ann").state == {"count": 3}
 
 

@@ -18,7 +18,7 @@ from runner.agent.models.scripted import ScriptedModel
 from runner.agent.tools import FunctionTool, result_of
 from runner.approvals import Rule
 from runner.errors import DefinitionError, UnstorableError
-from tests.agent.visits import Node, done, use
+from tests.agent.visits import done, scripted, use
 
 
 class Size(Enum):
@@ -56,9 +56,7 @@ def test_a_title_names_arguments_of_its_tool() -> None:
 
 def run_tool(tool: Any, **arguments: Any) -> Any:
     """Run one call of a tool in an agent and return its result."""
-    node = Node(
-        lambda: Agent("a", ScriptedModel([use(tool.tool_name, **arguments), "end"]), [tool])
-    )
+    node = scripted([use(tool.tool_name, **arguments), "end"], tool)
     done(node.run())
     return node.results[0]
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.agent import Agent
+from runner.agent.models.scripted import ScriptedModel
 from runner.approvals.ballots import Use
 from runner.hooks import HookRegistry
 from runner.records import budgets, codec
@@ -131,6 +132,11 @@ class Node:
         blocks = [block for message in self.messages for block in message["content"]]
         return [block["toolResult"] for block in blocks if "toolResult" in block]
 
+    @property
+    def texts(self) -> list[str]:
+        """The texts of all tool results; each has one block."""
+        return [block["text"] for result in self.results for [block] in [result["content"]]]
+
 
 class _Visit:
     """The Visit that one execution sees."""
@@ -214,6 +220,16 @@ class Hooks:
         """Add the pairs."""
         for event_type, callback in self.pairs:
             registry.add_callback(event_type, callback)
+
+
+def scripted(
+    replies: list[Any], *tools: Any, hooks: Iterable[Any] = (), **options: Any
+) -> Node:
+    """A node whose agent follows a script."""
+    hooked = [Hooks(*hooks)]
+    return Node(
+        lambda: Agent("a", ScriptedModel(replies), list(tools), hooks=hooked, **options)
+    )
 
 
 def use(name: str, key: str | None = None, **tool_input: Any) -> dict[str, Any]:

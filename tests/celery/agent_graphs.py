@@ -180,9 +180,6 @@ def looked_at_local():
     return looked_at(lambda: QuotaError("none left", {"unit": "calls"}))
 
 
-# -- the events around nodes and graphs -------------------------------------------------------------------
-
-
 # -- the events inside an agent, and an agent inside an agent ---------------------------------------------
 
 

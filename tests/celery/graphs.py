@@ -217,14 +217,6 @@ def weather_tool(tool_context: ToolContext) -> str:
     return f"Weather in {response}: sunny"
 
 
-@tool(name="delete_tool", context=True)
-def delete_tool(tool_context: ToolContext) -> str:
-    """Delete everything, if a person agrees."""
-    if tool_context.interrupt("delete_approval", reason="delete everything?") != "yes":
-        return "refused by a person"
-    return "deleted"
-
-
 def result_text(messages):
     """End with the text of the last tool result."""
     return messages[-1]["content"][0]["toolResult"]["content"][0]["text"]
@@ -288,12 +280,6 @@ def repairable():
     return build("ab", "bc", "ad", a=gather, b=needs_repair, c=gather, d=late_question)
 
 
-@graph("repairable_inside")
-def repairable_inside():
-    inner = build("xy", x=gather, y=needs_repair)
-    return build(("inner", "after"), inner=inner, after=lambda ctx: ctx.inputs["inner"])
-
-
 def counted(ctx):
     """Note how many of these run at once in the run; the first two wait for a person before."""
     if ctx.node_id in {"n0", "n1"}:
@@ -311,14 +297,6 @@ def limited():
     builder = GraphBuilder().set_limits([Limit("three at a time", concurrency=3)])
     for number in range(20):
         builder.add_node(counted, f"n{number}")
-    return builder.build()
-
-
-@graph("paced")
-def paced():
-    builder = GraphBuilder().set_limits([Limit("five a second", rate=5)])
-    for number in range(6):
-        builder.add_node(name_of, f"n{number}")
     return builder.build()
 
 

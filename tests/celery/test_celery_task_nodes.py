@@ -6,6 +6,7 @@ import json
 from contextlib import closing
 from decimal import Decimal
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 from celery import Celery
@@ -28,14 +29,6 @@ GRAPHS = {"RUNNER_GRAPHS": "tests.celery.task_graphs"}
 PLAIN, WITH_OURS = "tests.celery.shop:app", "tests.celery.shop_with_ours:app"
 
 
-@pytest.fixture
-def shop_site(empty_site):
-    """A worker of ours with two slots; the shop's are up to the test."""
-    empty_site.add(slots=2, **GRAPHS)
-    empty_site.ready()
-    return empty_site
-
-
 def open_shop(site, app=PLAIN, slots=2):
     """Start a worker of the shop, and wait until it takes tasks."""
     worker = site.add(slots=slots, app=app, forked=app is WITH_OURS, **GRAPHS)
@@ -43,34 +36,11 @@ def open_shop(site, app=PLAIN, slots=2):
     return worker
 
 
-def begun(site, run):
-    return [line.decode() for line in site.redis.lrange(f"begun:{run}", 0, -1)]
-
-
-@pytest.mark.slow
-def test_a_task_of_another_app_does_the_work_of_a_node(shop_site):
-    """It gets the node's input, and its result is the node's; its id names run, node, visit and attempt."""
-    open_shop(shop_site)
-    run = shop_site.client.start("charging", "o1")
-    result = run.wait(60)
-
-    assert result.status is Status.COMPLETED
-    charged = {"order": {"id": "o1"}, "task": f"{run.id}.charge.1.1.task"}
-    assert result.results["charge"].result == charged
-    assert result.results["note"].output == charged
-
-
-@pytest.mark.slow
-def test_a_node_that_waits_for_a_task_holds_no_worker(shop_site):
-    """Six runs wait for the shop on a worker with two slots, whose other runs go on; then the shop opens."""
-    runs = [shop_site.client.start("charging", number) for number in range(6)]
-    wait_until(lambda: shop_site.redis.llen("celery") == 6, "all six tasks are sent")
-    assert {run.status for run in runs} == {Status.EXECUTING}
-
-    open_shop(shop_site)
-    assert [run.wait(60).results["note"].output["order"]["id"] for run in runs] == list(
-        range(6)
-    )
+def start_ours(site):
+    """Start a worker of ours with two slots."""
+    site.add(slots=2, **GRAPHS)
+    site.ready()
+    return site
 
 
 def queues_check(site):
@@ -83,32 +53,94 @@ def charge_node(site, run):
         return next(node for node in read_run(store, run.id).nodes if node.id == "charge")
 
 
-@pytest.mark.slow
-def test_a_task_on_a_queue_that_nobody_serves_is_named(shop_site):
-    """The run says what it waits for, doctor which queue is not served; with a worker there both end."""
-    run = shop_site.client.start("charging", 7)
-    wait_until(lambda: shop_site.redis.llen("celery") == 1, "the task is sent")
-    charge = charge_node(shop_site, run)
-    missing = queues_check(shop_site)
-    shown = CliRunner().invoke(
-        runner, ["runs", "show", run.id], env={"RUNNER_REDIS_URL": shop_site.url}
+@pytest.fixture(scope="module")
+def plain(databases):
+    """Six runs that waited for the shop, and what was said of one; an app without ours serves them now."""
+    site = start_ours(next(databases))
+    runs = [site.client.start("charging", number) for number in range(6)]
+    wait_until(lambda: site.redis.llen("celery") == 6, "all six tasks are sent")
+    waited = SimpleNamespace(
+        site=site,
+        runs=runs,
+        statuses={run.status for run in runs},
+        charge=charge_node(site, runs[0]),
+        queues=queues_check(site),
+        shown=CliRunner().invoke(
+            runner, ["runs", "show", runs[0].id], env={"RUNNER_REDIS_URL": site.url}
+        ),
     )
-    open_shop(shop_site)
-    run.wait(60)
-    served = queues_check(shop_site)
-    charged = charge_node(shop_site, run)
+    open_shop(site)
+    yield waited
+    site.end()
 
-    assert charge.waits_for == "task shop.charge on queue celery"
-    assert "\twaits for task shop.charge on queue celery\t" in shown.stdout
-    assert (missing.result, served.result) == (FAIL, PASS)
-    assert "'shop.charge' on 'celery'" in missing.detail
-    assert charged.waits_for == ""
+
+@pytest.mark.slow
+def test_a_node_that_waits_for_a_task_of_another_app_holds_no_worker(plain):
+    """Six wait on two slots; then each gets its input, whose id names run, node, visit and attempt."""
+    assert plain.statuses == {Status.EXECUTING}
+    for number, run in enumerate(plain.runs):
+        result = run.wait(60)
+        charged = {"order": {"id": number}, "task": f"{run.id}.charge.1.1.task"}
+        assert result.status is Status.COMPLETED
+        assert result.results["charge"].result == charged
+        assert result.results["note"].output == charged
+
+
+@pytest.mark.slow
+def test_a_task_on_a_queue_that_nobody_serves_is_named(plain):
+    """The run says what it waits for, doctor which queue is not served; not once a worker is there."""
+    plain.runs[0].wait(60)
+
+    assert plain.charge.waits_for == "task shop.charge on queue celery"
+    assert "\twaits for task shop.charge on queue celery\t" in plain.shown.stdout
+    assert (plain.queues.result, queues_check(plain.site).result) == (FAIL, PASS)
+    assert "'shop.charge' on 'celery'" in plain.queues.detail
+    assert charge_node(plain.site, plain.runs[0]).waits_for == ""
+
+
+@pytest.mark.slow
+def test_a_failed_task_of_an_app_without_ours_says_where_to_look(plain):
+    """Celery tells other workers which task failed and no more; what is not JSON fails its node, too."""
+    failed = plain.site.client.start("declined", "visa").wait(60)
+    unsent = plain.site.client.start("unsendable", "x").wait(60)
+
+    assert failed.status is Status.FAILED
+    assert "runner.celery.install(app)" in str(failed.results["work"].result)
+    assert unsent.status is Status.FAILED
+    assert "can't be stored" in str(unsent.results["work"].result)
+
+
+@pytest.mark.slow
+def test_a_task_that_has_done_its_work_never_fails_its_node(plain):
+    """A Decimal comes back as one and is one for the next node; what can't be stored is stored as JSON."""
+    priced = plain.site.client.start("priced", None).wait(60)
+    prices = plain.site.client.start("set_of_prices", None).wait(60)
+
+    assert priced.status is prices.status is Status.COMPLETED
+    assert priced.results["work"].result == Decimal("1.5")
+    assert priced.results["double"].result == Decimal("3.0")
+    assert prices.results["work"].result == {"prices": ["1.5", "Infinity"]}
+    assert any(
+        "report.converted: the result of" in worker.output() for worker in plain.site.workers
+    )
+
+
+@pytest.fixture(scope="module")
+def shop_site(databases):
+    """A worker of ours, and one with one slot of the shop that has our tasks in its app."""
+    site = start_ours(next(databases))
+    open_shop(site, WITH_OURS, slots=1)
+    yield site
+    site.end()
+
+
+def begun(site, gate):
+    return [line.decode() for line in site.redis.lrange(f"begun:{gate}", 0, -1)]
 
 
 @pytest.mark.slow
 def test_a_failed_task_fails_its_node_and_a_policy_tries_again(shop_site):
     """With our tasks in its app the error comes whole: type and message, and the policy counts it."""
-    open_shop(shop_site, WITH_OURS)
     failed = shop_site.client.start("declined", "visa").wait(60)
     again = shop_site.client.start("declined_once", "amex").wait(60)
 
@@ -119,40 +151,11 @@ def test_a_failed_task_fails_its_node_and_a_policy_tries_again(shop_site):
 
 
 @pytest.mark.slow
-def test_a_failed_task_of_an_app_without_ours_says_where_to_look(shop_site):
-    """Celery tells other workers which task failed and no more; what is not JSON fails its node, too."""
-    open_shop(shop_site)
-    failed = shop_site.client.start("declined", "visa").wait(60)
-    unsent = shop_site.client.start("unsendable", "x").wait(60)
-
-    assert failed.status is Status.FAILED
-    assert "runner.celery.install(app)" in str(failed.results["work"].result)
-    assert unsent.status is Status.FAILED
-    assert "can't be stored" in str(unsent.results["work"].result)
-
-
-@pytest.mark.slow
-def test_a_task_that_has_done_its_work_never_fails_its_node(shop_site):
-    """A Decimal comes back as one and is one for the next node; what can't be stored is stored as JSON."""
-    open_shop(shop_site)
-    priced = shop_site.client.start("priced", None).wait(60)
-    prices = shop_site.client.start("set_of_prices", None).wait(60)
-
-    assert priced.status is prices.status is Status.COMPLETED
-    assert priced.results["work"].result == Decimal("1.5")
-    assert priced.results["double"].result == Decimal("3.0")
-    assert prices.results["work"].result == {"prices": ["1.5", "Infinity"]}
-    assert any(
-        "report.converted: the result of" in worker.output() for worker in shop_site.workers
-    )
-
-
-@pytest.mark.slow
-def test_a_task_whose_worker_died_is_late(shop_site):
+def test_a_task_whose_worker_died_is_late(empty_site):
     """Its node's timeout fails the node."""
-    shop = open_shop(shop_site)
-    run = shop_site.client.start("slow_in_time", "g1")
-    wait_until(lambda: begun(shop_site, "g1"), "the task has begun")
+    shop = open_shop(start_ours(empty_site), WITH_OURS)
+    run = empty_site.client.start("slow_in_time", "g1")
+    wait_until(lambda: begun(empty_site, "g1"), "the task has begun")
     shop.kill()
 
     result = run.wait(5 + RECOVERY + MARGIN)
@@ -160,52 +163,66 @@ def test_a_task_whose_worker_died_is_late(shop_site):
     assert "did not end within the node's timeout" in str(result.results["work"].result)
 
 
-def with_one_queued(site, shop, *gates):
-    """Start a run for each gate; return them all and the one whose task no worker has taken."""
-    runs = {run.id: run for run in (site.client.start("slow", gate) for gate in gates)}
-    # One runs and one has come: a third stays where it is.
-    wait_until(
-        lambda: shop.output().count("] received") == 2, "the worker has no room for more"
-    )
-    wait_until(lambda: site.redis.llen("celery") == 1, "one task is still queued")
-    headers = json.loads(site.redis.lindex("celery", 0))["headers"]
-    return runs, runs.pop(headers["id"].partition(".")[0])
+class ThreeTasks:
+    """Three runs of which one has begun its task, and one's task is still queued: the idle one."""
+
+    def __init__(self, site, name) -> None:
+        self.site, self.gates = site, [f"{name}{number}" for number in range(3)]
+        self.shop = site.workers[1]
+        before = self.shop.output().count("] received")
+        runs = {run.id: run for run in (site.client.start("slow", gate) for gate in self.gates)}
+        # One runs and one has come: a third stays where it is.
+        wait_until(
+            lambda: self.shop.output().count("] received") == before + 2,
+            "the worker has no room for more",
+        )
+        wait_until(lambda: site.redis.llen("celery") == 1, "one task is still queued")
+        headers = json.loads(site.redis.lindex("celery", 0))["headers"]
+        self.idle = runs.pop(headers["id"].partition(".")[0])
+        self.others = list(runs.values())
+
+    def heard(self):
+        """Wait until the shop knows that the idle one's task is revoked."""
+        told = f"Tasks flagged as revoked: {self.idle.id}"
+        wait_until(lambda: told in self.shop.output(), "it is revoked")
+
+    def finish(self):
+        """Let all tasks end."""
+        for gate in self.gates:
+            self.site.redis.set(f"gate:{gate}", 1)
+        assert {run.wait(60).status for run in self.others} == {Status.COMPLETED}
 
 
 @pytest.mark.slow
 def test_a_cancelled_run_revokes_its_task(shop_site):
     """A task that no worker has taken when its run is cancelled never begins."""
-    shop = open_shop(shop_site, slots=1)
-    gates = ["g1", "g2", "g3"]
-    runs, idle = with_one_queued(shop_site, shop, *gates)
+    three = ThreeTasks(shop_site, "cancelled")
 
-    idle.cancel("enough")
-    wait_until(lambda: f"Tasks flagged as revoked: {idle.id}" in shop.output(), "it is revoked")
-    for gate in gates:
-        shop_site.redis.set(f"gate:{gate}", 1)
+    three.idle.cancel("enough")
+    three.heard()
+    three.finish()
 
-    assert {run.wait(60).status for run in runs.values()} == {Status.COMPLETED}
-    wait_until(lambda: "Discarding revoked task" in shop.output(), "the third one is left out")
-    assert sum(len(begun(shop_site, gate)) for gate in gates) == 2
-    assert idle.wait(60).status is Status.CANCELLED
+    left_out = f"Discarding revoked task: shop.slow[{three.idle.id}"
+    wait_until(lambda: left_out in three.shop.output(), "the third one is left out")
+    assert sum(len(begun(shop_site, gate)) for gate in three.gates) == 2
+    assert three.idle.wait(60).status is Status.CANCELLED
 
 
 @pytest.mark.slow
 def test_a_task_that_is_discarded_fails_its_node(shop_site):
     """One that an operator revokes, and one that has expired; control: the tasks beside them complete."""
-    shop = open_shop(shop_site, WITH_OURS, slots=1)
-    runs, revoked = with_one_queued(shop_site, shop, "g1", "g2", "g3")
-    shop_site.control.revoke(f"{revoked.id}.work.1.1.task")
-    wait_until(lambda: f"flagged as revoked: {revoked.id}" in shop.output(), "the worker knows")
-    for gate in ("g1", "g2", "g3"):
-        shop_site.redis.set(f"gate:{gate}", 1)
-    expired = shop_site.client.start("expiring", "g4").wait(60)
+    three = ThreeTasks(shop_site, "discarded")
+    shop_site.control.revoke(f"{three.idle.id}.work.1.1.task")
+    three.heard()
+    three.finish()
+    late = shop_site.client.start("expiring", "late")
+    expired = late.wait(60)
 
-    assert "was revoked" in str(revoked.wait(60).results["work"].result)
+    assert "was revoked" in str(three.idle.wait(60).results["work"].result)
     assert "expired before a worker took it" in str(expired.results["work"].result)
-    assert {run.wait(60).status for run in runs.values()} == {Status.COMPLETED}
     outputs = "".join(worker.output() for worker in shop_site.workers)
-    assert outputs.count("task.discarded: task shop.slow") == 2
+    for run in (three.idle, late):
+        assert outputs.count(f"task.discarded: task shop.slow ({run.id}") == 1
 
 
 def test_in_process_there_is_no_worker_to_send_it():

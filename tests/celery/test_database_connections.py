@@ -19,7 +19,7 @@ GRAPHS = ("functions", "coroutines", "tools", "langgraph")
 
 
 def left_open(site, postgres, **environment):
-    """Run 200 runs, a quarter of each graph, and return the number of connections that stay."""
+    """Run 48 runs, a quarter of each graph, and return the number of connections that stay."""
     import psycopg
 
     worker = site.add(
@@ -32,7 +32,7 @@ def left_open(site, postgres, **environment):
         **environment,
     )
     worker.wait_ready()
-    runs = [site.client.start(name, {}) for _ in range(50) for name in GRAPHS]
+    runs = [site.client.start(name, {}) for _ in range(12) for name in GRAPHS]
     assert {run.wait(120).status.value for run in runs} == {"completed"}
     with psycopg.connect(postgres.url) as connection:
         (count,) = connection.execute(
@@ -43,7 +43,7 @@ def left_open(site, postgres, **environment):
 
 @pytest.mark.slow
 def test_no_kind_of_node_leaves_connections_of_django_open(empty_site, postgres):
-    """After 200 runs of functions, coroutines, tools and LangGraph none is open."""
+    """After runs of functions, coroutines, tools and LangGraph none is open."""
     need("langgraph", "langgraph")
 
     assert left_open(empty_site, postgres) == 0

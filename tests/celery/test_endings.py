@@ -13,14 +13,29 @@ from tests.waiting import wait_until
 TASK = "shop.done@shop"
 
 
-@pytest.fixture
-def shop(empty_site):
+SETTINGS = {
+    "RUNNER_ON_END": TASK,
+    "RUNNER_GRAPHS": "tests.celery.graphs,tests.celery.deadly",
+}
+
+
+@pytest.fixture(scope="module")
+def shops(databases):
     """A site with the worker of somebody else's app, which consumes only its own queue."""
-    worker = empty_site.add(slots=1, app="tests.celery.ledger:app")
+    site = next(databases)
+    worker = site.add(slots=1, app="tests.celery.ledger:app")
     wait_until(lambda: "ready." in worker.output(), "the shop's worker is ready", seconds=BOOT)
-    empty_site.workers.remove(worker)
-    yield empty_site
+    site.workers.remove(worker)
+    yield site
     worker.end()
+    site.end()
+
+
+@pytest.fixture
+def shop(shops):
+    """Two workers of ours beside that one."""
+    shops.ready(2, slots=2, **SETTINGS)
+    return shops
 
 
 def calls_of(site, run_id, count=1):
@@ -40,7 +55,6 @@ def unreported(site, run_id):
 @pytest.mark.slow
 def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
     """Runs that complete, fail or are cancelled tell so once, with their output where it is small."""
-    shop.ready(1, RUNNER_ON_END=TASK)
     runs = [
         shop.client.start(graph, "go", on_end=TASK)
         for graph in ("chain", "failure", "question")
@@ -79,10 +93,6 @@ def test_a_task_of_another_app_is_called_when_a_run_ends(shop):
 @pytest.mark.parametrize(("moment", "calls"), [("before", 1), ("after", 2)])
 def test_a_worker_killed_while_it_tells_is_replaced(shop, moment, calls):
     """A worker that dies between the end and the call, or before it noted the call, leaves it to another."""
-    settings = {"RUNNER_GRAPHS": "tests.celery.graphs,tests.celery.deadly"}
-    for _ in range(2):
-        shop.add(slots=2, **settings)
-    shop.ready(2)
     run = shop.client.start("gated", "go", on_end=TASK)
     shop.redis.set(f"die:{moment}:{run.id}", 1)
     shop.open_gate(run)

@@ -81,7 +81,7 @@ def sites(databases):
             if name in POOLS
             else ("threads", "tests.celery.blind:app")
         )
-        site.add(pool, slots=1 if pool == "solo" else 4, app=app, **GRAPHS)
+        site.add(pool, slots={"solo": 1, "prefork": 2}.get(pool, 4), app=app, **GRAPHS)
     for site in sites.values():
         site.workers[0].wait_ready()
     yield sites

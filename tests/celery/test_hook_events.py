@@ -37,7 +37,8 @@ def in_process(name):
 @pytest.mark.parametrize("pool", ["prefork", "async"])
 def test_an_event_asks_on_workers_and_over_a_crash(empty_site, pool):
     """The worker that asked is killed, another one goes on; control: without it no run does."""
-    first = empty_site.add(pool, slots=4, **GRAPHS)
+    slots = 1 if pool == "prefork" else 4
+    first = empty_site.add(pool, slots=slots, **GRAPHS)
     first.wait_ready()
     runs = {name: empty_site.client.start(name, "go") for name in EVENTS}
     asked = {name: set() for name in EVENTS}
@@ -54,7 +55,7 @@ def test_an_event_asks_on_workers_and_over_a_crash(empty_site, pool):
     wait_until(lambda: not first.alive, "the worker is dead")
     assert [name for name, run in runs.items() if answered(name, run)] == []
 
-    empty_site.add(pool, slots=4, **GRAPHS).wait_ready()
+    empty_site.add(pool, slots=slots, **GRAPHS).wait_ready()
     wait_until(
         lambda: all([answered(name, run) for name, run in runs.items()]),  # noqa: C419 - answer all
         "all have ended",

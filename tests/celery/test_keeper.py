@@ -12,9 +12,10 @@ import amqp
 import pytest
 
 from runner import Run, Status
-from runner.dev.supervised_process import SupervisedProcess
+from runner.celery.keeper import main
 from runner.operations.doctor import FAIL, WARN, examine, read_facts
 from runner.settings import Settings
+from tests.celery.warm_process import ForkedProcess
 from tests.celery.workers import SETTINGS
 from tests.chaos.kill_switch import arm, died_at
 from tests.rabbitmq import listen
@@ -24,15 +25,14 @@ pytestmark = pytest.mark.slow
 
 
 class Keeper:
-    """One `runner keeper` process."""
+    """One keeper, as `runner keeper` becomes it."""
 
     def __init__(self, site, app: str = "", **settings: str) -> None:
         self.log = site.folder / f"keeper{len(list(site.folder.iterdir()))}.log"
         self.alive_file = self.log.with_suffix(".alive")
         self.log.touch()
-        options = ["--app", app] if app else []
-        self._guard = SupervisedProcess(
-            [sys.executable, "-m", "runner.cli", "keeper", *options],
+        self._guard = ForkedProcess(
+            ["runner.celery.keeper", app or "runner.celery:app", "info"],
             log=self.log,
             environment={
                 "RUNNER_REDIS_URL": site.url,
@@ -138,13 +138,15 @@ def test_timers_that_are_due_are_acted_on(empty_site, keep):
 
 
 def test_without_a_keeper_nobody_acts(empty_site):
-    """Control: with no process at all the answer stays on its stream, and the timer stays due."""
+    """Control: with no process at all the answer stays on its stream, until a worker is started."""
     ((run, question),) = asked(empty_site)
 
     entry = empty_site.send(answer(question))
 
     assert [key.decode() for key, _ in empty_site.redis.xrange("runner:responses")] == [entry]
     assert (run.status, doorbells(empty_site, "question")) == (Status.INTERRUPTED, 0)
+    empty_site.ready(1)
+    assert run.wait(60).status is Status.COMPLETED
 
 
 KILLED = "tests.chaos.kill_points:app"
@@ -186,10 +188,17 @@ def test_a_keeper_that_takes_nothing_over_leaves_it(empty_site, keep):
     assert not empty_site.redis.exists("runner:replies:keeper")
 
 
-def test_it_stops_when_it_is_told_to(empty_site, keep):
-    """SIGTERM ends it with code 0: no file, no entry in the list and no message in its hand are left."""
+def test_a_keeper_is_no_worker_and_stops_when_it_is_told_to(empty_site, keep):
+    """With one alone doctor warns that nodes wait; SIGTERM ends it, and neither file nor entry is left."""
     keeper = keep().wait_ready()
     wait_until(lambda: empty_site.redis.hlen("runner:workers") == 1, "it is listed")
+    checks = {
+        check.name: check for check in examine(read_facts(Settings(redis_url=empty_site.url)))
+    }
+    failed = {name for name, check in checks.items() if check.result == FAIL}
+    assert checks["workers"].result == WARN
+    assert "1 keeper" in checks["workers"].detail
+    assert failed <= {"disk", "eviction"}
 
     os.kill(keeper.pid, signal.SIGTERM)
 
@@ -197,23 +206,6 @@ def test_it_stops_when_it_is_told_to(empty_site, keep):
     assert "Traceback" not in keeper.log.read_text()
     assert not keeper.alive_file.exists()
     assert empty_site.redis.hlen("runner:workers") == 0
-
-
-def test_doctor_tells_a_keeper_from_a_worker(empty_site, keep):
-    """With a keeper alone it warns that nodes wait, and finds nothing that has failed."""
-    keep().wait_ready()
-    wait_until(lambda: empty_site.redis.hlen("runner:workers") == 1, "it is listed")
-
-    checks = {
-        check.name: check for check in examine(read_facts(Settings(redis_url=empty_site.url)))
-    }
-
-    assert checks["workers"].result == WARN
-    assert "1 keeper" in checks["workers"].detail
-    assert {name for name, check in checks.items() if check.result == FAIL} <= {
-        "disk",
-        "eviction",
-    }
 
 
 def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, channel):
@@ -242,12 +234,13 @@ def test_over_rabbitmq_it_rings_and_publishes_notices(empty_site, keep, rabbit, 
     wait_until(lambda: channel.basic_get(notices, no_ack=True), "a notice is published")
 
 
-@pytest.mark.parametrize("app", ["no_such_module:app", "runner.celery:no_app"])
-def test_a_keeper_without_its_app_says_so(app):
+def test_a_keeper_without_its_app_says_so():
     """One line names the app and the reason; it shows no traceback."""
-    command = [sys.executable, "-m", "runner.cli", "keeper", "--app", app]
+    with pytest.raises(SystemExit, match=r"did not start: .*'runner\.celery:no_app'"):
+        main("runner.celery:no_app", "info")
+    command = [sys.executable, "-m", "runner.cli", "keeper", "--app", "no_such_module:app"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 1
-    assert "did not start" in ended.stderr
-    assert app in ended.stderr
-    assert "Traceback" not in ended.stderr
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("The keeper did not start: ")
+    assert "no_such_module:app" in line

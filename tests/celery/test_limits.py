@@ -8,13 +8,19 @@ from runner import Status
 from tests.waiting import wait_until
 
 
+@pytest.fixture(scope="module")
+def site(databases):
+    """A site for both tests."""
+    site = next(databases)
+    yield site
+    site.end()
+
+
 @pytest.fixture
-def limited_site(empty_site):
+def limited_site(site):
     """Two workers with more slots than the limits have places."""
-    for _ in range(2):
-        empty_site.add(slots=8)
-    empty_site.ready(2)
-    return empty_site
+    site.ready(2, slots=8)
+    return site
 
 
 @pytest.mark.slow

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-from contextlib import suppress
 
 import pytest
 
@@ -22,22 +19,16 @@ def named(worker) -> str:
 @pytest.mark.slow
 def test_a_lost_worker_is_named_by_events_and_log(empty_site):
     """The survivor warns of worker, node and run; the events name both; control: nothing before."""
-    lost, survivor = (
-        empty_site.add("prefork", 1),
-        empty_site.add("prefork", 1, queues="other"),
-    )
-    lost.wait_ready()
-    survivor.wait_ready()
+    lost, survivor = empty_site.add(slots=1), empty_site.add(slots=1, queues="other")
+    empty_site.ready(2)
     run = empty_site.client.start("gated", "go")
     wait_until(lambda: empty_site.starts(run), "the node runs")
     assert read_run(empty_site.client.engine.store, run.id).nodes[0].worker == named(lost)
     assert "node.lost" not in survivor.output()
 
     lost.kill()
-    with suppress(ProcessLookupError):
-        os.kill(int(empty_site.starts(run)[0][0]), signal.SIGKILL)
     wait_until(lambda: "node.lost" in survivor.output(), "it warns", seconds=RECOVERY + MARGIN)
-    empty_site.add("prefork", 1).wait_ready()
+    empty_site.add(slots=1).wait_ready()
     empty_site.open_gate(run)
 
     assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED

@@ -156,9 +156,7 @@ def monitor(sites):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("pool", "by"), [("threads", "control"), ("prefork", "option"), ("async", "control")]
-)
+@pytest.mark.parametrize(("pool", "by"), [("threads", "control"), ("prefork", "option")])
 def test_events_are_sent_however_they_were_turned_on(empty_site, pool, by):
     """A node that waits is shown so, though no setting of the app's asks for events."""
     worker = empty_site.add(

@@ -50,7 +50,7 @@ def worker(empty_site):
     """A worker that logs all that Celery has to say, and sends events."""
     options = ["--loglevel", "debug", "--task-events"]
     return empty_site.add(
-        "prefork", slots=2, options=options, RUNNER_GRAPHS="tests.celery.graphs"
+        "prefork", slots=1, options=options, RUNNER_GRAPHS="tests.celery.graphs"
     )
 
 

@@ -55,17 +55,3 @@ def test_a_node_that_runs_ends_when_its_task_is_terminated(empty_site):
     failed_for(runs[0])
     empty_site.open_gate(runs[1])
     assert runs[1].wait(60).status is Status.COMPLETED
-
-
-def test_a_node_that_waits_ends_when_it_would_go_on(empty_site):
-    """A revoked task of a node that waits for a person fails it with the answer."""
-    empty_site.ready(1, pool="threads", slots=1)
-    run = empty_site.client.start("question", "go")
-    (question,) = run.wait(60).interrupts
-    task_id = f"{run.id}.{question.node_id}.1.1"
-    empty_site.control.revoke(task_id)
-    wait_until(
-        lambda: task_id in str(empty_site.control.inspect(timeout=1).revoked()), "it is known"
-    )
-    empty_site.client.respond(question.id, "yes")
-    assert run.wait(60).status is Status.FAILED

@@ -23,7 +23,7 @@ from tests.celery import service_graphs
 from tests.celery.workers import BOOT, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
-RUNS = 200
+RUNS = 60
 
 RECEIVED = re.compile(r"Task \S+\[(\w+)\.\S+\.\d+\.\d+\] received")
 
@@ -291,24 +291,15 @@ def test_a_worker_ends_on_a_store_of_another_layout(empty_site):
 
 
 @pytest.mark.slow
-def test_a_worker_without_graphs_does_not_start(empty_site):
-    """Nothing could ever be delivered to it: one line says what to set."""
-    worker = empty_site.add(RUNNER_GRAPHS="")
+def test_a_worker_with_tasks_of_its_own_warns_of_no_graphs_and_of_slow_nodes(empty_site):
+    """An app with our tasks runs its own; what it sets for all its tasks holds for all nodes together."""
+    empty_site.ready(app="tests.celery.rated:app", slots=1, RUNNER_GRAPHS="")
+    (worker,) = empty_site.workers
 
-    wait_until(lambda: not worker.alive, "the worker ends", seconds=BOOT)
-    assert worker.output().splitlines() == [
-        "The worker did not start: it has no graphs. Name the modules that register yours in RUNNER_GRAPHS."
-    ]
-
-
-@pytest.mark.slow
-def test_a_rate_limit_of_an_app_that_slows_its_nodes_is_noticed(empty_site):
-    """What an app sets for all its tasks holds for all nodes together: the log says so."""
-    worker = empty_site.add(app="tests.celery.rated:app", slots=1)
+    assert "graphs.none" in worker.output()
+    assert "RUNNER_GRAPHS" in worker.output()
     wait_until(
-        lambda: "nodes.slowed: 100/s for all nodes" in worker.output(),
-        "the log tells of it",
-        seconds=BOOT,
+        lambda: "nodes.slowed: 100/s for all nodes" in worker.output(), "the log tells of it"
     )
 
 
@@ -333,13 +324,3 @@ def test_a_worker_with_another_store_than_the_others_says_what_it_meets(empty_si
     assert run.wait(RECOVERY * 4 + MARGIN).status is Status.COMPLETED
     client.close()
     other.end()
-
-
-@pytest.mark.slow
-def test_a_worker_with_tasks_of_its_own_needs_no_graphs(empty_site):
-    """An app that has our tasks installed runs its own, with a warning."""
-    worker = empty_site.add(app="tests.celery.other_teams_app:app", slots=1, RUNNER_GRAPHS="")
-    worker.wait_ready()
-
-    assert "graphs.none" in worker.output()
-    assert "RUNNER_GRAPHS" in worker.output()

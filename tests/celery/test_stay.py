@@ -349,18 +349,6 @@ def test_a_worker_fetches_nothing_for_a_slot_in_use(place):
     assert waits.wait(60).status is Status.COMPLETED
 
 
-def test_a_killed_worker_loses_no_node_that_stayed(empty_site):
-    """After kill -9 the claim's lease runs out, and another worker runs the node."""
-    empty_site.ready(2, **GRAPHS)
-    run = killed_in_a_row(empty_site)
-
-    begun(empty_site, run, "b", times=2)
-    open_gate(empty_site, run, "b")
-    result = run.wait(RECOVERY + MARGIN)
-    assert result.status is Status.COMPLETED
-    assert [result.results[node].attempts for node in "abc"] == [1, 2, 1]
-
-
 def test_a_row_has_one_delivery_of_rabbitmq_and_needs_no_more(empty_site, rabbit):
     """Rows are as long over RabbitMQ; what it delivers again after kill -9 runs nothing twice."""
     empty_site.ready(2, RUNNER_BROKER_URL=rabbit.url, **GRAPHS)
@@ -396,7 +384,7 @@ def test_a_worker_that_stops_starts_no_further_node(empty_site, pool):
     run = stopped_between(empty_site, stopping)
     assert starts(empty_site, run, "b") == []
 
-    empty_site.add(pool, slots=1, **LONG).wait_ready()
+    empty_site.add(slots=1, **LONG).wait_ready()
     open_gate(empty_site, run, "b")
     result = run.wait(MARGIN)
     assert result.status is Status.COMPLETED
@@ -419,7 +407,9 @@ def test_a_node_that_a_closing_pool_ignores_is_returned(empty_site):
 def test_time_limits_hit_a_node_that_stays(empty_site, limit):
     """Celery's limits end it as they end any task."""
     options = ["--soft-time-limit" if limit == "soft" else "--time-limit", "1"]
-    empty_site.add("prefork", slots=1, options=options, **GRAPHS)
+    # While a child is spawned, a busy machine exceeds the limit by itself.
+    app = "tests.chaos.fork_app:app"
+    empty_site.add("prefork", slots=1, options=options, app=app, **GRAPHS)
     ready(empty_site)
     run = empty_site.client.start("sleeper", "go")
     open_gate(empty_site, run, "a")

@@ -19,89 +19,66 @@ from runner.celery.doorbells import CeleryDispatcher
 from runner.dev.embedded import embedded_store
 from runner.settings import Settings, as_broker
 from runner.store.redis.store import RedisStore
-from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
+from tests.celery.workers import BOOT, LEASE, MARGIN, RECOVERY, Site
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.full
 
 
-def failed_start(url: str, graphs: str, folder, app: str = "runner.celery:app") -> str:
-    """Start a worker that must not start, and return the last line that it writes."""
-    environment = {
-        **os.environ,
-        "RUNNER_REDIS_URL": url,
-        "RUNNER_GRAPHS": graphs,
-        "PYTHONPATH": str(folder),
-    }
-    command = [sys.executable, "-m", "celery", "--app", app, "worker", "--pool", "solo"]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 1
-    return done.stderr.strip().splitlines()[-1]
+BAD = {
+    "bad_syntax": "def bad(:\n",
+    "bad_build": (
+        "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half')\n"
+    ),
+}
+"""Modules of graphs with a mistake."""
 
-
-@pytest.fixture(scope="module")
-def bare(databases):
-    """A site whose worker has a few graphs, and no option on its command line."""
-    site = next(databases)
-    site.add(slots=0, RUNNER_GRAPHS="tests.celery.task_graphs")
-    site.workers[0].wait_ready()
-    yield site
-    site.end()
-
-
-@pytest.mark.slow
-def test_a_missing_module_stops_the_start_with_its_name(redis_url, tmp_path):
-    """A worker whose graphs can't be imported does not start half; the last line says why."""
-    last_line = failed_start(redis_url, "no_such_module", tmp_path)
-
-    assert last_line.startswith(
-        "The worker did not start: the module 'no_such_module' of RUNNER_GRAPHS"
-    )
+REFUSED = {
+    "it has no graphs. Name the modules that register yours in RUNNER_GRAPHS.": {
+        "RUNNER_GRAPHS": ""
+    },
+    "the module 'no_such_module' of RUNNER_GRAPHS can't be imported": {
+        "RUNNER_GRAPHS": "no_such_module"
+    },
+    "the module 'bad_syntax' of RUNNER_GRAPHS can't be imported: SyntaxError: invalid syntax "
+    "({}/bad_syntax.py, line 1).": {"RUNNER_GRAPHS": "bad_syntax"},
+    "graph 'bad' can't be built: ZeroDivisionError: half ({}/bad_build.py, line 4).": {
+        "RUNNER_GRAPHS": "bad_build"
+    },
+    "accept_content of its app lacks json": {"app": "tests.celery.pickles:app"},
+}
+"""What the line of a worker that must not start says, and its settings."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        (
-            "def bad(:\n",
-            "the module 'bad_graphs' of RUNNER_GRAPHS can't be imported: SyntaxError: {0}, line 1).",
-        ),
-        (
-            "from runner import graph\n@graph('bad')\ndef bad():\n    raise ZeroDivisionError('half')\n",
-            "graph 'bad' can't be built: ZeroDivisionError: half ({1}, line 4).",
-        ),
-    ],
-)
-def test_a_graph_that_can_not_be_built_stops_the_start(redis_url, tmp_path, code, reason):
-    """One line names the graph or the module, its error, and the file and line of the user's code."""
-    file = tmp_path / "bad_graphs.py"
-    file.write_text(code)
+def test_a_worker_that_could_not_run_its_nodes_does_not_start(empty_site, tmp_path):
+    """One line says why: it names the graph or the module, its error, and the line of the user's code."""
+    for name, code in BAD.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    for settings in REFUSED.values():
+        empty_site.add("solo", slots=1, PYTHONPATH=str(tmp_path), **settings)
 
-    reason = reason.format(f"invalid syntax ({file}", file)
-    assert (
-        failed_start(redis_url, "bad_graphs", tmp_path) == f"The worker did not start: {reason}"
-    )
+    for reason, worker in zip(REFUSED, empty_site.workers, strict=True):
+        wait_until(lambda each=worker: not each.alive, "the worker ends", seconds=BOOT)
+        (line,) = worker.output().strip().splitlines()
+        assert line.startswith(f"The worker did not start: {reason.format(tmp_path)}")
 
 
-@pytest.mark.slow
-def test_an_app_that_reads_no_json_stops_the_start(redis_url, tmp_path):
-    """Its worker would refuse every node: it says what to add instead."""
-    last = failed_start(
-        redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.pickles:app"
-    )
-
-    assert last.startswith("The worker did not start: accept_content of its app lacks json")
-
-
-def test_an_app_of_eager_tasks_stops_the_start(redis_url, tmp_path):
+def test_an_app_of_eager_tasks_stops_the_start(redis_url):
     """Nodes that ring for others would run them inside themselves; one line says what to change."""
-    last = failed_start(
-        redis_url, "tests.celery.graphs", tmp_path, app="tests.celery.eager:app"
+    command = [sys.executable, "-m", "celery", "--app", "tests.celery.eager:app", "worker"]
+    settings = {"RUNNER_REDIS_URL": redis_url, "RUNNER_GRAPHS": "tests.celery.graphs"}
+    done = subprocess.run(
+        [*command, "--pool", "solo"],
+        env={**os.environ, **settings},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
 
+    assert done.returncode == 1
+    last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("The worker did not start: task_always_eager is on in its app")
 
 
@@ -144,30 +121,6 @@ def first_attempts(site, run) -> list[int]:
     wait_until(lambda: len(site.starts(run)) > 1, "the node has started again")
     run.cancel("enough")
     return [int(attempt) for _, attempt, _ in site.starts(run)[:2]]
-
-
-@pytest.mark.slow
-def test_a_worker_has_a_hundred_threads_by_default(bare):
-    """A plain `celery worker` of ours runs a hundred nodes at once on threads: they mostly wait."""
-    assert "concurrency: 100 (thread)" in bare.workers[0].output()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("site", ["prefork"], indirect=True)
-def test_a_killed_child_s_node_runs_again(site):
-    """With prefork a child that dies takes its node only, and that runs again within lease + sweep."""
-    run = site.client.start("gated", "go")
-    wait_until(lambda: site.starts(run), "the node runs")
-    child = int(site.starts(run)[0][0])
-    assert child != site.workers[0].pid
-
-    os.kill(child, signal.SIGKILL)
-    site.open_gate(run)
-
-    result = run.wait(RECOVERY + MARGIN)
-    assert result.status is Status.COMPLETED
-    assert result.results["a"].output == 2
-    assert site.workers[0].alive
 
 
 def trackers_of(worker) -> list[int]:
@@ -253,11 +206,9 @@ def test_a_worker_that_stops_lets_its_node_finish(empty_site):
 
 def stopped_while_children_start(site, app: str):
     """Have a worker of processes that are about to start for long, and stop it."""
-    worker = site.add("prefork", slots=2, app=app)
+    worker = site.add("prefork", slots=1, app=app)
     worker.wait_ready()
-    wait_until(
-        lambda: int(site.redis.get("children") or 0) == 2, "its processes have begun to start"
-    )
+    wait_until(lambda: site.redis.get("children") == b"1", "its process has begun to start")
     os.kill(worker.pid, signal.SIGTERM)
     wait_until(lambda: "worker.stopping:" in worker.output(), "it is told")
     return worker

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
+from celery import concurrency
 from celery.__main__ import main as celery_command
 
 ROOT = Path(__file__).parents[2]
@@ -43,14 +44,14 @@ MODULES = (
 
 
 class ForkedProcess:
-    """A run of the command `celery` in a fork of the warm process; used as a SupervisedProcess is."""
+    """A run of `celery`, or of a module's `main`, in a fork of the warm process, as a SupervisedProcess."""
 
     def __init__(
         self, words: Sequence[str], *, log: Path, environment: Mapping[str, str]
     ) -> None:
         self._sign, for_child = os.pipe()
         request = {
-            "words": ["celery", *words],
+            "words": words,
             "log": str(log.absolute()),
             "folder": str(Path.cwd()),
             "environment": {**os.environ, **environment},
@@ -131,11 +132,15 @@ def become(words: list[str], log: str, folder: str, environment: dict[str, str])
     os.environ.clear()
     os.environ.update(environment)
     time.tzset()
+    concurrency.ALIASES["custom"] = environment.get("CELERY_CUSTOM_WORKER_POOL")
     os.chdir(folder)
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.path[:] = dict.fromkeys([folder, *paths, *sys.path[1:]])
     sys.argv = words
-    celery_command()
+    if words[0] == "celery":
+        celery_command()
+    else:
+        importlib.import_module(words[0]).main(*words[1:])
     raise SystemExit
 
 

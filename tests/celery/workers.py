@@ -55,15 +55,14 @@ class Worker:
         app: str,
         forked: bool = True,
     ) -> None:
-        words = ["--app", app, "worker", "--loglevel", "info", *options]
+        words = ["celery", "--app", app, "worker", "--loglevel", "info", *options]
         words += ["--hostname", f"{log.stem}@%h"]
         self.log = log
         environment = {"RUNNER_REDIS_URL": url, **SETTINGS, **settings}
-        # The warm process has read the name of Celery's custom pool.
-        if forked and "custom" not in words and "LD_PRELOAD" not in settings:
+        if forked and "LD_PRELOAD" not in settings:
             self._guard = ForkedProcess(words, log=log, environment=environment)
         else:
-            command = [sys.executable, "-m", "celery", *words]
+            command = [sys.executable, "-m", *words]
             self._guard = SupervisedProcess(command, log=log, environment=environment)
 
     @property

@@ -9,10 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from runner import Client, GraphBuilder
+from runner import Client
 from runner.approvals import Auth, Rule, SigningKey, absence_body
 from runner.approvals.absences import Absence
 from runner.approvals.proofs import encoded
@@ -29,7 +28,7 @@ from runner.store.redis.keys import Keys
 from tests.execution import test_forged_writes
 from tests.execution.test_effects import DOOR, LOGIN
 from tests.execution.test_grants import Desk
-from tests.graphs import single
+from tests.graphs import single, wired
 from tests.server.conftest import Site
 from tests.waiting import wait_until
 
@@ -79,8 +78,22 @@ class Office(Desk):
         self.go_on()
         return receipt.status
 
-    def ask(self, **options):
-        return self.question(self.run(**options))
+    def ask(self):
+        return self.question(self.run())
+
+    def write(self, by, absence):
+        """Write an absence to Redis."""
+        self.raw.hset(Keys("runner").absences, by, json.dumps(absence))
+
+
+def seen(engine, question_id):
+    """A question as people see it."""
+    return read_question(engine.store, engine.store.interrupts([question_id])[0])
+
+
+def told(events, kind):
+    """What the events of a kind say."""
+    return [event.data for event in events if event.kind == kind]
 
 
 @pytest.mark.full
@@ -93,12 +106,12 @@ def test_another_votes_while_one_is_away(redis_url, keys, level):
     office.away(since=HOUR, until=2 * HOUR)
     assert office.vote(first) == "forbidden"
     office.away()
-    (away,) = read_question(office.store, office.store.interrupts([first])[0]).away
+    (away,) = seen(office.engine, first).away
     assert (away.by, away.to) == (office.who("ana").key, office.who("zoe").key)
     assert office.vote(first) == "accepted"
     assert office.paid() == [120]
     events = office.engine.store.events(first.partition(".")[0])
-    (lent,) = [event.data for event in events if event.kind == "interrupt.delegated"]
+    (lent,) = told(events, "interrupt.delegated")
     assert (lent["by"], lent["to"]) == (away.by, away.to)
     end_absence(office.engine, office.who("ana"))
     assert office.vote(second) == "forbidden"
@@ -182,7 +195,7 @@ def test_a_vote_that_is_refused_takes_nobodys_place(redis_url, keys, *, level, r
     assert office.vote(question, **vote) in {"forbidden", "rejected"}
     assert office.vote(question, "ana", groups=["finance"]) == "accepted"
     events = office.engine.store.events(question.partition(".")[0])
-    assert not [event for event in events if event.kind == "interrupt.delegated"]
+    assert not told(events, "interrupt.delegated")
 
 
 @pytest.mark.full
@@ -279,8 +292,7 @@ def test_no_absence_that_was_written_has_an_effect(redis_url, keys, forged):
     if forged == "to":
         absence = office.away(to=to)
     written = FORGED[forged](asdict(absence))
-    with redis.Redis.from_url(redis_url) as raw:
-        raw.hset(Keys("runner").absences, absence.by, json.dumps(written))
+    office.write(absence.by, written)
     # What a door can't see, the worker does.
     assert office.vote(question) == ("accepted" if forged in {"until", "to"} else "forbidden")
     assert office.paid() == []
@@ -292,8 +304,7 @@ def test_at_level_0_a_written_absence_has_an_effect(redis_url):
     office = Office(redis_url, rule_of(0))
     question = office.ask()
     written = Absence("human:|ana", "human:|zoe", 1, now() + HOUR, groups=["finance"])
-    with redis.Redis.from_url(redis_url) as raw:
-        raw.hset(Keys("runner").absences, "human:|ana", json.dumps(asdict(written)))
+    office.write("human:|ana", asdict(written))
     assert office.vote(question) == "accepted"
     assert office.paid() == [120]
 
@@ -332,13 +343,13 @@ def test_a_plain_question_is_answered_for_an_absent_assignee(
     assert client.respond(question.id, 5, responder="zoe").status == "forbidden"
     client.begin_absence(by="ana", to="zoe", until=now() + HOUR, only=only)
     assert client.respond(question.id, 5, responder="ivy").status == "forbidden"
-    view = read_question(client.engine.store, client.engine.store.interrupts([question.id])[0])
+    view = seen(client.engine, question.id)
     assert [away.to for away in view.away] == ["human:|zoe"] * (status == "accepted")
     receipt = client.respond(question.id, 5, responder="zoe")
     assert receipt.status == status
     if status == "accepted":
         assert receipt.detail == "for ana"
-        (event,) = [event.data for event in run.events() if event.kind == "interrupt.answered"]
+        (event,) = told(run.events(), "interrupt.answered")
         assert (event["responder"], event["instead_of"]) == ("zoe", "human:|ana")
         (log,) = client.engine.store.audit_logs
         entries = [json.loads(text) for _, text in log.after("0")]
@@ -355,6 +366,12 @@ def test_a_plain_question_is_answered_for_an_absent_assignee(
 
 def asking(**options):
     return single(lambda ctx: ctx.interrupt("how much?", **options))
+
+
+def two_questions(redis_url, rule):
+    """A client, and a question of each of two runs that ask by a rule."""
+    site = Site(redis_url, {"ask": lambda: asking(rule=rule, action={"amount": 5})})
+    return site.client, [site.start("ask").interrupts()[0] for _ in range(2)]
 
 
 def test_a_plain_question_is_asked_again_of_another(redis_url):
@@ -375,7 +392,7 @@ def test_a_plain_question_is_asked_again_of_another(redis_url):
     assert client.respond(again.id, 5, responder="ben").status == "accepted"
     site.work()
     assert run.status == Status.COMPLETED
-    (event,) = [event.data for event in run.events() if event.kind == "interrupt.withdrawn"]
+    (event,) = told(run.events(), "interrupt.withdrawn")
     assert event == {"reason": "ana has left", "reask": True, "by": "human:|ops", "to": ["ben"]}
     with pytest.raises(ConflictError):
         client.reassign(again.id, to="eva", reason="too late")
@@ -404,7 +421,7 @@ def test_an_operator_reassigns_within_the_rule(redis_url):
     assert client.vote(free.id, "approve", by="ana").status == "forbidden"
     assert client.vote(free.id, "approve", by="ben").status == "accepted"
     run = client.run(free.run_id)
-    (event,) = [event.data for event in run.events() if event.kind == "interrupt.delegated"]
+    (event,) = told(run.events(), "interrupt.delegated")
     assert event["by"] == "human:|ops"
     assert (event["instead_of"], event["to"]) == ("human:|ana", "human:|ben")
     assert event["comment"] == "ana has left"
@@ -413,9 +430,7 @@ def test_an_operator_reassigns_within_the_rule(redis_url):
 def test_one_who_is_eligible_themselves_uses_up_nobodys_vote(redis_url):
     """Their vote is their own, and the other's goes to a third person."""
     rule = Rule(eligible=["ana", "eva"], need=2, delegate="anyone")
-    site = Site(redis_url, {"two": lambda: asking(rule=rule, action={"amount": 5})})
-    client: Client = site.client
-    (question,) = site.start("two").interrupts()
+    client, (question, _) = two_questions(redis_url, rule)
     options = {"instead_of": "ana", "reason": "ana has left"}
     assert client.reassign(question.id, to="eva", **options).status == "accepted"
     votes = [client.vote(question.id, "approve", by="eva").status for _ in range(2)]
@@ -471,14 +486,11 @@ def test_nobody_whom_the_rule_excludes_is_put_in_anothers_place(
         **({} if "stages" in options else {"eligible": ["ana"]}), delegate="anyone", **options
     )
 
-    def ask():
-        builder = GraphBuilder()
-        builder.add_node(lambda ctx: ctx.interrupt("first?"), "first")
-        builder.add_node(lambda ctx: ctx.interrupt("pay?", rule=rule).decision, "pay")
-        builder.add_edge("first", "pay")
-        return builder.build()
-
-    site = Site(redis_url, {"ask": ask})
+    nodes = {
+        "first": lambda ctx: ctx.interrupt("first?"),
+        "pay": lambda ctx: ctx.interrupt("pay?", rule=rule).decision,
+    }
+    site = Site(redis_url, {"ask": wired(nodes, "first pay").build})
     client: Client = site.client
     run = client.start("ask", "go", requester="req", on_behalf_of=["bea"])
     site.work()
@@ -505,10 +517,9 @@ def test_nobody_whom_the_rule_excludes_is_put_in_anothers_place(
 @pytest.mark.parametrize("who", ["operator", "person"])
 def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
     """Until then the other votes, afterwards ana does; nobody can lend until a time that is past."""
-    rule = Rule(eligible=["ana"], delegate="anyone")
-    site = Site(redis_url, {"ask": lambda: asking(rule=rule, action={"amount": 5})})
-    client: Client = site.client
-    (question,), (other,) = (site.start("ask").interrupts() for _ in range(2))
+    client, (question, other) = two_questions(
+        redis_url, Rule(eligible=["ana"], delegate="anyone")
+    )
 
     def lend(question_id, to, until):
         if who == "person":
@@ -519,7 +530,7 @@ def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
         lend(question.id, "ben", now() - 1)
     end = now() + 60_000
     assert lend(other.id, "ben", end).status == "accepted"
-    view = read_question(client.engine.store, client.engine.store.interrupts([other.id])[0])
+    view = seen(client.engine, other.id)
     assert view.delegated == {"human:|ben": "human:|ana"}
     assert view.delegation_ends == {"human:|ana": end}
     assert client.vote(other.id, "approve", by="ana").status == "forbidden"
@@ -528,11 +539,11 @@ def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
     end = now() + 300
     assert lend(question.id, "ben", end).status == "accepted"
     run = client.run(question.run_id)
-    (event,) = [event.data for event in run.events() if event.kind == "interrupt.delegated"]
+    (event,) = told(run.events(), "interrupt.delegated")
     assert event["until"] == end
     wait_until(lambda: now() > end, "the end of the loan")
     assert client.vote(question.id, "approve", by="ben").status == "forbidden"
-    view = read_question(client.engine.store, client.engine.store.interrupts([question.id])[0])
+    view = seen(client.engine, question.id)
     assert view.delegated == {}
     assert lend(question.id, "eva", now() + 60_000).status == "accepted"
     assert client.vote(question.id, "approve", by="ana").status == "forbidden"
@@ -546,9 +557,7 @@ def test_a_loan_with_an_end_returns_the_vote(redis_url, who):
 def test_a_vote_that_is_taken_back_returns_to_its_owner(redis_url):
     """By the stand-in, whose loan may be over by then; and no loan ends in a thousand years."""
     rule = Rule(eligible=["ana", "cid"], need=2, delegate="anyone")
-    site = Site(redis_url, {"ask": lambda: asking(rule=rule, action={"amount": 5})})
-    client: Client = site.client
-    (question,), (other,) = (site.start("ask").interrupts() for _ in range(2))
+    client, (question, other) = two_questions(redis_url, rule)
     with pytest.raises(UsageError, match="366 days"):
         client.delegate(question.id, to="ben", by="ana", until=10**15)
     end = now() + 3_000
@@ -561,7 +570,7 @@ def test_a_vote_that_is_taken_back_returns_to_its_owner(redis_url):
     assert client.withdraw_vote(other.id, by="ben").status == "withdrawn_vote"
 
     for each in (question, other):
-        view = read_question(client.engine.store, client.engine.store.interrupts([each.id])[0])
+        view = seen(client.engine, each.id)
         assert view.delegation_ends == {}
         assert client.vote(each.id, "approve", by="ana").status == "counted"
         assert client.vote(each.id, "approve", by="cid").status == "accepted"

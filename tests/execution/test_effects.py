@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -28,7 +30,7 @@ from runner.records.messages import operation_body
 from runner.records.run import EventKind
 from runner.store.requests import ReleaseNodes
 from runner.testing import ScriptedModel
-from tests.graphs import Bench
+from tests.graphs import Bench, wired
 from tests.records.test_digests import in_javascript
 
 LOGIN = "https://login.example"
@@ -88,10 +90,28 @@ def vote(
     return str(receipt.status)
 
 
+def told(run, kind):
+    """What the run's events of a kind say."""
+    return [event.data for event in run.events if event.kind == kind]
+
+
 def endings(run):
-    """What the run's events say of effects that have ended: the key and the status of each."""
-    events = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
-    return [(data["key"], data["status"]) for data in events]
+    """The key and the status of each effect that has ended."""
+    return [(data["key"], data["status"]) for data in told(run, EventKind.EFFECT_ENDED)]
+
+
+@contextmanager
+def no_worker(run):
+    """Vote and write while no worker runs; what is ready runs afterwards."""
+    go_on, run.go_on = run.go_on, lambda: None
+    yield
+    run.go_on = go_on
+    go_on()
+
+
+def alone(node, **options):
+    """A graph of the one node "pay"."""
+    return wired({"pay": node}, pay=options).build()
 
 
 class Till:
@@ -122,10 +142,7 @@ class Till:
         self.refund = refund
         self.replies = [uses, "done"]
         self.model = ScriptedModel(self.replies)
-        agent = Agent("clerk", self.model, tools=[refund], hooks=hooks)
-        builder = GraphBuilder()
-        builder.add_node(agent, "pay")
-        self.graph = builder.build()
+        self.graph = alone(Agent("clerk", self.model, tools=[refund], hooks=hooks))
 
     def results(self, run) -> list[str]:
         """What the model got of the tool."""
@@ -158,12 +175,12 @@ def test_a_tool_runs_once_it_is_approved(run_graph):
     assert run.status is Status.COMPLETED
     assert [paid[:2] for paid in till.paid] == [("1042", 120)]
     assert till.results(run) == ["paid 120"]
-    (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
-    assert used.data["key"] == till.paid[0][2]
-    (ended,) = [event.data for event in run.events if event.kind == EventKind.EFFECT_ENDED]
+    (used,) = told(run, EventKind.INTERRUPT_USED)
+    assert used["key"] == till.paid[0][2]
     result = {"toolUseId": "t0", "status": "success", "content": [{"text": "paid 120"}]}
+    (ended,) = told(run, EventKind.EFFECT_ENDED)
     assert ended == {
-        **used.data,
+        **used,
         "result": digests.payload_digest(result),
         "status": "completed",
     }
@@ -192,22 +209,21 @@ def test_a_tool_runs_as_two_agree_who_outbid_each_other(run_graph, keys, signed)
     assert [paid[:2] for paid in till.paid] == [("1042", 60)]
 
 
-def test_the_model_hears_why_a_call_was_rejected(run_graph):
-    """It was not made; the result names who rejected it, and why."""
+@pytest.mark.parametrize(
+    ("decision", "response", "heard"),
+    [
+        ("reject", None, "ana rejected this call, so it was not made: too much"),
+        ("respond", "paid by mail", "paid by mail"),
+    ],
+)
+def test_the_model_hears_what_was_decided_instead_of_the_call(
+    run_graph, decision, response, heard
+):
+    """It was not made: the result names who rejected it and why, or is the response of who did it."""
     till = Till(ONE)
     run = run_graph(till.graph, "refund 1042")
-    vote(run, "ana", "reject", comment="too much")
-    assert till.paid == []
-    assert till.results(run) == ["ana rejected this call, so it was not made: too much"]
-    assert run.status is Status.COMPLETED
-
-
-def test_a_response_takes_the_place_of_the_call(run_graph):
-    """Somebody has done it by hand."""
-    till = Till(ONE)
-    run = run_graph(till.graph, "refund 1042")
-    vote(run, "ana", "respond", "paid by mail")
-    assert (till.paid, till.results(run)) == ([], ["paid by mail"])
+    vote(run, "ana", decision, response, comment="too much")
+    assert (till.paid, till.results(run), run.status) == ([], [heard], Status.COMPLETED)
 
 
 @pytest.mark.full
@@ -265,8 +281,8 @@ def test_a_hook_that_changes_the_call_after_its_approval_has_no_effect(run_graph
     result = run.result.results["pay"]
     assert (run.status, result.status) == (Status.NEEDS_MIGRATION, Status.HELD)
     assert isinstance(result.result, ApprovalMismatch)
-    (held,) = [event for event in run.events if event.kind == EventKind.NODE_HELD]
-    assert "ApprovalMismatch" in held.data["error"]
+    (held,) = told(run, EventKind.NODE_HELD)
+    assert "ApprovalMismatch" in held["error"]
     (letter,) = run.store.dead
     assert (letter["node"], letter["reason"].partition(":")[0]) == ("pay", "ApprovalMismatch")
 
@@ -281,15 +297,6 @@ def test_a_hook_that_writes_an_equal_number_changes_nothing(run_graph):
     run = run_graph(till.graph, "refund 1042")
     assert vote(run, "ana") == "accepted"
     assert (run.status, [paid[:2] for paid in till.paid]) == (Status.COMPLETED, [("1042", 120)])
-
-
-def test_a_hook_without_a_rule_may_change_the_call(run_graph):
-    """The control: a change before the question is shown with it, and runs."""
-    till = Till(ONE, Changing(lambda event: None))
-    till.graph.definition.nodes["pay"]  # as built
-    run = run_graph(till.graph, "refund 1042")
-    assert vote(run, "ana") == "accepted"
-    assert [paid[:2] for paid in till.paid] == [("1042", 120)]
 
 
 class Retrying:
@@ -319,12 +326,9 @@ def test_an_approval_is_used_in_its_time(run_graph):
     till = Till(replace(TWO, need=1, use_within=60))
     run = run_graph(till.graph, "refund 1042")
     (asked,) = run.interrupts
-    ballot_run = run
-    ballot_run.go_on, go_on = (lambda: None), run.go_on
-    assert vote(run, "ana") == "accepted"
-    run_graph.clock.now += 61_000
-    run.go_on = go_on
-    run.go_on()
+    with no_worker(run):
+        assert vote(run, "ana") == "accepted"
+        run_graph.clock.now += 61_000
     assert till.paid == []
     (again,) = run.interrupts
     assert (again.id != asked.id, again.action) == (True, asked.action)
@@ -359,12 +363,7 @@ def paying(paid, action=None, rule=ONE, **options):
 
 
 def chain(**nodes):
-    builder = GraphBuilder()
-    for name, function in nodes.items():
-        builder.add_node(function, name)
-    for first, second in zip(list(nodes), list(nodes)[1:], strict=False):
-        builder.add_edge(first, second)
-    return builder
+    return wired(nodes, *map(" ".join, pairwise(nodes)))
 
 
 @pytest.mark.parametrize(
@@ -389,7 +388,7 @@ def test_a_later_node_does_what_was_approved(run_graph):
     (question,) = run.interrupts
     vote(run, "ana")
     assert (run.status, [amount for amount, _ in paid]) == (Status.COMPLETED, [120])
-    keys = [event.data["key"] for event in run.events if event.kind == EventKind.INTERRUPT_USED]
+    keys = [used["key"] for used in told(run, EventKind.INTERRUPT_USED)]
     assert (keys, paid[0][1]) == ([f"{run.id}.ask.1", f"{run.id}.pay.1"], question.id)
     assert endings(run) == [(key, "completed") for key in keys]
 
@@ -433,12 +432,8 @@ def test_the_next_visit_is_asked_about_again(run_graph):
         paid.append(ctx.idempotency_key)
         return ctx.visit
 
-    builder = GraphBuilder()
-    builder.add_node(pay, "pay")
-    builder.add_node(lambda ctx: None, "more")
-    builder.add_edge("pay", "more", lambda state: state.results["pay"].output < 2)
-    builder.add_edge("more", "pay")
-    builder.set_entry_point("pay")
+    edges = [("pay more", lambda state: state.results["pay"].output < 2), "more pay"]
+    builder = wired({"pay": pay, "more": lambda ctx: None}, *edges).set_entry_point("pay")
     run = run_graph(builder.build())
     vote(run, "ana")
     assert len(paid) == 1
@@ -446,32 +441,20 @@ def test_the_next_visit_is_asked_about_again(run_graph):
     assert (run.status, len(set(paid))) == (Status.COMPLETED, 2)
 
 
-def test_a_reason_that_changes_is_not_what_was_approved(run_graph):
-    """Where no action is bound, the text is what people approved: it must be the same again."""
+@pytest.mark.parametrize("swallowed", [(), ApprovalMismatch])
+def test_a_reason_that_changes_is_not_what_was_approved(run_graph, swallowed):
+    """Where no action is bound, people approved the text; code that swallows the error is held, too."""
     count = iter(range(10))
 
     def ask(ctx):
-        return ctx.interrupt("refund", f"pay {next(count)}", rule=ONE).decision
+        with suppress(swallowed):
+            return ctx.interrupt("refund", f"pay {next(count)}", rule=ONE).decision
+        return "went on"
 
     run = run_graph(chain(ask=ask).build())
     vote(run, "ana", "respond", "yes")
     assert run.result.results["ask"].status is Status.HELD
     assert "shown" in str(run.result.results["ask"].result)
-
-
-def test_code_that_swallows_the_mismatch_is_held_all_the_same(run_graph):
-    """Whatever the function returns then does not count."""
-    count = iter(range(10))
-
-    def ask(ctx):
-        try:
-            return ctx.interrupt("refund", f"pay {next(count)}", rule=ONE).decision
-        except ApprovalMismatch:
-            return "went on"
-
-    run = run_graph(chain(ask=ask).build())
-    vote(run, "ana", "respond", "yes")
-    assert run.result.results["ask"].status is Status.HELD
 
 
 # Nodes, and hooks
@@ -485,10 +468,8 @@ def test_a_node_runs_once_it_is_approved(run_graph):
         ran.append(ctx.inputs["look"])
         return "paid"
 
-    builder = chain(look=lambda ctx: {"total": 120})
-    builder.add_node(pay, "pay", approval=TWO)
-    builder.add_edge("look", "pay")
-    run = run_graph(builder.build(), "1042")
+    nodes = {"look": lambda ctx: {"total": 120}, "pay": pay}
+    run = run_graph(wired(nodes, "look pay", pay={"approval": TWO}).build(), "1042")
     (question,) = run.interrupts
     assert question.action["args"] == {"task": "1042", "inputs": {"look": {"total": 120}}}
     vote(run, "ana")
@@ -500,13 +481,10 @@ def test_a_node_runs_once_it_is_approved(run_graph):
 @pytest.mark.parametrize("status", [Status.COMPLETED, Status.FAILED])
 def test_a_graph_inside_another_ends_with_what_was_approved(run_graph, status):
     """Its node is approved in one visit and settled in a later delivery, which has the same key."""
-    builder = GraphBuilder()
-    builder.add_node(
-        chain(work=lambda ctx: 1 // (status == "completed")).build(), "inner", approval=ONE
-    )
-    run = run_graph(builder.build())
+    inner = chain(work=lambda ctx: 1 // (status == "completed")).build()
+    run = run_graph(alone(inner, approval=ONE))
     vote(run, "ana")
-    assert (run.status, endings(run)) == (status, [(f"{run.id}.inner.1", status)])
+    assert (run.status, endings(run)) == (status, [(f"{run.id}.pay.1", status)])
 
 
 @pytest.mark.parametrize(
@@ -516,9 +494,7 @@ def test_a_graph_inside_another_ends_with_what_was_approved(run_graph, status):
 def test_a_node_that_is_not_approved_does_not_run(run_graph, decision, response, status):
     """It fails with who rejected it, or has what a person says as its result."""
     ran = []
-    builder = GraphBuilder()
-    builder.add_node(ran.append, "pay", approval=ONE)
-    run = run_graph(builder.build(), "1042")
+    run = run_graph(alone(ran.append, approval=ONE), "1042")
     vote(run, "ana", decision, response, comment="not now")
     result = run.result.results["pay"]
     assert (ran, result.status) == ([], status)
@@ -531,9 +507,7 @@ def test_a_node_that_is_not_approved_does_not_run(run_graph, decision, response,
 
 def test_a_nodes_input_is_not_edited(run_graph):
     """A vote for other input is refused."""
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: 1, "pay", approval=ONE)
-    run = run_graph(builder.build(), "1042")
+    run = run_graph(alone(lambda ctx: 1, approval=ONE), "1042")
     assert vote(run, "ana", "edit", {"task": "1", "inputs": {}}) == "forbidden"
 
 
@@ -584,8 +558,7 @@ def test_a_crash_between_vote_and_effect_leaves_one_key(run_graph, crash_at, mom
     assert run.status is Status.COMPLETED
     assert {paid[:2] for paid in till.paid} == {("1042", 120)}
     assert len({paid[2] for paid in till.paid}) == 1
-    asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
-    assert len(asked) == 1
+    assert len(told(run, EventKind.INTERRUPT_ASKED)) == 1
     assert till.results(run) == ["paid 120"]
     assert endings(run) == [(till.paid[0][2], "completed")]
 
@@ -628,16 +601,13 @@ def test_a_crash_goes_on_under_the_same_approval(run_graph, crash_at, kind, poin
             ctx.interrupt("refund", rule=ONE, action=ACTION)
         keys.append(ctx.idempotency_key)
 
-    builder = GraphBuilder()
-    builder.add_node(pay, "pay", approval=ONE if kind == "node" else None)
-    run = run_graph(builder.build(), "1042")
+    run = run_graph(alone(pay, approval=ONE if kind == "node" else None), "1042")
     crash_at("pay", point)
     vote(run, "ana")
     run_graph.clock.advance(60)
     assert run.status is Status.COMPLETED
     assert len(set(keys)) == 1
-    asked = [event for event in run.events if event.kind == EventKind.INTERRUPT_ASKED]
-    assert len(asked) == 1
+    assert len(told(run, EventKind.INTERRUPT_ASKED)) == 1
     assert endings(run) == [(keys[0], "completed")]
 
 
@@ -651,9 +621,7 @@ def test_a_retry_goes_on_under_the_same_approval_also_after_its_time(run_graph):
         if len(keys) < 3:
             raise ConnectionError("away")
 
-    builder = GraphBuilder()
-    builder.add_node(pay, "pay", retry=RetryPolicy(max_attempts=5, backoff=60))
-    run = run_graph(builder.build())
+    run = run_graph(alone(pay, retry=RetryPolicy(max_attempts=5, backoff=60)))
     vote(run, "ana")
     run_graph.clock.advance(600)
     assert (run.status, len(keys), len(set(keys))) == (Status.COMPLETED, 3, 1)
@@ -671,14 +639,11 @@ def test_a_mark_of_use_keeps_no_approval_fresh(run_graph, keys, late):
 
     run = run_graph(chain(pay=pay).build())
     (asked,) = run.interrupts
-    run.go_on, go_on = (lambda: None), run.go_on
-    assert vote(run, "ana", signed=True, keys=keys) == "accepted"
-    run_graph.clock.now += 600_000 if late else 10_000
-    mark_use(
-        run, asked.id, {"key": f"{run.id}.pay.1", "effect": ballots.approved(asked), "at": 1}
-    )
-    run.go_on = go_on
-    run.go_on()
+    with no_worker(run):
+        assert vote(run, "ana", signed=True, keys=keys) == "accepted"
+        run_graph.clock.now += 600_000 if late else 10_000
+        effect = ballots.approved(asked)
+        mark_use(run, asked.id, {"key": f"{run.id}.pay.1", "effect": effect, "at": 1})
     assert (len(paid), [again.id != asked.id for again in run.interrupts]) == (
         (0, [True]) if late else (1, [])
     )
@@ -721,15 +686,11 @@ def test_what_was_approved_is_undone_where_what_follows_fails(run_graph, crash_a
     def take_back(ctx):
         return ctx.once("take back", lambda: undone.append(ctx.idempotency_key))
 
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: "paid", "pay", approval=ONE)
-    builder.add_node(lambda ctx: booked, "book")
-    builder.add_node(take_back, "take_back")
-    builder.add_edge("pay", "book")
-    builder.add_edge("book", "take_back", lambda state: not state.results["book"].output)
+    nodes = {"pay": lambda ctx: "paid", "book": lambda ctx: booked, "take_back": take_back}
+    back = ("book take_back", lambda state: not state.results["book"].output)
     if not booked:
         crash_at("take_back", "before_commit")
-    run = run_graph(builder.build())
+    run = run_graph(wired(nodes, "pay book", back, pay={"approval": ONE}).build())
     vote(run, "ana")
     run_graph.clock.advance(60)
     assert (run.status, undone) == (
@@ -746,11 +707,10 @@ def test_a_copied_decision_is_not_one(run_graph, keys):
     assert vote(first, "ana", signed=True, keys=keys) == "accepted"
     (one,) = first.store.read(first.id).interrupts
     (other,) = second.interrupts
-    go_on, second.go_on = second.go_on, lambda: None
-    vote(second, "ana", signed=True, keys=keys)
-    stored = second.store._database.runs[second.id]
-    stored.votes[other.id] = {1: first.store.votes(one.id)[0]}
-    go_on()
+    with no_worker(second):
+        vote(second, "ana", signed=True, keys=keys)
+        stored = second.store._database.runs[second.id]
+        stored.votes[other.id] = {1: first.store.votes(one.id)[0]}
     assert second.result.results["ask"].status is Status.HELD
 
 
@@ -777,9 +737,7 @@ def test_a_fork_asks_again(in_redis):
 def test_a_run_that_nobody_may_approve_is_not_started(run_graph, kind):
     """The rule of a tool or a node is known before: nothing is started without a requester."""
     rule = Rule(exclude=["requester"])
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: 1, "pay", approval=rule)
-    graph = Till(rule).graph if kind == "tool" else builder.build()
+    graph = Till(rule).graph if kind == "tool" else alone(lambda ctx: 1, approval=rule)
     with pytest.raises(UsageError, match="pass requester"):
         run_graph(graph)
 
@@ -829,14 +787,12 @@ def test_a_call_by_an_agent_inside_another_is_approved(run_graph):
     outer = Agent(
         "clerk", ScriptedModel([use("cashier", input="refund 1042"), "done"]), tools=[inner]
     )
-    builder = GraphBuilder()
-    builder.add_node(outer, "pay")
-    run = run_graph(builder.build(), "refund 1042")
+    run = run_graph(alone(outer), "refund 1042")
     assert paid == []
     vote(run, "ana")
     assert ([order for order, _ in paid], run.status) == (["1042"], Status.COMPLETED)
-    (used,) = [event for event in run.events if event.kind == EventKind.INTERRUPT_USED]
-    assert used.data["key"] == paid[0][1]
+    (used,) = told(run, EventKind.INTERRUPT_USED)
+    assert used["key"] == paid[0][1]
     assert endings(run) == [(paid[0][1], "completed")]
 
 
@@ -908,11 +864,8 @@ def test_a_node_that_was_approved_is_judged_by_the_rule_of_the_graph(run_graph, 
         ctx.approved("ask")
         paid.append(1)
 
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: "ready", "ask", approval=TWO)
-    builder.add_node(pay, "pay")
-    builder.add_edge("ask", "pay")
-    run = run_graph(builder.build(), "go")
+    nodes = {"ask": lambda ctx: "ready", "pay": pay}
+    run = run_graph(wired(nodes, "ask pay", ask={"approval": TWO}).build(), "go")
     (asked,) = run.interrupts
     assert [vote(run, who) for who in ("ana", "ben")] == ["counted", "accepted"]
     if lowered:
@@ -939,13 +892,11 @@ def test_one_decision_raises_a_sum_for_all_that_share_it(run_graph, keys, level,
     asking = asked.node_id
     assert vote(run, "eve", "respond", {"raise_by": 50}, groups=(), **signed) == "forbidden"
     assert vote(run, "ana", "respond", {"raise_by": 50}, **signed) == "counted"
-    go_on, run.go_on = run.go_on, lambda: None
-    assert vote(run, "ben", "respond", {"raise_by": 50}, **signed) == "accepted"
-    if forged:
-        questions = run.store._database.runs[run.id].questions
-        questions[asked.id] = replace(questions[asked.id], response={"raise_by": 500})
-    run.go_on = go_on
-    run.go_on()
+    with no_worker(run):
+        assert vote(run, "ben", "respond", {"raise_by": 50}, **signed) == "accepted"
+        if forged:
+            questions = run.store._database.runs[run.id].questions
+            questions[asked.id] = replace(questions[asked.id], response={"raise_by": 500})
     ends = {node: str(result.status) for node, result in run.result.results.items()}
     assert ends[asking] == ("held" if forged else "completed")
     assert ("waiting" in ends.values()) is forged

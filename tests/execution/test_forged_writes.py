@@ -68,7 +68,7 @@ def keys(tmp_path, monkeypatch):
 EXACT = ("1042", 120)
 POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint", "times")
 MOMENTS = ("before", "between", "after")
-WRITES = int(os.environ.get("WRITES", "50"))
+WRITES = int(os.environ.get("WRITES", "20"))
 """Changes at each point and level in the slow suite; `make writes` makes 1,000."""
 
 

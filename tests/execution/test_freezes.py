@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from runner import Agent, GraphBuilder, Status, graph, tool
+from runner import Agent, Status, graph, tool
 from runner.agent.models.scripted import ScriptedModel
 from runner.approvals import Rule, freezes, freezing
 from runner.approvals.freezes import scope_of
@@ -22,6 +22,7 @@ from runner.records.interrupts import Decision
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
 from tests.agent.visits import use
+from tests.graphs import single, wired
 from tests.simulation.stride_queue import UNKNOWN_WINDOW
 from tests.waiting import wait_until
 
@@ -52,11 +53,8 @@ def refund(order: str) -> str:
 
 
 def paying(call=refund):
-    builder = GraphBuilder()
-    builder.add_node(
-        Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [call]), "pay"
-    )
-    return builder.build()
+    agent = Agent("pay", ScriptedModel([use("refund", order="7"), "done"]), [call])
+    return wired({"pay": agent}).build()
 
 
 def approved():
@@ -64,24 +62,15 @@ def approved():
 
 
 def asking():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: ctx.interrupt("ok?"), "a")
-    return builder.build()
+    return single(lambda ctx: ctx.interrupt("ok?"))
 
 
 def in_turns():
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: "done", "a", queue="shared")
-    return builder.build()
+    return single(lambda ctx: "done", queue="shared")
 
 
 def careful():
-    def pay(ctx):
-        return ctx.once("pay", lambda: CALLS.append("once") or "paid")
-
-    builder = GraphBuilder()
-    builder.add_node(pay, "a")
-    return builder.build()
+    return single(lambda ctx: ctx.once("pay", lambda: CALLS.append("once") or "paid"))
 
 
 def delegating():
@@ -93,28 +82,18 @@ def delegating():
         clerk = Agent("clerk", ScriptedModel([use("refund", order="7"), "done"]), [refund])
         return str(clerk("pay").message)
 
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: ask_clerk(), "a")
-    builder.add_node(Agent("boss", ScriptedModel([use("ask_clerk"), "done"]), [ask_clerk]), "b")
-    return builder.build()
+    boss = Agent("boss", ScriptedModel([use("ask_clerk"), "done"]), [ask_clerk])
+    return wired({"a": lambda ctx: ask_clerk(), "b": boss}).build()
 
 
 def inline():
     """A function that runs a graph itself."""
-    builder = GraphBuilder()
-    builder.add_node(lambda ctx: str(paying()("pay").status), "a")
-    return builder.build()
+    return single(lambda ctx: str(paying()("pay").status))
 
 
 def around(make, node):
     """A graph with another one in it, at this node."""
-
-    def outer():
-        builder = GraphBuilder()
-        builder.add_node(make(), node)
-        return builder.build()
-
-    return outer
+    return lambda: wired({node: make()}).build()
 
 
 settled = graph("settlements")(paying)

@@ -14,7 +14,7 @@ from runner.execution.engine import Engine
 from runner.hooks import BeforeGraphEvent
 from runner.operations.recovery import write_retry
 from runner.operations.views import read_run
-from tests.graphs import Bench, wired
+from tests.graphs import Bench, single, wired
 from tests.waiting import wait_until
 
 
@@ -67,12 +67,12 @@ def test_a_skipped_node_ends_with_an_output_of_its_type_and_does_not_run():
         ran.append(name)
         return Sum(amount=1)
 
-    builder = GraphBuilder()
-    for name, function in {"a": give, "b": counted, "many": late, "few": late}.items():
-        builder.add_node(function, name)
-    builder.add_edge("a", "b")
-    builder.add_edge("b", "many", condition=lambda run: run.results["b"].result.amount > 5)
-    builder.add_edge("b", "few", condition=lambda run: run.results["b"].result.amount <= 5)
+    builder = wired(
+        {"a": give, "b": counted, "many": late, "few": late},
+        "a b",
+        ("b many", lambda run: run.results["b"].result.amount > 5),
+        ("b few", lambda run: run.results["b"].result.amount <= 5),
+    )
     bench = Bench(builder.build()).start()
     run_of(bench).skip("b", {"amount": 9}, by="ana")
 
@@ -108,9 +108,7 @@ def test_a_node_between_two_attempts_is_held():
         if len(attempts) == 1:
             raise ValueError("not yet")
 
-    builder = GraphBuilder()
-    builder.add_node(flaky, "a", retry=RetryPolicy(max_attempts=3, backoff=1))
-    bench = Bench(builder.build()).start()
+    bench = Bench(single(flaky, retry=RetryPolicy(max_attempts=3, backoff=1))).start()
     bench.deliver()
     run_of(bench).hold("a", by="ana")
     bench.later(600)
@@ -124,17 +122,15 @@ def test_a_node_between_two_attempts_is_held():
 def test_a_skip_is_no_approval():
     """A node with a rule that is skipped asks nobody and doesn't run; its question is withdrawn."""
     ran = []
-    builder = GraphBuilder()
     rule = Rule(eligible=["user:bo"], need=1)
-    builder.add_node(lambda ctx: ran.append(1), "pay", approval=rule)
-    bench = Bench(builder.build()).start()
+    bench = Bench(single(lambda ctx: ran.append(1), approval=rule)).start()
     bench.deliver()
     (question,) = bench.result().interrupts
-    run_of(bench).skip("pay", "paid", by="ana")
+    run_of(bench).skip("a", "paid", by="ana")
 
     result = bench.finish()
 
-    assert (ran, result.results["pay"].result, result.status) == ([], "paid", Status.COMPLETED)
+    assert (ran, result.results["a"].result, result.status) == ([], "paid", Status.COMPLETED)
     (closed,) = bench.store.interrupts([question.id])
     assert closed.status == "withdrawn"
     kinds = [event.kind for event in bench.store.events(bench.run_id)]
@@ -179,16 +175,8 @@ def test_a_node_in_a_child_run_is_held_there():
 
 def test_a_hold_in_a_loop_is_for_one_visit():
     """The next round's visit of the node begins unless it is held again."""
-
-    def again(run):
-        return run.results["b"].result == "first"
-
-    builder = GraphBuilder()
-    builder.add_node(give, "a")
-    builder.add_node(late, "b")
-    builder.add_edge("a", "b")
-    builder.add_edge("b", "a", condition=again)
-    builder.set_entry_point("a")
+    again = ("b a", lambda run: run.results["b"].result == "first")
+    builder = wired({"a": give, "b": late}, "a b", again).set_entry_point("a")
     bench = Bench(builder.build()).start()
     run_of(bench).skip("b", "first", by="ana")
     assert bench.finish().execution_order == ["a", "b", "a", "b"]
@@ -393,12 +381,12 @@ def test_a_skipped_node_that_fails_is_skipped_again(in_redis):
         wait_until(lambda: bench.store.read(bench.run_id).nodes["a"].attempt > 1, "a retry")
         return True
 
-    builder = GraphBuilder()
     policy = RetryPolicy(max_attempts=3, backoff=1)
-    builder.add_node(lambda ctx: ran.append(1), "a", timeout=0.1, retry=policy)
-    builder.add_node(late, "b")
-    builder.add_edge("a", "b", condition=slow)
-    bench = Bench(builder.build(), in_redis).start()
+    nodes, options = (
+        {"a": lambda ctx: ran.append(1), "b": late},
+        {"timeout": 0.1, "retry": policy},
+    )
+    bench = Bench(wired(nodes, ("a b", slow), a=options).build(), in_redis).start()
     run_of(bench).skip("a", "fake", by="ana")
     bench.finish_all()
     bench.later(600)
@@ -450,10 +438,8 @@ def test_a_hook_of_the_graph_is_not_held(in_redis):
 def test_a_hold_and_a_release_keep_to_a_rate(in_redis):
     """Nodes that wait for their start times get others: one starts a minute."""
     started = []
-    builder = GraphBuilder()
-    limit = Limit("shop", rate=1, per=60)
-    builder.add_node(lambda ctx: started.append(1), "a", limits=[limit])
-    bench = Bench(builder.build(), in_redis)
+    limits = [Limit("shop", rate=1, per=60)]
+    bench = Bench(single(lambda ctx: started.append(1), limits=limits), in_redis)
     runs = [bench.start().run_id for _ in range(3)]
     bench.finish_all()
     for run in runs[1:]:
@@ -472,16 +458,14 @@ def test_an_effect_of_an_attempt_before_a_skip_did_not_end_with_it(in_redis):
     def fail(ctx):
         raise ValueError("boom")
 
-    builder = GraphBuilder()
     rule, policy = Rule(eligible=["user:bo"], need=1), RetryPolicy(max_attempts=3, backoff=1)
-    builder.add_node(fail, "pay", approval=rule, retry=policy)
-    bench = Bench(builder.build(), in_redis).start()
+    bench = Bench(single(fail, approval=rule, retry=policy), in_redis).start()
     bench.finish_all()
     (question,) = bench.result().interrupts
     client = Client(store=bench.store, dispatcher=bench, registry=bench.engine.registry)
     client.vote(question.id, "approve", by="bo")
     bench.deliver()
-    run_of(bench).skip("pay", "paid by hand", by="ana")
+    run_of(bench).skip("a", "paid by hand", by="ana")
     assert bench.finish().status is Status.COMPLETED
     kinds = [event.kind for event in bench.store.events(bench.run_id)]
     assert kinds.count("interrupt.used") == 1

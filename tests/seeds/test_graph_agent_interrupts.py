@@ -1,16 +1,13 @@
-"""The second seed, in process: its example as it is written, and its five testing strategies.
-
-The same strategies on real workers, killed while the questions wait, are in tests/celery.
-"""
+"""The second seed, in process: its five testing strategies; test_strands_names has its example."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner import Agent, GraphBuilder, Status, ToolContext, tool
+from runner import Agent, Status, ToolContext, tool
 from runner.hooks import BeforeToolCallEvent
 from runner.testing import ScriptedModel
-from tests.graphs import Bench, answer_all, answers
+from tests.graphs import Bench, answer_all, answers, wired
 
 
 def ends(messages):
@@ -39,44 +36,13 @@ def talker(name: str, text: str) -> Agent:
     return Agent(name=name, model=ScriptedModel([text]))
 
 
-def test_the_example_runs_as_it_is_written():
-    """The seed's example runs but for its import lines and a model."""
-    model = ScriptedModel([calls("weather_tool"), ends])
-
-    weather_agent = Agent(name="weather", model=model, tools=[weather_tool])
-
-    builder = GraphBuilder()
-    builder.add_node(weather_agent, "weather_agent")
-    graph = builder.build()
-
-    # First invocation - will be interrupted
-    result = graph("What is the weather?")
-    assert result.status == Status.INTERRUPTED
-    assert len(result.interrupts) == 1
-    assert result.interrupts[0].name == "weather_approval"
-
-    # Resume with response
-    responses = [
-        {
-            "interruptResponse": {
-                "interruptId": result.interrupts[0].id,
-                "response": "Seattle",
-            },
-        },
-    ]
-    result = graph(responses)
-    assert result.status == Status.COMPLETED
-
-
 # -- 1. basic ------------------------------------------------------------------------------------------
 
 
 def test_one_agent_asks_and_completes():
     """A single agent asks, a person answers, and the agent goes on where it stopped: nothing is repeated."""
-    builder = GraphBuilder()
     agent = weather()
-    builder.add_node(agent, "weather_agent")
-    graph = builder.build()
+    graph = wired({"weather_agent": agent}).build()
     first = graph("What is the weather?")
 
     assert (first.interrupts[0].reason, first.interrupts[0].node_id) == (
@@ -120,9 +86,7 @@ def test_hooks_on_tools_ask_too():
             tools=[delete],
         )
         agent.hooks.add_callback(BeforeToolCallEvent, approve)
-        builder = GraphBuilder()
-        builder.add_node(agent)
-        graph = builder.build()
+        graph = wired({"cleaner": agent}).build()
         first = graph("Clean up.")
 
         assert [(interrupt.name, interrupt.reason) for interrupt in first.interrupts] == [
@@ -137,20 +101,15 @@ def test_hooks_on_tools_ask_too():
 
 def test_others_complete_while_one_waits():
     """Nodes beside the one that asks complete, and run on to the ends of their branches, once."""
-    builder = GraphBuilder()
-    builder.add_node(weather(), "weather_agent")
-    builder.add_node(talker("time", "It is noon."), "time_agent")
-    builder.add_node(talker("news", "No news."), "news_agent")
-    builder.add_node(talker("late", "And no more."), "late_agent")
-    builder.add_node(lambda ctx: ctx.inputs, "summary")
-    for source, target in (
-        ("news_agent", "late_agent"),
-        ("weather_agent", "summary"),
-        ("time_agent", "summary"),
-        ("late_agent", "summary"),
-    ):
-        builder.add_edge(source, target)
-    graph = builder.build()
+    nodes = {
+        "weather_agent": weather(),
+        "time_agent": talker("time", "It is noon."),
+        "news_agent": talker("news", "No news."),
+        "late_agent": talker("late", "And no more."),
+        "summary": lambda ctx: ctx.inputs,
+    }
+    joined = [f"{name} summary" for name in ("weather_agent", "time_agent", "late_agent")]
+    graph = wired(nodes, "news_agent late_agent", *joined).build()
     first = graph("What is new?")
 
     assert (first.status, first.interrupted_nodes) == (Status.INTERRUPTED, 1)
@@ -171,10 +130,7 @@ def test_others_complete_while_one_waits():
 
 
 def several():
-    builder = GraphBuilder()
-    for name in ("north", "south"):
-        builder.add_node(weather(name), name)
-    return builder.build()
+    return wired({name: weather(name) for name in ("north", "south")}).build()
 
 
 def test_several_agents_ask_at_once():
@@ -210,9 +166,7 @@ def test_one_answer_of_two():
 def test_two_tools_of_one_agent_ask_at_once():
     """One agent may have several questions open; it goes on when all are answered."""
     model = ScriptedModel([[calls("weather_tool"), calls("weather_tool")], "done"])
-    builder = GraphBuilder()
-    builder.add_node(Agent(name="weather", model=model, tools=[weather_tool]))
-    graph = builder.build()
+    graph = wired({"weather": Agent("weather", model, tools=[weather_tool])}).build()
     first = graph("Here and there?")
 
     assert [interrupt.name for interrupt in first.interrupts] == ["weather_approval"] * 2
@@ -237,11 +191,8 @@ def test_a_person_says_no(response):
             return "refused by a person"
         raise AssertionError("deleted although a person said no")
 
-    builder = GraphBuilder()
-    builder.add_node(
-        Agent(name="cleaner", model=ScriptedModel([calls("delete"), ends]), tools=[delete])
-    )
-    graph = builder.build()
+    agent = Agent("cleaner", ScriptedModel([calls("delete"), ends]), tools=[delete])
+    graph = wired({"cleaner": agent}).build()
     last = graph(answer_all(graph("Clean up."), response))
 
     assert last.status is Status.COMPLETED
@@ -255,9 +206,7 @@ def test_a_question_survives_its_process():
     """What an agent said and asked goes on in an engine that never saw it, with agents built anew."""
 
     def build():
-        builder = GraphBuilder()
-        builder.add_node(weather(), "weather_agent")
-        return builder.build()
+        return wired({"weather_agent": weather()}).build()
 
     asking = Bench(build()).start("What is the weather?")
     assert asking.finish().status is Status.INTERRUPTED

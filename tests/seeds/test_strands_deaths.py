@@ -75,8 +75,13 @@ one = agent("a", clock, sky, hooks=[Gate("clock")], session_manager=manager)
 if len(sys.argv) == 2:
     print(one("time and weather?").interrupts[0].id, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
-answer = {"interruptId": sys.argv[2], "response": "yes"}
-print(one([{"interruptResponse": answer}]), len(one.messages), flush=True)
+answer = [{"interruptResponse": {"interruptId": sys.argv[3], "response": "yes"}}]
+lost = FileSessionManager(session_id="one", storage_dir=sys.argv[2])
+try:
+    agent("a", clock, sky, hooks=[Gate("clock")], session_manager=lost)(answer)
+except Exception as error:
+    print(error)
+print(one(answer), len(one.messages), flush=True)
 """
 
 
@@ -106,7 +111,7 @@ def unfinished(runs):
 @pytest.mark.slow
 def test_each_scenario_goes_on_on_another_worker(empty_site):
     """Runs end as in one process, as many calls of models; control: none ends without a second worker."""
-    first = empty_site.add("prefork", 2, **GRAPHS)
+    first = empty_site.add(slots=2, **GRAPHS)
     first.wait_ready()
     runs = {
         scenario: empty_site.client.start(name, TASK)
@@ -122,7 +127,7 @@ def test_each_scenario_goes_on_on_another_worker(empty_site):
     answer_all(empty_site, runs)
     assert unfinished(runs) == list(SCENARIOS)
 
-    empty_site.add("prefork", 2, **GRAPHS).wait_ready()
+    empty_site.add(slots=2, **GRAPHS).wait_ready()
     wait_until(
         lambda: answer_all(empty_site, runs) or not unfinished(runs), "all runs have ended"
     )
@@ -139,12 +144,11 @@ def test_an_agents_session_goes_on_in_another_process(tmp_path):
     """The process that asked kills itself, a second one answers; control: not without the session."""
     asked = program(SESSION, str(tmp_path / "kept"))
     assert asked.returncode == -signal.SIGKILL, asked.stderr
-    answered = program(SESSION, str(tmp_path / "kept"), asked.stdout.strip())
+    folders = str(tmp_path / "kept"), str(tmp_path / "lost")
+    answered = program(SESSION, *folders, asked.stdout.strip())
+    assert "waits for no answers" in answered.stdout
     assert answered.stdout.strip().endswith(" 4"), answered.stderr
     assert {text for text in ("12:01", "sunny") if text in answered.stdout} == {
         "12:01",
         "sunny",
     }
-
-    lost = program(SESSION, str(tmp_path / "lost"), asked.stdout.strip())
-    assert "waits for no answers" in lost.stderr

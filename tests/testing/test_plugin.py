@@ -78,28 +78,18 @@ def run_pytest(folder: Path, **environment: str) -> subprocess.CompletedProcess[
     )
 
 
-@pytest.fixture
-def project(tmp_path):
-    (tmp_path / "shop.py").write_text(SHOP, encoding="utf-8")
-    return tmp_path
-
-
 @pytest.mark.slow
-def test_users_test_their_graphs_in_process_and_on_a_worker(project):
-    """In a project of one's own the fixtures are there; a module's tests share one worker."""
-    (project / "test_shop.py").write_text(TESTS, encoding="utf-8")
-    done = run_pytest(project)
+def test_users_test_their_graphs_in_process_and_on_a_worker(tmp_path):
+    """In a project of one's own the fixtures are there; a module's tests share one worker.
 
-    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    A node's name misspelled in `crash_at` is an error, and does not pass for a test.
+    """
+    for name, text in {"shop": SHOP, "test_shop": TESTS, "test_forgotten": FORGOTTEN}.items():
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    done = run_pytest(tmp_path)
 
-
-@pytest.mark.slow
-def test_a_crash_that_never_comes_is_an_error(project):
-    """A node's name misspelled in crash_at does not pass for a test."""
-    (project / "test_shop.py").write_text(FORGOTTEN, encoding="utf-8")
-    done = run_pytest(project)
-
-    assert "akk at start" in done.stdout, done.stdout + done.stderr
+    assert "4 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "akk at start" in done.stdout
     assert done.returncode == 1
 
 
