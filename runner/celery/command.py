@@ -5,14 +5,16 @@ The name is `runner` because Celery's own command `graph` would hide a plugin's.
 
 from __future__ import annotations
 
+import shlex
 import sys
+from functools import partial
 from typing import Any
 
 import click
 
 from runner.celery.config import settings_of
 from runner.cli.context import CommandContext
-from runner.cli.program import Program, report, runner
+from runner.cli.program import Program, exit_after, runner
 
 LEFT_OUT = ("dev", "init", "keeper", "worker")
 """Commands that make no sense for an existing app, or that Celery already has."""
@@ -21,19 +23,21 @@ LEFT_OUT = ("dev", "init", "keeper", "worker")
 class RunnerGroup(Program):
     """The commands of `runner`. Celery's program calls this group, which must exit with their codes."""
 
+    def make_context(self, *words: Any, **extra: Any) -> click.Context:
+        """Read the options, which may name another store than the app's."""
+        if context := extra.get("obj") or extra["parent"].obj:  # none for a shell's completion
+            settings = settings_of(context.app)
+            called = ["celery", *sys.argv[1 : len(sys.argv) - len(words[1])]]
+            extra["obj"] = CommandContext(
+                redis_url=settings.redis_url,
+                namespace=settings.namespace,
+                program=shlex.join(called),
+            )
+        return super().make_context(*words, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
         """Run one command and exit with its code."""
-        settings = settings_of(ctx.obj.app)
-        context = ctx.obj = CommandContext(
-            redis_url=settings.redis_url, namespace=settings.namespace
-        )
-        try:
-            code = super().invoke(ctx)
-        except (SystemExit, click.exceptions.Exit):
-            raise
-        except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
-            code = report(error, context)
-        sys.exit(int(code or 0))
+        exit_after(partial(super().invoke, ctx), ctx.obj)
 
 
 commands = RunnerGroup(

@@ -220,6 +220,8 @@ class Sealer:
         if not self._sealing or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._every
+        # Each time another is first, as one that is away ends the round.
+        self._sealing.append(self._sealing.pop(0))
         if all(sealing.is_idle() for sealing in self._sealing):
             return
         if self._locks.acquire("seal", min(SEALING, self._every * 0.9)):

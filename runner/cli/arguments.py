@@ -8,12 +8,14 @@ A question's id begins with its run's id.
 from __future__ import annotations
 
 import functools
+import json
 import re
 import sys
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -78,7 +80,8 @@ def read_json(text: str, option: str) -> Any:
         return codec.load_json(_content(text, option))
     except CorruptDocument as error:
         lacks_quotes = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
-        hint = f"Text needs its own quotes: {option} '\"{text}\"'." if lacks_quotes else ""
+        quoted = quote(json.dumps(text, ensure_ascii=False))
+        hint = f"Text needs its own quotes: {option} {quoted}" if lacks_quotes else ""
         raise CommandError(Exit.USAGE, f"{option} is {error}.", hint) from error
 
 
@@ -187,14 +190,14 @@ paged = add_options(
 
 
 def read_pages(
-    fetch: Callable[[int, str | None], Page[Item]], limit: int, cursor: str | None
+    fetch: Callable[[int, str], Page[Item]], limit: int, cursor: str | None
 ) -> Page[Item]:
     """Read pages until there are `limit` items, or no more."""
     from runner.records.listings import Page
 
     items: list[Item] = []
     for _ in range(MAX_PAGES):
-        page = fetch(limit - len(items), cursor)
+        page = fetch(limit - len(items), cursor or "")
         items += page
         cursor = page.next
         if cursor is None or len(items) >= limit:

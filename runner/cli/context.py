@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import getpass
-import itertools
 import os
 import shlex
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -17,6 +17,7 @@ import click
 
 from runner.cli.arguments import add_options, flag, full_interrupt_id, full_run_id, option
 from runner.cli.output import Output
+from runner.store.addresses import without_password
 
 if TYPE_CHECKING:
     from runner.client import Client
@@ -26,37 +27,28 @@ if TYPE_CHECKING:
     from runner.store.interface import Store
 
 
-APP = ("-A", "--app")
-"""Options of Celery's program that an app's name follows."""
-
 FLAGS = ("redis_url", "namespace", "graphs")
 """Settings that options, or the app of `celery runner`, can set."""
 
 
-def called_as() -> str:
-    """Return this program as it was called: `runner`, or below an app `celery -A shop runner`."""
-    context = click.get_current_context(silent=True)
-    if context is None or "celery" not in str(context.find_root().info_name):
-        return "runner"
-    words = list(itertools.pairwise(sys.argv))
-    end = next(n for n, pair in enumerate(words) if pair[1] == "runner" and pair[0] not in APP)
-    return shlex.join(["celery", *sys.argv[1 : end + 2]])
-
-
 @dataclass
 class CommandContext:
-    """The values of the common options. The store is opened by the first command that needs it."""
+    """The values of the common options. The store is opened by the first command that needs it.
+
+    `program` is this program as it was called, with the store's option but no password.
+    """
 
     as_json: bool = False
     redis_url: str | None = None
     namespace: str | None = None
     graphs: str | None = None
     debug: bool = False
+    program: str = "runner"
 
     @cached_property
     def output(self) -> Output:
         """The command's stdout and stderr."""
-        return Output(as_json=self.as_json)
+        return Output(as_json=self.as_json, program=self.program)
 
     @property
     def flags(self) -> dict[str, Any]:
@@ -131,7 +123,11 @@ def import_from_here() -> None:
 def _store_option(context: click.Context, parameter: click.Parameter, value: object) -> None:
     # The same option may stand before the command and after it; the later one counts.
     if value and parameter.name:
-        setattr(context.ensure_object(CommandContext), parameter.name, value)
+        values = context.ensure_object(CommandContext)
+        setattr(values, parameter.name, value)
+        if parameter.name == "redis_url":
+            with suppress(ValueError):  # the settings refuse a malformed one
+                values.program += f" --redis-url {shlex.quote(without_password(str(value)))}"
 
 
 _stored: dict[str, Any] = {"expose_value": False, "callback": _store_option}

@@ -17,7 +17,7 @@ from runner.cli.arguments import (
     read_pages,
     to_seconds,
 )
-from runner.cli.context import CommandContext, called_as, command, group
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
 from runner.records.json_form import document, span, stamp
@@ -94,9 +94,7 @@ def list_interrupts(
     questions: Sequence[QuestionView]
     if part is None:
         page = read_pages(
-            lambda number, after: context.store.open_interrupts(query, number, after or ""),
-            limit,
-            cursor,
+            functools.partial(context.store.open_interrupts, query), limit, cursor
         )
         questions = read_questions(context.store, page)
         following = page.next
@@ -106,7 +104,7 @@ def list_interrupts(
         )
         page_of_own = read_pages(
             lambda number, after: own_questions(
-                context.client.engine, voter, part, query, number, cursor=after or ""
+                context.client.engine, voter, part, query, number, cursor=after
             ),
             limit,
             cursor,
@@ -269,14 +267,14 @@ def command_for(question: Interrupt | Question) -> str:
     """Return the command that decides a question as shown, or answers it."""
     if question.rule is None:
         who = " --responder WHO" if question.assignees else ""
-        return f"{called_as()} interrupts respond {question.id} --response JSON{who}"
+        return f"runner interrupts respond {question.id} --response JSON{who}"
     words = ["approve", "edit", "reject", "respond"]
     if question.action is None and question.response_schema is not None:
         words.insert(0, "respond")
     decision = next(word for word in words if word in question.rule["decisions"])
     response = " --response JSON" * (decision in {"edit", "respond"})
     shown = f"--by WHO --digest {question.digest}"
-    return f"{called_as()} interrupts vote {question.id} {decision}{response} {shown}"
+    return f"runner interrupts vote {question.id} {decision}{response} {shown}"
 
 
 def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import astuple
@@ -32,12 +33,22 @@ NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
 
 
+COMMAND = re.compile("(`|: )runner (?!dev|init|keeper)")
+"""The beginning of a command in advice. The excluded ones need no store, or aren't commands of an app."""
+
+
 class Output:
     """Stdout and stderr of one command."""
 
-    def __init__(self, *, as_json: bool = False) -> None:
-        """`as_json` writes data as JSON, also on a terminal."""
+    def __init__(self, *, as_json: bool = False, program: str = "runner") -> None:
+        """`as_json` writes data as JSON, also on a terminal; `program` begins the commands of advice."""
         self.as_json = as_json
+        self._program = program
+
+    def advice(self, text: str) -> str:
+        """Return text with its commands as they must be called here, or they would act on another store."""
+        words = COMMAND.sub(lambda begin: f"{begin[1]}{self._program} ", text)
+        return words.replace(" runner worker", " worker")  # Celery has that command itself
 
     @property
     def is_terminal(self) -> bool:
@@ -120,7 +131,8 @@ class Output:
 
     def note(self, *cells: object) -> None:
         """Write one line of progress or advice to stderr."""
-        print("\t".join(one_line(cell) for cell in cells), file=sys.stderr, flush=True)  # noqa: T201 - as above
+        line = self.advice("\t".join(one_line(cell) for cell in cells))
+        print(line, file=sys.stderr, flush=True)  # noqa: T201 - as above
 
     def next_page(self, cursor: str | None) -> None:
         """Print on stderr the cursor of a list that has more items; JSON has it already."""

@@ -6,8 +6,9 @@ import os
 import platform
 import sys
 import traceback
-from collections.abc import Sequence
-from dataclasses import astuple
+from collections.abc import Callable
+from dataclasses import astuple, replace
+from functools import partial
 from typing import Any, NoReturn
 
 import click
@@ -29,7 +30,6 @@ from runner.cli.runs import run, runs
 from runner.cli.server import gate, mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers
 from runner.immutable import immutable
-from runner.records.validation import one_line
 
 DISTRIBUTION = "celery-graph-runner"
 
@@ -49,30 +49,28 @@ class Program(click.Group):
             return Exit.DONE
         return code
 
-    def main(  # type: ignore[override]  # it never returns
-        self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
-    ) -> NoReturn:
+    def main(self, *words: Any, **extra: Any) -> NoReturn:
         """Run one command and exit with its code; write an error as one line and a hint on stderr."""
-        extra.pop("standalone_mode", None)
+        extra["standalone_mode"] = False
         context = extra.setdefault("obj", CommandContext())
-        try:
-            code = super().main(args, prog_name, standalone_mode=False, **extra)
-        except SystemExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
-            code = report(error, context)
-        sys.exit(int(code or 0))
+        exit_after(partial(super().main, *words, **extra), context)
 
 
-def report(error: BaseException, context: CommandContext) -> Exit:
-    """Print an error and its hint on stderr, and return the exit code."""
-    if context.debug:
-        traceback.print_exception(error)
-    failure = command_error(error)
-    print(f"Error: {one_line(failure.message)}", file=sys.stderr)  # noqa: T201 - the console may not exist
-    if failure.hint:
-        print(f"Hint: {one_line(failure.hint)}", file=sys.stderr)  # noqa: T201 - as above
-    return failure.code
+def exit_after(call: Callable[[], Any], context: CommandContext) -> NoReturn:
+    """Call and exit with the returned code; write an error as one line and a hint on stderr."""
+    try:
+        code = call()
+    except (SystemExit, click.exceptions.Exit):
+        raise
+    except BaseException as error:  # noqa: BLE001 - the end of the program: every error becomes a code
+        if context.debug:
+            traceback.print_exception(error)
+        failure = command_error(error)
+        context.output.note(f"Error: {failure.message}")
+        if failure.hint:
+            context.output.note(f"Hint: {failure.hint}")
+        code = failure.code
+    sys.exit(int(code or 0))
 
 
 @click.group(
@@ -146,7 +144,9 @@ def doctor(context: CommandContext) -> int:
     """
     from runner.operations.doctor import FAIL, examine, read_facts
 
-    checks = examine(read_facts(context.settings))
+    advice = context.output.advice
+    examined = examine(read_facts(context.settings))
+    checks = [replace(check, fix=advice(check.fix)) for check in examined]
     rows = [(check.result.upper(), check.name, check.detail, check.fix) for check in checks]
     context.output.listing({"checks": checks}, ("", "CHECK", "DETAIL", "FIX"), rows)
     return Exit.RUN_FAILED if any(check.result == FAIL for check in checks) else Exit.DONE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,7 +22,7 @@ from runner.cli.arguments import (
     tag_option,
     to_ms,
 )
-from runner.cli.context import CommandContext, called_as, command, group
+from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import HINTS, CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import ConflictError, NotFoundError, RunnerError, StoreError
@@ -124,9 +125,7 @@ def _wait(context: CommandContext, new_run: Run, timeout: float | None) -> int:
     code = exit_of_run(view.status)
     if code is Exit.WAITING:
         question = next(iter(view.interrupts), None)
-        command = (
-            command_for(question) if question else f"{called_as()} runs migrate {view.run_id}"
-        )
+        command = command_for(question) if question else f"runner runs migrate {view.run_id}"
         output.note(f"The run waits. To continue: {command}")
     return code
 
@@ -184,9 +183,7 @@ def list_runs(
     """
     filters["tags"] = read_tags(tags)
     output = context.output
-    page = read_pages(
-        lambda number, after: _page(context, number, after, **filters), limit, cursor
-    )
+    page = read_pages(partial(_page, context, **filters), limit, cursor)
     rows: list[tuple[object, ...]] = []
     for summary in page:
         graph = summary.graph_id
@@ -205,9 +202,7 @@ def list_runs(
     output.listing(record, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
 
 
-def _page(
-    context: CommandContext, limit: int, cursor: str | None, **filters: Any
-) -> Page[RunSummary]:
+def _page(context: CommandContext, limit: int, cursor: str, **filters: Any) -> Page[RunSummary]:
     """Read a page of the runs in the store and the archive; of a run in both, take the store's version."""
     page = context.client.runs(**filters, limit=limit, cursor=cursor)
     if context.installation.archive is None:
@@ -217,7 +212,7 @@ def _page(
 
     status = filters.pop("status")
     query = RunQuery(Status(status) if status else None, **filters)
-    archive_page = context.installation.archive.runs(query, limit, cursor or "")
+    archive_page = context.installation.archive.runs(query, limit, cursor)
     return merged([page, archive_page], lambda run: run.position, limit)
 
 

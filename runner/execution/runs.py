@@ -58,7 +58,7 @@ class RunStarter:
 
     def __init__(self, store: Store, registry: Registry) -> None:
         self._store, self._registry = store, registry
-        self._published: set[tuple[str, str]] = set()
+        self._published: set[str] = set()
 
     def publish(self, names: Sequence[str], *, replace: bool) -> None:
         """Publish this process's graphs, and their nested graphs, to the store.
@@ -70,11 +70,11 @@ class RunStarter:
             plan.topology
             for name in names
             for plan in self._registry.family(name)
-            if replace or _name_of(plan.topology) not in self._published
+            if replace or plan.topology.fingerprint not in self._published
         ]
         if missing:
             self._store.publish(missing, replace=replace)
-            self._published.update(map(_name_of, missing))
+            self._published.update(topology.fingerprint for topology in missing)
             if replace and (any(map(_limits, missing)) or self._differ()):
                 self._declare_limits([topology.graph_id for topology in missing])
 
@@ -159,7 +159,6 @@ class RunStarter:
         path = f"{claim.graph_id}{PATH}{map_of(claim.token.node) or claim.token.node}"
         plan = self._registry.get(path)
         token = claim.token
-        self.publish([outermost(path)], replace=False)
         effects = run_ids.effect_name(token.run_id)
         is_keyed = effects != token.run_id
         letters = (
@@ -178,10 +177,8 @@ class RunStarter:
         return self._write(start, plan)
 
     def _write(self, start: Start, plan: CompiledGraph | None) -> Reply:
-        if plan is None:
-            return self._store.do(StartRun(start))
         reply = self._store.do(StartRun(start))
-        if reply.word == "unknown_graph":
+        if plan is not None and reply.word == "unknown_graph":
             # The store was emptied, or removed a graph that had no run for a long time.
             self._published.clear()
             self.publish([outermost(start.graph_id)], replace=False)
@@ -216,10 +213,6 @@ def _declarations(store: Store, latest: Sequence[str]) -> dict[str, list[Declare
         for limit in _limits(topology) if topology else ():
             declarations.setdefault(limit.name, []).append(limit.numbers)
     return declarations
-
-
-def _name_of(topology: Topology) -> tuple[str, str]:
-    return topology.graph_id, topology.fingerprint
 
 
 def _checked_key(key: str | None) -> str | None:

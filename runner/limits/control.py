@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from shlex import quote
 
 from runner.errors import NotFoundError, UsageError
 from runner.immutable import immutable
@@ -236,7 +237,7 @@ class LimitControl:
         if key not in [limit.name, *(each.key for each in pauses)]:
             raise NotFoundError(
                 f"the key {validation.one_line(key)!r:.80} is not paused; "
-                f"`runner limits show {limit.name}` shows the paused ones."
+                f"`runner limits show {quote(limit.name)}` shows the paused ones."
             )
         return self._change(
             key, "limit.resumed", lambda setting: setting.resume(key), reason, by

@@ -533,22 +533,19 @@ def _disk(facts: Facts) -> Checks:
 def _durability(facts: Facts) -> Checks:
     level = facts.durability
     vitals = facts.vitals
+    problem = fix = ""
+    result = FAIL
     if level == "fsync" and vitals.unable:
+        problem = f"set to fsync, but {vitals.unable}"
         fix = "Set appendonly yes; use 7.2 or newer."
-        yield Check(FAIL, "durability", f"set to fsync, but {vitals.unable}", fix)
     elif level == "replica" and not vitals.replicas:
+        problem = "set to replica, but there is none: no write is acknowledged"
         fix = "Start a replica, or set RUNNER_DURABILITY to fsync or fast."
-        yield Check(
-            FAIL,
-            "durability",
-            "set to replica, but there is none: no write is acknowledged",
-            fix,
-        )
     elif level == "replica" and vitals.least_replicas == 0:
-        detail = "replica; but a disconnected primary still accepts the writes of clients set to fast"
-        yield Check(WARN, "durability", detail, "Set min-replicas-to-write 1.")
-    elif level != "fast":
-        yield Check(PASS, "durability", level)
+        problem = "replica; but a disconnected primary still accepts the writes of clients set to fast"
+        fix = "Set min-replicas-to-write 1."
+        result = WARN
+    yield from _check("durability", level if level != "fast" else "", problem, fix, result)
 
 
 def _partitions(facts: Facts) -> Checks:
@@ -595,11 +592,9 @@ def _password(facts: Facts) -> Checks:
 
 
 def _clocks(facts: Facts) -> Checks:
-    skews = {"this machine": facts.clock - facts.vitals.now}
-    skews |= {process.name: process.ahead for process in (*facts.reporting, *facts.doors)}
-    wrong = ", ".join(
-        f"{name} by {span(abs(ms))}" for name, ms in skews.items() if abs(ms) > MAX_SKEW
-    )
+    skews = [("this machine", facts.clock - facts.vitals.now)]
+    skews += [(process.name, process.ahead) for process in (*facts.reporting, *facts.doors)]
+    wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews if abs(ms) > MAX_SKEW)
     problem = wrong and f"differ from the store's: {wrong}"
     yield from _check(
         "clocks", "agree with the store's", problem, "Run a time service (NTP) on all machines."
@@ -618,24 +613,24 @@ def _workers(facts: Facts) -> Checks:
     other_states = f", {dead_count} gone without stopping" if dead_count else ""
     other_states += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
-    if facts.keepers and not alive:
-        detail = (
-            f"none{other_states}, but {keepers}: answers and timers are applied, "
-            "nodes wait on their queues"
-        )
-        yield Check(
-            WARN, "workers", detail, "Start one with `runner worker` when nodes are to run."
-        )
-        return
-    other_states += f", {keepers}" if facts.keepers else ""
-    if not alive:
-        yield Check(FAIL, "workers", f"none{other_states}", "Start one with `runner worker`.")
-        return
     busy = sum(worker.busy for worker in alive)
     slots = sum(worker.slots for worker in alive)
     detail = f"{len(alive)} alive, {busy} of {slots} slots busy{other_states}"
+    detail += f", {keepers}" if facts.keepers else ""
+    problem = detail if dead_count else ""
     fix = "`runner workers list` names them; their nodes run again on other workers."
-    yield from _check("workers", detail, detail if dead_count else "", fix)
+    result = WARN
+    if not alive:
+        problem = f"none{other_states}"
+        fix = "Start one with `runner worker`."
+        result = FAIL
+    if facts.keepers and not alive:
+        problem += (
+            f", but {keepers}: answers and timers are applied, nodes wait on their queues"
+        )
+        fix = "Start one with `runner worker` when nodes are to run."
+        result = WARN
+    yield from _check("workers", detail, problem, fix, result)
 
 
 def _names_of_workers(facts: Facts) -> Checks:
@@ -876,29 +871,19 @@ def _archive(facts: Facts) -> Checks:
     waiting = facts.vitals.unarchived
     interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
+    detail = problem = fix = ""
     if state.get("problem"):
-        yield Check(
-            FAIL,
-            "archive",
-            f"{state['problem']} {wait}",
-            "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more.",
-        )
+        problem = f"{state['problem']} {wait}"
+        fix = "Correct the problem, or RUNNER_ARCHIVE; the workers' log has more."
     elif state and facts.vitals.now - int(state["at"]) > UNATTENDED * max(1, interval) * 1000:
-        yield Check(
-            FAIL,
-            "archive",
-            f"no worker writes to {state['place']} any more: {wait}",
-            "Start a worker with RUNNER_ARCHIVE.",
-        )
+        problem = f"no worker writes to {state['place']} any more: {wait}"
+        fix = "Start a worker with RUNNER_ARCHIVE."
     elif state:
-        yield Check(PASS, "archive", f"{state['place']}; {waiting} ended runs wait for it")
+        detail = f"{state['place']}; {waiting} ended runs wait for it"
     elif facts.archive:
-        yield Check(
-            FAIL,
-            "archive",
-            "no worker writes to an archive: ended runs expire unarchived",
-            "Set RUNNER_ARCHIVE for the workers, too, and restart them.",
-        )
+        problem = "no worker writes to an archive: ended runs expire unarchived"
+        fix = "Set RUNNER_ARCHIVE for the workers, too, and restart them."
+    yield from _check("archive", detail, problem, fix, FAIL)
 
 
 LATE_SEAL = 60_000
@@ -1081,7 +1066,8 @@ def _by(pause: LimitPause) -> str:
 def _freezes(facts: Facts) -> Checks:
     for freeze in facts.freezes:
         since = f"{freeze}, for {span(facts.vitals.now - freeze.at)}"
-        option = "--all" if freeze.scope == "all" else f"--{freeze.scope.replace(':', ' ', 1)}"
+        kind, _, name = freeze.scope.partition(":")
+        option = f"--{kind} {quote(name)}" if name else f"--{kind}"
         yield Check(
             WARN, "freeze", since, f"Run `runner thaw {option} --reason …` when it may go on."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from urllib.parse import quote
 
 from runner.errors import NotFoundError, RunnerError, StoreError, UsageError
 from runner.execution.engine import Engine
@@ -135,7 +136,7 @@ class Scheduler:
 
 def trouble(store: Store, schedule: Schedule, now: int) -> tuple[str, str]:
     """Return why a schedule starts no run, and the remedy; two empty texts if it works or is paused."""
-    name = schedule.id
+    name = quote(schedule.id)
     last = schedule.last_run
     if schedule.paused:
         return "", ""

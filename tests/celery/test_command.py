@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,11 +14,11 @@ import pytest
 from celery import Celery
 from celery.bin.base import CLIContext
 from celery.bin.celery import celery
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import runner.celery
 from runner.celery.command import commands
-from runner.cli.context import called_as
 
 ROOT = Path(__file__).parents[2]
 
@@ -29,7 +30,12 @@ def call(fake_store, monkeypatch):
     app = Celery("other_team", broker="memory://", set_as_current=False)
     runner.celery.install(app)
     context = CLIContext(app=app, no_color=True, workdir=None)
-    yield lambda *words: CliRunner().invoke(commands, words, obj=context)
+
+    def invoke(*words):
+        return CliRunner().invoke(commands, words, obj=context)
+
+    invoke.context = context
+    yield invoke
     app.close()
 
 
@@ -78,14 +84,43 @@ def test_help_lists_what_makes_sense_below_an_app(call):
         "celery -A shop runner",
         "celery --app runner -q runner",
         "celery --app=shop runner",
-        "runner",
     ],
 )
-def test_a_printed_command_begins_as_this_one_was_called(words, monkeypatch):
-    """Without the app's option it would decide in another store."""
-    monkeypatch.setattr(sys, "argv", [f"/usr/bin/{words}", *words.split()[1:], "runs", "list"])
-    with click.Context(celery, info_name=words.split()[0]):
-        assert called_as() == words
+@pytest.mark.parametrize("option", ["", " --redis-url 'redis://x/1?a=b'"])
+def test_a_printed_command_begins_as_this_one_was_called(words, option, call, monkeypatch):
+    """Without the options of the app and of the store it would act on another store."""
+    given = [*shlex.split(option), "runs", "list"]
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/celery", *words.split()[1:], *given])
+    with click.Context(celery, obj=call.context) as parent:
+        output = commands.make_context("runner", given, parent=parent).obj.output
+    assert output.advice("`runner runs list` and: runner api GET") == (
+        f"`{words}{option} runs list` and: {words}{option} api GET"
+    )
+    assert output.advice("`runner dev`") == "`runner dev`"
+    if not option:
+        assert output.advice("`runner worker`") == f"`{words.removesuffix(' runner')} worker`"
+
+
+def test_a_shell_can_complete_its_commands(monkeypatch):
+    """Celery has no app then."""
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/celery"])
+    words = ["runner", "interrupts"]
+    completed = ShellComplete(celery, {}, "celery", "_").get_completions(words, "res")
+    assert [item.value for item in completed] == ["respond"]
+
+
+def test_options_before_the_command_hold(call):
+    """Also those of the store, before the command and behind it."""
+    assert '"runs": []' in call("--json", "runs", "list").stdout
+    away = "redis://:secret@127.0.0.1:1/0"
+    done = [
+        call("--redis-url", away, "runs", "list"),
+        call("runs", "list", "--redis-url", away),
+    ]
+    for each in done:
+        assert (each.exit_code, "127.0.0.1:1" in each.stderr) == (7, True)
+        assert "secret" not in each.stderr
+    assert call("--redis-url", "redis://[", "runs", "list").exit_code == 2
 
 
 @pytest.mark.full

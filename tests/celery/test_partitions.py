@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from uuid import uuid4
 
 import amqp
@@ -280,6 +281,34 @@ def test_a_partition_that_is_away_keeps_the_other_going(pair):
     pair.servers[1].start()
     assert away.wait(RECOVERY + MARGIN).status in {Status.COMPLETED, Status.INTERRUPTED}
     wait_until(lambda: away.status is Status.COMPLETED, "the answer is applied")
+
+
+@pytest.mark.parametrize("pool", ["threads", "prefork"])
+@pytest.mark.parametrize("fault", [Server.kill, Server.freeze], ids=["killed", "frozen"])
+def test_runs_go_on_without_a_server_that_has_none_of_them(pair, pool, fault):
+    """What a process does for the first time asks no other server; control: a start there is refused."""
+    pair.boot(1, pool=pool, slots=1)
+
+    def key_of(graph, number):
+        keys = (str(uuid4()) for _ in range(1_000))
+        return next(key for key in keys if pair.store.partition(graph, key) == number)
+
+    keys = {graph: key_of(graph, 0) for graph in ("chain", "retry", "nested")}
+    there = key_of("chain", 1)
+    fault(pair.servers[1])
+    registry = Registry()
+    registry.add("chain", graphs.chain)
+    with closing(open_store(pair.places)) as store:
+        program = Client(store=store, registry=registry)
+        with pytest.raises(StoreError, match=f":{pair.servers[1].port}"):
+            program.start("chain", "go", idempotency_key=there)
+        program.start("chain", "go", idempotency_key=keys["chain"])
+    for graph, key in keys.items():
+        run = pair.client.start(graph, "go", idempotency_key=key)
+        wait_until(lambda run=run: run.status is not Status.EXECUTING, f"{graph} rests")
+        for question in run.interrupts():
+            pair.send(json.dumps({"v": 1, "interrupt_id": question.id, "response": "yes"}))
+        wait_until(lambda run=run: run.status is Status.COMPLETED, f"{graph} ends")
 
 
 def test_workers_refuse_servers_that_do_not_fit(pair):

@@ -30,7 +30,6 @@ from runner.records.run import FINAL, Status
 from runner.store.addresses import partition_addresses
 from runner.store.interface import Claim, Doorbell, Settlement, Start
 from runner.store.redis import layout
-from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import ClaimVisit, SettleVisit, StartRun
@@ -88,7 +87,7 @@ def open_store(urls: Sequence[str], *, alone: bool) -> PartitionedStore:
         RedisStore(place.url, partition=place.partition, lease=LEASE, push=False)
         for place in where
     ]
-    store = PartitionedStore(partitions, Layout(where), relays=False)
+    store = PartitionedStore(partitions, relays=False)
     for partition in partitions if alone else ():
         partition.limits.home = lambda _: None
     return store

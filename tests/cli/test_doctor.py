@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -318,6 +320,38 @@ def test_doctor_looks_at_a_real_store_and_worker(cli):
 def test_how_the_store_writes_to_disk_is_asked_of_it(shop_url):
     """The setting that counts is the server's own."""
     assert read_server_info(shop_url).fsync == "always"
+
+
+def test_a_fix_names_the_store_that_was_examined(call, redis_url):
+    """Its command has the option of this one, without the password."""
+    with redis.Redis.from_url(redis_url) as client:
+        client.acl_setuser(
+            "ann", enabled=True, passwords=["+it's"], commands=["+@all"], keys=["*"]
+        )
+    address = f"{redis_url}&username=ann&password=it%27s"
+    for words in (("--redis-url", address, "doctor"), ("doctor", "--redis-url", address)):
+        done = call(*words, url="redis://127.0.0.1:1/0")
+        (fix,) = [line for line in done.stdout.splitlines() if line.startswith("FAIL\tworkers")]
+        _, program, _ = fix.split("`")
+        assert shlex.split(program)[:2] == ["runner", "--redis-url"]
+        assert shlex.split(program)[2:] == [f"{redis_url}&username=ann&password=***", "worker"]
+    assert "it%27s" not in done.output
+
+
+def test_the_fix_of_a_freeze_can_be_pasted():
+    """Also if the name of the tool has a quote."""
+    facts = replace(WELL, freezes=[Freeze("tool:it's mine", "fraud", "ana", NOW - 1_000)])
+    (check,) = [check for check in examine(facts) if check.result != PASS]
+    assert shlex.split(check.fix.split("`")[1])[:4] == ["runner", "thaw", "--tool", "it's mine"]
+
+
+def test_the_clocks_of_workers_with_one_name_are_all_compared():
+    """The clock of one that is right doesn't hide that of the other."""
+    late = replace(WORKER, ahead=-3_000)
+    for workers in ([late, replace(WORKER, pid=2)], [replace(WORKER, pid=2), late]):
+        checks = examine(replace(WELL, workers=workers))
+        (clocks,) = [check for check in checks if check.name == "clocks"]
+        assert clocks.detail == f"differ from the store's: {WORKER.name} by 3.0 s"
 
 
 def test_doctor_fails_without_a_worker(call, redis_url):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -127,7 +128,12 @@ def test_input_comes_from_a_file_or_from_standard_input(cli, tmp_path):
         (
             ["run", "shop-echo", "--input", "yes"],
             2,
-            """Hint: Text needs its own quotes: --input '"yes"'.""",
+            """Hint: Text needs its own quotes: --input '"yes"'\n""",
+        ),
+        (
+            ["run", "shop-echo", "--input", "it's"],
+            2,
+            "--input " + shlex.quote('"it\'s"') + "\n",
         ),
         (["run", "shop-echo", "--input", '{"a": 1, "a": 2}'], 2, "same key twice"),
         (["run", "shop-echo", "--input", "@/nowhere.json"], 2, "can't be read"),

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import functools
 import itertools
-from contextlib import nullcontext
+import socket
+from contextlib import closing, nullcontext, suppress
 
 import pytest
 import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.celery.threads import Sealer
+from runner.client import SweeperDispatcher
+from runner.definition.registry import Registry
 from runner.errors import ConflictError, StoreError, UsageError
+from runner.execution.engine import Engine
 from runner.limits.concurrency import Admission, Concurrency
 from runner.limits.limit import Limit
 from runner.operations.recovery import write_retry
@@ -25,14 +30,15 @@ from runner.store.interface import Start, Token
 from runner.store.redis import layout
 from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
-from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, merged, open_store
 from runner.store.redis.store import RedisStore
 from runner.store.requests import AnswerQuestions, CancelRun, StartRun
 from runner.testing import ManualClock
+from tests.celery import graphs
 from tests.chaos.transitions import Walk
 from tests.contract.store import StoreContract
 from tests.contract.store.manual_worker import ManualWorker, saved, shape
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.full
 
@@ -54,7 +60,7 @@ def partitioned(urls, clock=None, durability="fast"):
         )
         for place in where
     ]
-    return PartitionedStore(partitions, Layout(where), relays=False)
+    return PartitionedStore(partitions, relays=False)
 
 
 @pytest.fixture
@@ -392,6 +398,77 @@ def test_a_partition_that_is_away_leaves_the_others(redis_url, clock):
             read()
     store.close()
     near.close()
+
+
+def test_a_nested_graph_begins_while_another_server_is_away(redis_url):
+    """Also in a process that has published nothing yet, such as a child of a prefork pool."""
+    registry = Registry()
+    registry.add("nested", graphs.nested)
+    with closing(partitioned([redis_url])) as near:
+        first = Engine(near, SweeperDispatcher(), registry)
+        first.publish(["nested"])
+        run_id = first.start("nested", "go")
+        first.deliver(run_id, "before", 1, 1)
+    with closing(partitioned([redis_url, "redis://127.0.0.1:1/0"])) as store:
+        assert Engine(store, SweeperDispatcher(), registry).deliver(run_id, "inner", 1, 1).child
+
+
+def test_known_graphs_are_published_where_servers_are_up(redis_url, clock):
+    """So a program that has a graph can start it; control: a new graph, and a worker's, are refused."""
+    known = shape("a", name="known")
+    with closing(partitioned([redis_url], clock)) as near:
+        near.publish([known])
+    with closing(partitioned([redis_url, "redis://127.0.0.1:1/0"], clock)) as store:
+        store.publish([known], replace=False)
+        for graph, replace in ((known, True), (shape("a", name="new"), False)):
+            with pytest.raises(StoreError):
+                store.publish([graph], replace=replace)
+
+
+def test_a_key_is_looked_for_where_it_could_be(redis_url, other_url):
+    """A start asks neither the partition that is chosen for its key, nor one twice."""
+    with closing(partitioned([redis_url, other_url])) as store:
+        assert layout.record(partition_addresses(f"{redis_url},{other_url}")) == ""
+        store.publish([shape("a")])
+        key = next(key for key in KEYS if store.partition("g", key) == 1)
+    with closing(partitioned([redis_url, "redis://127.0.0.1:1/0"])) as store:
+        assert store.partition("g", key) == 1
+
+
+def test_sweeps_do_not_wait_each_time_for_a_server_that_hangs(redis_url, clock):
+    """One waits for it, and the next ones leave it out; control: the first server is swept by each."""
+    worker = ManualWorker(partitioned([redis_url], clock), clock)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.setblocking(False)
+        away = f"redis://127.0.0.1:{silent.getsockname()[1]}/0"
+        with closing(partitioned([redis_url, away], clock)) as store:
+            for _ in range(3):
+                worker.token(worker.start("a"), "a")
+                clock.advance(31)
+                assert store.sweep().count
+            silent.accept()[0].close()
+            with pytest.raises(BlockingIOError):
+                silent.accept()
+    worker.store.close()
+
+
+def test_audits_are_sealed_while_another_server_is_away(redis_url, other_url):
+    """Those before it in the list of servers, and those behind it."""
+    settings = Settings(
+        redis_url=f"{redis_url},redis://127.0.0.1:1/0,{other_url}", audit="all", audit_seal=0.1
+    )
+    with closing(open_store(settings)) as store:
+        audits = [audit for number, audit in enumerate(store.audit_logs) if number != 1]
+        for audit in audits:
+            audit.note("dead.replayed", actor="ann")
+        sealer = Sealer(Engine(store, SweeperDispatcher(), Registry()), settings)
+
+        def all_sealed():
+            with suppress(StoreError):
+                sealer.seal(lambda: False)
+            return all(audit.head().size for audit in audits)
+
+        wait_until(all_sealed, "both are sealed", seconds=20)
 
 
 def test_settings_open_what_they_name(redis_url, other_url):

@@ -14,7 +14,6 @@ from runner.records.listings import RunQuery
 from runner.store.addresses import partition_addresses
 from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
-from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
 from runner.store.requests import CancelRun, RemoveRun
@@ -212,7 +211,7 @@ def test_runs_of_every_partition_are_archived(redis_url, clock, archive, client)
         RedisStore(place.url, partition=place.partition, clock=clock, retention=60)
         for place in where
     ]
-    store = PartitionedStore(partitions, Layout(where), relays=False)
+    store = PartitionedStore(partitions, relays=False)
     worker, archivist = ManualWorker(store), Archiving(store, archive, pause=0, hold=86_400)
     archivist.run_once()
     runs = [worker.start(shape("a"), beside=beside) for beside in ("00", "01", "00", "01")]

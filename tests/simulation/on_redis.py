@@ -11,7 +11,6 @@ from runner.errors import StoreError
 from runner.store.addresses import PartitionAddress, partition_addresses
 from runner.store.redis import layout
 from runner.store.redis.keys import Keys
-from runner.store.redis.layout import Layout
 from runner.store.redis.partitions import PartitionedStore, SharedStore
 from runner.store.redis.store import RedisStore
 from runner.testing import ManualClock
@@ -43,11 +42,7 @@ def on_redis(
         if races:
             for store in stores:
                 store._redis.call = racing(checked(store._redis.call), lambda: world)
-        store = (
-            stores[0]
-            if partitions == 1
-            else PartitionedStore(stores, Layout(where), relays=False)
-        )
+        store = stores[0] if partitions == 1 else PartitionedStore(stores, relays=False)
         world = World(
             setting,
             store,

@@ -14,7 +14,6 @@ import hashlib
 import logging
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 
 from runner.errors import StoreError
 from runner.limits.concurrency import key_of, tag_of
@@ -49,22 +48,14 @@ IN_ORDER = "Name all servers in RUNNER_REDIS_URL, in the order they were first u
 class Layout:
     """The partitions of one namespace, in their order. Thread-safe, and usable after a fork."""
 
-    def __init__(self, places: Sequence[PartitionAddress], namespace: str = NAMESPACE) -> None:
-        """Take the partitions' addresses; nothing is connected yet."""
-        self._keys = [Keys(namespace, place.partition) for place in places]
-        self._connections = [
-            RedisConnection(
-                place.url,
-                keys.prefix,
-                partial(check, keys=keys, places=places, namespace=namespace),
-            )
-            for place, keys in zip(places, self._keys, strict=True)
+    def __init__(self, connections: Sequence[RedisConnection], namespace: str) -> None:
+        """Take the partitions' connections; nothing is connected yet."""
+        self._connections = connections
+        self._keys = [
+            Keys(namespace, PartitionAddress("", number).partition)
+            for number in range(len(connections))
         ]
         self._numbers: tuple[int, ...] = ()
-
-    def close(self) -> None:
-        for connection in self._connections:
-            connection.close()
 
     def allow(self, graphs: Iterable[str]) -> None:
         """Record that runs of some graphs may live in any partition."""
@@ -102,9 +93,9 @@ class Layout:
         if is_first or spread is None:
             return 0
         homes = self._homes(f"{graph_id}\n{idempotency_key}", usable)
-        for number in dict.fromkeys(homes[:-1]):
+        for number in {*homes} - {0, homes[-1]}:
             key = self._keys[number].idempotency(graph_id, idempotency_key)
-            if number and self._connections[number].call("EXISTS", key):
+            if self._connections[number].call("EXISTS", key):
                 return number
         return homes[-1]
 

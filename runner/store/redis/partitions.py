@@ -11,7 +11,6 @@ import functools
 import logging
 import time
 import zlib
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -33,6 +32,7 @@ from runner.records.listings import (
     RunQuery,
     RunSummary,
     cursor_of,
+    grouped,
     position_in,
 )
 from runner.records.run import Status, claim_name, outermost
@@ -117,9 +117,7 @@ def open_store(settings: Settings, *, push: bool = True, retry_for: float = 0) -
         open_partition(number, pushes=others if number else push)
         for number in range(len(places))
     ]
-    return PartitionedStore(
-        partitions, Layout(places, settings.namespace), relays=push and not together
-    )
+    return PartitionedStore(partitions, relays=push and not together)
 
 
 def wake_keys(settings: Settings) -> list[str]:
@@ -148,13 +146,11 @@ def _where_it_is(
 class PartitionedStore:
     """Runs in several partitions. Thread-safe, and usable after a fork."""
 
-    def __init__(
-        self, partitions: Sequence[RedisStore], layout: Layout, *, relays: bool
-    ) -> None:
+    def __init__(self, partitions: Sequence[RedisStore], *, relays: bool) -> None:
         """Take the partitions; with `relays` the first one's server pushes the doorbells of the others."""
         first = self._first = partitions[0]
         self._partitions = tuple(partitions)
-        self._layout = layout
+        self._layout = Layout(self.connections, first.namespace)
         self._relays = relays
         self.lease_ms = first.lease_ms
         self.max_bytes = first.max_bytes
@@ -165,7 +161,7 @@ class PartitionedStore:
         for partition in self._partitions:
             partition.limits.home = functools.partial(self._limit_home, partition)
             partition.limits.offer = self._offer
-        self._away: set[RedisStore] = set()
+        self._away: dict[RedisStore, float] = {}
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
             ChangeLimit: self._change_limit,
@@ -193,7 +189,6 @@ class PartitionedStore:
     def close(self) -> None:
         for partition in self._partitions:
             partition.close()
-        self._layout.close()
 
     @property
     def audit_logs(self) -> Sequence[AuditLog]:
@@ -240,9 +235,15 @@ class PartitionedStore:
 
     def publish(self, topologies: Sequence[Topology], *, replace: bool = True) -> None:
         # The first partition, which lists graphs, comes last: a listed graph can be started everywhere.
-        self._copy_limits()
+        if replace:
+            self._copy_limits()
         for partition in reversed(self._partitions):
-            partition.publish(topologies, replace=replace)
+            try:
+                partition.publish(topologies, replace=replace)
+            except StoreError as error:
+                names = [topology.graph_id for topology in topologies]
+                if replace or not error.passing or self._first.lacking(names):
+                    raise
         for topology in topologies:
             if topology.admission and topology.admission.by:
                 self._layout.allow_by_key(topology.graph_id, topology.admission.by)
@@ -437,9 +438,7 @@ class PartitionedStore:
         return Reply("sized", [bell for reply in replies for bell in reply.doorbells])
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
-        by_partition: dict[RedisStore, list[Token]] = defaultdict(list)
-        for token in tokens:
-            by_partition[self.partition_of(token.run_id)].append(token)
+        by_partition = grouped(tokens, lambda token: self.partition_of(token.run_id))
         words: dict[Token, str] = {}
         for partition, own in by_partition.items():
             try:
@@ -462,11 +461,8 @@ class PartitionedStore:
         self, ids: Sequence[str], read: Callable[[RedisStore, list[str]], list[Item]]
     ) -> list[Item]:
         """Read items by the ids of questions, at once from each partition."""
-        by_partition: dict[RedisStore, list[str]] = defaultdict(list)
-        for name in dict.fromkeys(ids):
-            by_partition[self.partition_of(name)].append(name)
         items: dict[str, Item] = {}
-        for partition, names in by_partition.items():
+        for partition, names in grouped(dict.fromkeys(ids), self.partition_of).items():
             items |= zip(names, read(partition, names), strict=True)
         return [items[name] for name in ids]
 
@@ -523,11 +519,8 @@ class PartitionedStore:
         return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
-        by_partition: dict[RedisStore, dict[str, int]] = defaultdict(dict)
-        for run_id, ended in runs.items():
-            by_partition[self.partition_of(run_id)][run_id] = ended
-        for partition, own in by_partition.items():
-            partition.archived(own)
+        for partition, own in grouped(runs, self.partition_of).items():
+            partition.archived({run_id: runs[run_id] for run_id in own})
 
     # Freezes
 
@@ -543,21 +536,27 @@ class PartitionedStore:
     # Time
 
     def sweep(self, limit: int = 100) -> Reply:
-        """Sweep every partition; an unreachable partition doesn't block the others."""
+        """Sweep every partition; an unreachable partition doesn't block the others.
+
+        One whose server hangs is left out for twice the time that this took.
+        """
         count = 0
         doorbells = list[Doorbell]()
         failed = list[StoreError]()
         fired: list[tuple[str, str]] = []
         for partition in self._partitions:
+            began = time.monotonic()
+            if partition is not self._first and began < self._away.get(partition, 0.0):
+                continue
             try:
                 reply = self._rung(partition, partition.sweep(limit))
             except StoreError as error:
                 failed.append(error)
                 if partition not in self._away:
                     log.warning("sweep.failed: %s The other partitions are swept.", error)
-                self._away.add(partition)
+                self._away[partition] = 3 * time.monotonic() - 2 * began
                 continue
-            self._away.discard(partition)
+            self._away.pop(partition, None)
             count += reply.count
             doorbells += reply.doorbells
             for kind, name in reply.fired:
@@ -565,7 +564,7 @@ class PartitionedStore:
                     doorbells += self._check_slot(partition, name)
                 else:
                     fired.append((kind, name))
-        if len(failed) == len(self._partitions):
+        if failed and len(self._away) == len(self._partitions):
             raise failed[0]
         return Reply("swept", doorbells, fired=fired, count=count)
 
