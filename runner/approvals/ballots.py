@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import KW_ONLY, field, replace
 from typing import Any, Literal
 
 from runner.approvals import digests, rules
@@ -22,22 +22,18 @@ MOST_SIGNATURES = 64
 
 
 @immutable
-class Ballot:
-    """One vote as it comes in, judged as far as its question alone allows.
+class Submission:
+    """A person's vote or other operation on a question, as it comes in.
 
-    `response` (packed) is the answer that the vote would give; `effect` is its digest. `answered`
-    has, by node, the principals who answered there, for nodes whose answerers the rule excludes.
-    `body` is the message as it was signed. `shown_at` (ms) is when the door showed the question to
-    the voter; 0 if the door doesn't say. `plain_issuer` is the issuer of names without one, see
-    `rules.is_same_person`; `began` (ms) is when the run was started, by its id. `away` has the keys
-    of absent people for whom the voter may vote.
+    `answered` has, by node, the principals who answered there, for nodes whose answerers the rule
+    excludes. `body` is the message as it was signed. `shown_at` (ms) is when the door showed the
+    question to the voter; 0 if the door doesn't say. `plain_issuer` is the issuer of names without
+    one, see `rules.is_same_person`; `began` (ms) is when the run was started, by its id.
     """
 
     interrupt_id: str
     voter: Voter
-    decision: DecisionKind
-    response: JSON = None
-    effect: str = ""
+    _: KW_ONLY
     digest: str | None = None
     comment: str = ""
     idempotency_key: str | None = None
@@ -46,6 +42,19 @@ class Ballot:
     shown_at: int = 0
     plain_issuer: str = ""
     began: int = 0
+
+
+@immutable
+class Ballot(Submission):
+    """One vote as it comes in, judged as far as its question alone allows.
+
+    `response` (packed) is the answer that the vote would give; `effect` is its digest. `away` has the
+    keys of absent people for whom the voter may vote.
+    """
+
+    decision: DecisionKind
+    response: JSON = None
+    effect: str = ""
     away: frozenset[str] = frozenset()
 
 
@@ -82,29 +91,19 @@ class Use:
 
 
 @immutable
-class Operation:
+class Operation(Submission):
     """An operation on a question other than voting: see voting.py.
 
     `kind` is claim, release, delegate, comment or withdraw_vote. `to` is the delegate of a vote, `until`
-    (ms) the end of the delegation (0: none), `ttl` the length of a claim in ms. `body` is the message as it
-    was signed. When an absence lends a vote, `lent` has the absence's `body` and its `until`. `by` names an
-    operator who gives a vote to another person, with the reason in the comment.
+    (ms) the end of the delegation (0: none), `ttl` the length of a claim in ms. When an absence lends a
+    vote, `lent` has the absence's `body` and its `until`. `by` names an operator who gives a vote to
+    another person, with the reason in the comment.
     """
 
-    interrupt_id: str
     kind: str
-    voter: Voter
     to: Voter | None = None
     until: int = 0
     ttl: int = 0
-    comment: str = ""
-    digest: str | None = None
-    idempotency_key: str | None = None
-    answered: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    body: JSONMapping = field(default_factory=dict)
-    shown_at: int = 0
-    plain_issuer: str = ""
-    began: int = 0
     lent: JSONMapping = field(default_factory=dict)
     by: str = ""
 
@@ -161,7 +160,7 @@ class Standing:
 
 
 def is_decided(
-    operation: Ballot | Operation, question: Interrupt, standing: Standing, now: int
+    operation: Submission, question: Interrupt, standing: Standing, now: int
 ) -> Receipt | None:
     """Refuse votes and operations after a pending decision, but comments, and its voter who takes it back."""
     pending = standing.pending
@@ -210,7 +209,7 @@ def decision_of(question: Interrupt, count: Count) -> str:
 
 def facts(
     question: Interrupt,
-    operation: Ballot | Operation,
+    operation: Submission,
     standing: Standing,
     voter_record: JSONMapping,
     now: int,
@@ -233,7 +232,7 @@ def facts(
 
 def lent(
     question: Interrupt,
-    operation: Ballot | Operation,
+    operation: Submission,
     standing: Standing,
     voter_record: JSONMapping,
     now: int,
@@ -272,7 +271,7 @@ def escalated(question: Interrupt, now: int) -> list[str]:
 
 
 def receipt(
-    operation: Ballot | Operation,
+    operation: Submission,
     status: ReceiptStatus,
     detail: str = "",
     numbers: Sequence[int] = (),
@@ -293,13 +292,13 @@ def counted(ballot: Ballot, count: Count) -> Receipt:
     return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
 
 
-def proof_of(operation: Ballot | Operation) -> JSONMapping:
+def proof_of(operation: Submission) -> JSONMapping:
     """Return a message's proof without checking it; an empty one if it has none."""
     proof = operation.body.get("proof")
     return proof if isinstance(proof, dict) else {}
 
 
-def jti_of(operation: Ballot | Operation) -> JSON:
+def jti_of(operation: Submission) -> JSON:
     """Return the id of the signature, which counts once; None if it has none."""
     return proof_of(operation).get("jti")
 
@@ -333,7 +332,7 @@ def mistimed(issued: int, question: Interrupt, began: int, edited_at: int = 0) -
 
 
 def untimely(
-    operation: Ballot | Operation, question: Interrupt, standing: Standing, now: int
+    operation: Submission, question: Interrupt, standing: Standing, now: int
 ) -> Receipt | None:
     """Refuse a signature whose time disagrees with the store's (ms): a worker would reject the vote."""
     if not (proof := proof_of(operation)):
@@ -375,7 +374,7 @@ def response_of(body: JSONMapping) -> Any:
     return True if body.get("decision") == "approve" and response is None else response
 
 
-def spent(operation: Ballot | Operation, voter_record: JSONMapping, now: int) -> Receipt | None:
+def spent(operation: Submission, voter_record: JSONMapping, now: int) -> Receipt | None:
     """Refuse a signature that has counted before, whatever came after it; None for a new one."""
     ends_by_jti = signatures(voter_record, now)
     if jti_of(operation) in ends_by_jti:
@@ -388,7 +387,7 @@ def spent(operation: Ballot | Operation, voter_record: JSONMapping, now: int) ->
     return None
 
 
-def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
+def copied(operation: Submission, last: int) -> Receipt | None:
     """Refuse a passkey whose counter has not grown since it last signed; one without a counter is taken.
 
     Step 21 of https://www.w3.org/TR/webauthn-2/#sctn-verifying-assertion.
@@ -403,7 +402,7 @@ def copied(operation: Ballot | Operation, last: int) -> Receipt | None:
     return receipt(operation, ReceiptStatus.FORBIDDEN, detail)
 
 
-def signed_in(operation: Ballot | Operation, voter_record: JSONMapping, now: int) -> JSONObject:
+def signed_in(operation: Submission, voter_record: JSONMapping, now: int) -> JSONObject:
     """Return a person's part with the signature of this operation added."""
     ends_by_jti = signatures(voter_record, now)
     jti = jti_of(operation)
@@ -480,7 +479,7 @@ METHODS = ("asserted", "service", "login", "signature")
 """Ways to authenticate a voter, by level; a passkey's signature is "webauthn"."""
 
 
-def identity(ballot: Ballot | Operation) -> JSONObject:
+def identity(ballot: Submission) -> JSONObject:
     """Return the voter's identity for an event's data: the proof, and when they were authenticated (ms)."""
     voter = ballot.voter
     proof = ballot.body.get("proof")

@@ -97,14 +97,14 @@ def apply_vote(
         kind,  # type: ignore[arg-type] # it is one of DECISIONS, see `_unfit`
         response,
         effect,
-        decision.digest,
-        decision.comment,
-        decision.idempotency_key,
-        answerers(engine.store, rule, question),
-        body,
-        decision.shown_at,
-        engine.plain_issuer,
-        began_at(engine.store, question),
+        digest=decision.digest,
+        comment=decision.comment,
+        idempotency_key=decision.idempotency_key,
+        answered=answerers(engine.store, rule, question),
+        body=body,
+        shown_at=decision.shown_at,
+        plain_issuer=engine.plain_issuer,
+        began=began_at(engine.store, question),
     )
     if (refusal := ballots.misstated(ballot, question)) is not None:
         return refusal
@@ -163,8 +163,8 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
             continue
         operation = Operation(
             question.id,
-            "delegate",
             person,
+            "delegate",
             voter,
             absence.until,
             digest=ballot.digest,
@@ -220,8 +220,8 @@ def lend(
         instead_of = Principal.read(names[0])
     operation = Operation(
         question.id,
-        "delegate",
         _looked_up(engine, Voter(instead_of)),
+        "delegate",
         _looked_up(engine, Voter(to)),
         _end(engine, until),
         comment=reason,
@@ -378,12 +378,12 @@ def apply_operation(
     }
     operation = Operation(
         name,
-        kind,
         by,
+        kind,
         delegate,
         _end(engine, message.get("until")) if delegate else 0,
         round(ttl * 1000),
-        comment,
+        comment=comment,
         answered=answered_by,
         body=body,
         plain_issuer=engine.plain_issuer,

@@ -11,7 +11,7 @@ from dataclasses import field, replace
 
 from runner import scheduler
 from runner.approvals import ballots, rules
-from runner.approvals.ballots import Ballot, Operation, PendingDecision, Standing
+from runner.approvals.ballots import Ballot, Operation, PendingDecision, Standing, Submission
 from runner.approvals.rules import Rule, VoterFacts
 from runner.immutable import immutable
 from runner.records.codec import JSONMapping, JSONObject
@@ -61,27 +61,13 @@ class CastVote(Request[Reply]):
         nonce = self.nonce
         name = ballot.interrupt_id
         voter = ballot.voter
-        now = transaction.clock()
-        run = asking(transaction, name)
-        question = run.question(name) if run else None
-        if run is None or question is None or question.rule is None:
-            return Reply("unknown", receipts=[_unknown(ballot, question)])
         key = voter.principal.key
-        standing = run.standing(name)
-        voter_record = run.voter(name, key)
-        earlier = (
-            repeated_vote(ballot, voter_record, nonce)
-            or ballots.is_decided(ballot, question, standing, now)
-            or too_late(ballot, question, now)
-            or ballots.untimely(ballot, question, standing, now)
-            or ballots.spent(ballot, voter_record, now)
-            or _taken(run, ballot)
-        )
-        if earlier is not None:
-            return Reply("refused", receipts=[earlier])
-        if (copied := _copied(transaction, ballot)) is not None:
-            return _refuse(transaction, run, ballot, copied)
-        rule = Rule.thawed(question.rule)
+        now = transaction.clock()
+        state = _state(transaction, ballot, nonce)
+        if isinstance(state, Reply):
+            return state
+        run, question, standing, voter_record = state
+        rule = rule_of(question)
         facts = ballots.facts(question, ballot, standing, voter_record, now)
         vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
         count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
@@ -151,6 +137,40 @@ class CastVote(Request[Reply]):
         return replace(reply, receipts=[receipt])
 
 
+def _state(
+    transaction: UnitOfWork[RunT], submission: Ballot | Operation, nonce: str
+) -> tuple[RunT, Interrupt, Standing, JSONMapping] | Reply:
+    """Return the run, the question, the standing and the person's part, or a reply that refuses them."""
+    name = submission.interrupt_id
+    now = transaction.clock()
+    is_vote = isinstance(submission, Ballot)
+    run = asking(transaction, name)
+    question = run.question(name) if run else None
+    if run is None or question is None or (is_vote and question.rule is None):
+        detail = "the question has no rule" if question else "no such question was asked"
+        receipt = ballots.receipt(submission, ReceiptStatus.UNKNOWN, detail)
+        return Reply("unknown", receipts=[receipt])
+    standing = run.standing(name)
+    voter_record = run.voter(name, submission.voter.principal.key)
+    earlier = (
+        (
+            repeated_vote(submission, voter_record, nonce)
+            if isinstance(submission, Ballot)
+            else repeated_operation(submission, voter_record, nonce)
+        )
+        or ballots.is_decided(submission, question, standing, now)
+        or too_late(submission, question, now)
+        or ballots.untimely(submission, question, standing, now)
+        or ballots.spent(submission, voter_record, now)
+        or (_taken(run, submission) if is_vote else None)
+    )
+    if earlier is not None:
+        return Reply("refused", receipts=[earlier])
+    if (copied := _copied(transaction, submission)) is not None:
+        return _refuse(transaction, run, submission, copied)
+    return run, question, standing, voter_record
+
+
 def _decide(
     transaction: UnitOfWork[RunT], run: RunT, question: Interrupt, pending: PendingDecision
 ) -> Reply | None:
@@ -185,7 +205,7 @@ def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply
     )
 
 
-def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
+def _taken(run: StoredRun, ballot: Submission) -> Receipt | None:
     """Refuse a vote that reuses the `jti` of another vote: the worker counts a `jti` once per question."""
     jti = ballots.jti_of(ballot)
     if jti is None or not run.voter(ballot.interrupt_id, f"{JTI}{jti}"):
@@ -194,7 +214,7 @@ def _taken(run: StoredRun, ballot: Ballot) -> Receipt | None:
     return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
 
 
-def _copied(transaction: UnitOfWork[RunT], operation: Ballot | Operation) -> Receipt | None:
+def _copied(transaction: UnitOfWork[RunT], operation: Submission) -> Receipt | None:
     """Refuse a passkey that may have been copied; otherwise store its signature count."""
     if operation.voter.counter is None:
         return None
@@ -203,11 +223,6 @@ def _copied(transaction: UnitOfWork[RunT], operation: Ballot | Operation) -> Rec
     if refusal is None:
         transaction.put_signature_count(passkey, count)
     return refusal
-
-
-def _unknown(operation: Ballot | Operation, question: Interrupt | None) -> Receipt:
-    detail = "no such question was asked" if question is None else "the question has no rule"
-    return ballots.receipt(operation, ReceiptStatus.UNKNOWN, detail)
 
 
 def _refuse(
@@ -293,23 +308,10 @@ class ApplyOperation(Request[Reply]):
         name = operation.interrupt_id
         key = operation.voter.principal.key
         now = transaction.clock()
-        run = asking(transaction, name)
-        question = run.question(name) if run else None
-        if run is None or question is None:
-            return Reply("unknown", receipts=[_unknown(operation, question)])
-        standing = run.standing(name)
-        voter_record = run.voter(name, key)
-        earlier = (
-            repeated_operation(operation, voter_record, nonce)
-            or ballots.is_decided(operation, question, standing, now)
-            or too_late(operation, question, now)
-            or ballots.untimely(operation, question, standing, now)
-            or ballots.spent(operation, voter_record, now)
-        )
-        if earlier is not None:
-            return Reply("refused", receipts=[earlier])
-        if (copied := _copied(transaction, operation)) is not None:
-            return _refuse(transaction, run, operation, copied)
+        state = _state(transaction, operation, nonce)
+        if isinstance(state, Reply):
+            return state
+        run, question, standing, voter_record = state
         facts = ballots.facts(question, operation, standing, voter_record, now)
         outcome = _OPERATIONS[operation.kind](
             Case(rule_of(question), facts, operation, standing, voter_record, now)

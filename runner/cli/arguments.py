@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from runner.cli.exits import CommandError, Exit
-from runner.records.listings import id_span
+from runner.records.listings import Page, RunSummary, id_span
 from runner.records.run import no_such_run
 
 if TYPE_CHECKING:
     from runner.client import Client
     from runner.records.interrupts import Interrupt
-    from runner.records.listings import Page, RunSummary
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 Item = TypeVar("Item")
@@ -117,24 +116,40 @@ requester_option = option(
 )
 
 
+operator_options = add_options(
+    by_option,
+    option(
+        "--reason",
+        "Why; shown to all, and the audit keeps its hash (default: none).",
+        default="",
+    ),
+)
+"""Who changes something, and why."""
+
+
 def tag_option(text: str) -> Callable[[Command], Command]:
-    """Make the option --tag, whose values `read_tags` reads."""
-    return option("--tag KEY=VALUE", "tags", f"{text}; may be repeated.", multiple=True)
+    """Make the option --tag."""
+    return option(
+        "--tag KEY=VALUE", "tags", f"{text}; may be repeated.", multiple=True, callback=to_pairs
+    )
 
 
-def read_tags(texts: tuple[str, ...]) -> dict[str, str]:
-    """Read tags of the form `key=value`.
+def to_pairs(
+    _: click.Context, option: click.Parameter, texts: tuple[str, ...]
+) -> dict[str, str]:
+    """Read the values of an option that have the form KEY=VALUE.
 
     Raises:
-        CommandError: a tag has no "=".
+        UsageError: a value has another form, or two have one key.
     """
-    pairs = [text.partition("=") for text in texts]
-    invalid = [key for key, equals, _ in pairs if not key or not equals]
-    if invalid:
-        raise CommandError(
-            Exit.USAGE, f"--tag {invalid[0]!r} has no value.", "Write --tag key=value."
-        )
-    return {key: value for key, _, value in pairs}
+    pairs: dict[str, str] = {}
+    for text in dict.fromkeys(texts):
+        key, equals, value = text.partition("=")
+        if not (key and equals) or key in pairs:
+            problem = "repeats a key" if key in pairs else f"is not {option.metavar}"
+            raise click.BadParameter(f"{text!r} {problem}.", param=option)
+        pairs[key] = value
+    return pairs
 
 
 def to_ms(_: click.Context, option: click.Parameter, text: str | None) -> int | None:
@@ -193,8 +208,6 @@ def read_pages(
     fetch: Callable[[int, str], Page[Item]], limit: int, cursor: str | None
 ) -> Page[Item]:
     """Read pages until there are `limit` items, or no more."""
-    from runner.records.listings import Page
-
     items: list[Item] = []
     for _ in range(MAX_PAGES):
         page = fetch(limit - len(items), cursor or "")

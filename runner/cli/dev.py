@@ -95,7 +95,7 @@ def dev(
                     sys.platform == "darwin"
                     or bool({"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys())
                 )
-            return _run_worker(context, stack, url, (concurrency, port, demo, opens))
+            return _run_worker(context, stack, url, concurrency, port, demo=demo, opens=opens)
     except KeyboardInterrupt:
         context.output.note("Stopped. The data is kept." if FOLDER.is_dir() else "Stopped.")
         return Exit.DONE
@@ -160,11 +160,14 @@ def _run_worker(
     context: CommandContext,
     stack: ExitStack,
     url: str,
-    options: tuple[int | None, int, bool, bool],
+    concurrency: int | None,
+    port: int,
+    *,
+    demo: bool,
+    opens: bool,
 ) -> int:
     from runner.dev.worker_process import worker_process
 
-    concurrency, port, demo, opens = options
     output = context.output
     address = context.settings.server_url or f"http://127.0.0.1:{port}"
     environment = context.environment() | {

@@ -21,6 +21,7 @@ from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import Exit, exit_of_receipt
 from runner.cli.output import Output, block, clock_time, compact, short, style, times
 from runner.records.json_form import document, span, stamp
+from runner.records.listings import InterruptQuery, Page
 from runner.records.validation import one_line
 
 if TYPE_CHECKING:
@@ -84,41 +85,31 @@ def list_interrupts(
     from runner.approvals.rules import OWN_KEY, Principal, Voter
     from runner.operations.own_questions import own_questions
     from runner.operations.questions import read_questions
-    from runner.records.listings import InterruptQuery
 
     output = context.output
     if run_id is not None:
         context.client.run(run_id)  # raises if there is no such run
     before = None if age is None else time.time_ns() // 1_000_000 - round(age * 1000)
     query = InterruptQuery(run=run_id, until=before, **filters)
-    questions: Sequence[QuestionView]
-    if part is None:
-        page = read_pages(
-            functools.partial(context.store.open_interrupts, query), limit, cursor
-        )
-        questions = read_questions(context.store, page)
-        following = page.next
-    elif context.user:
-        voter = looked_up(
-            Voter(Principal.read(context.user), level=OWN_KEY), context.settings.directory
-        )
-        page_of_own = read_pages(
-            lambda number, after: own_questions(
-                context.client.engine, voter, part, query, number, cursor=after
-            ),
-            limit,
-            cursor,
-        )
-        questions = list(page_of_own)
-        following = page_of_own.next
-    else:
+    if part and not context.user:
         raise click.UsageError(f"--{part} needs a login name, and this process has none.")
+
+    def read_page(number: int, after: str | None) -> Page[QuestionView]:
+        if part is None:
+            page = context.store.open_interrupts(query, number, after or "")
+            return Page(read_questions(context.store, page), page.next)
+        person = Voter(Principal.read(context.user), level=OWN_KEY)
+        voter = looked_up(person, context.settings.directory)
+        engine = context.client.engine
+        return own_questions(engine, voter, part, query, number, cursor=after or "")
+
+    page = read_pages(read_page, limit, cursor)
     output.present(
-        {"interrupts": questions, "next": following},
-        lambda: _show_list(output, questions),
-        map(_row, questions),
+        {"interrupts": page.items, "next": page.next},
+        lambda: _show_list(output, page.items),
+        map(_row, page),
     )
-    output.next_page(following)
+    output.next_page(page.next)
 
 
 def _votes(question: QuestionView) -> str:

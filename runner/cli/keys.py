@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,14 +13,11 @@ import click
 from runner.cli.arguments import flag, option, to_ms, to_seconds
 from runner.cli.context import CommandContext, command, group
 from runner.errors import StoreError, UsageError
-from runner.records.codec import JSONObject
+from runner.records.codec import JSON, JSONObject
 from runner.records.json_form import stamp
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from runner.approvals.keys import KeySet, PublicKey
-    from runner.records.codec import JSON
 
 
 @group

@@ -17,15 +17,13 @@ from runner.cli.api import api
 from runner.cli.audit import audit
 from runner.cli.config import config
 from runner.cli.context import CommandContext, command, common_options
-from runner.cli.dead import dead
+from runner.cli.controls import dead, freeze, limits, thaw
 from runner.cli.dev import dev
 from runner.cli.exits import Exit, command_error
-from runner.cli.freeze import freeze, thaw
 from runner.cli.graphs import graphs
 from runner.cli.init import init
 from runner.cli.interrupts import interrupts
 from runner.cli.keys import keys
-from runner.cli.limits import limits
 from runner.cli.runs import run, runs
 from runner.cli.server import gate, mcp, server
 from runner.cli.workers import keeper, metrics, worker, workers

@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import attrgetter
-from typing import TYPE_CHECKING
 
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
@@ -19,21 +18,14 @@ from runner.approvals.rule_text import deciders
 from runner.approvals.rules import plain_name
 from runner.authoring.drawing.diagram import SIGNS
 from runner.cli.output import NARROW, Output, clock_time, compact, short, style, times
-from runner.operations.decided import VERBS
-from runner.operations.exports import event_of
-from runner.operations.views import RunView, read_run, spendings
+from runner.operations.decided import VERBS, DecisionView
+from runner.operations.exports import Question, event_of
+from runner.operations.views import NodeView, RunView, read_run, spendings
+from runner.records.interrupts import Interrupt
 from runner.records.json_form import span
 from runner.records.listings import grouped
 from runner.records.validation import one_line
-
-if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from runner.operations.decided import DecisionView
-    from runner.operations.exports import Question
-    from runner.operations.views import NodeView
-    from runner.records.interrupts import Interrupt
-    from runner.store.interface import Event, Store
+from runner.store.interface import Event, Store
 
 QUIET = ("completed", "skipped", "pending", "ready", "cancelled")
 """Statuses of the nodes that are only counted when there are more nodes than lines."""
@@ -288,7 +280,7 @@ PAUSE = 0.1
 REST = 3
 """Length of the pause after a read of the run, as a multiple of the read's time: slow runs are read less."""
 
-ShowEvents = Callable[["Sequence[Event]"], None]
+ShowEvents = Callable[[Sequence[Event]], None]
 
 
 def watch_until_idle(
@@ -403,36 +395,28 @@ def _each(show: Callable[[Event], None]) -> ShowEvents:
 def _live(
     store: Store, run_id: str, console: Console, *, stays: bool = False
 ) -> Iterator[ShowEvents]:
+    """Draw the run as last read, with current times. With `stays` the last drawing is whole."""
     from rich.live import Live
 
-    drawing = LiveTree(read_run(store, run_id), console)
+    run = read_run(store, run_id)
+    is_whole = False
+
+    def draw_run() -> RenderableType:
+        lines = 0 if is_whole else console.height - 3
+        # The last drawing stays on the screen, so no line is cut off.
+        return draw(run, wall_clock(), lines, wrap=is_whole and console.width < NARROW)
 
     def show_events(events: Sequence[Event]) -> None:
+        nonlocal run
         if not events:
             return  # nothing has changed, not even in child runs; the times continue without a read
         began = time.monotonic()
-        drawing.run = read_run(store, run_id)
+        run = read_run(store, run_id)
         time.sleep(max(PAUSE, REST * (time.monotonic() - began)))
 
     with Live(
-        get_renderable=drawing.draw, console=console, refresh_per_second=4, transient=not stays
+        get_renderable=draw_run, console=console, refresh_per_second=4, transient=not stays
     ):
         yield show_events
-        drawing.run = read_run(store, run_id)
-        drawing.whole = stays
-
-
-class LiveTree:
-    """The drawing that the live display updates."""
-
-    def __init__(self, run: RunView, console: Console) -> None:
-        self.run = run
-        self.whole = False
-        self._console = console
-
-    def draw(self) -> RenderableType:
-        """Draw the run as last read, with current times."""
-        lines = 0 if self.whole else self._console.height - 3
-        # The last drawing stays on the screen, so no line is cut off.
-        wrap = self.whole and self._console.width < NARROW
-        return draw(self.run, wall_clock(), lines=lines, wrap=wrap)
+        run = read_run(store, run_id)
+        is_whole = stays

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,18 +13,19 @@ from runner.cli.arguments import (
     add_options,
     by_option,
     flag,
+    operator_options,
     option,
     paged,
     read_json,
     read_pages,
-    read_tags,
     requester_option,
     run_argument,
     tag_option,
     to_ms,
+    to_pairs,
 )
 from runner.cli.context import CommandContext, command, group
-from runner.cli.exits import HINTS, CommandError, Exit, exit_of_run
+from runner.cli.exits import CommandError, Exit, exit_of_run
 from runner.cli.output import NARROW, Output, compact, short_time
 from runner.errors import ConflictError, NotFoundError, RunnerError, StoreError
 from runner.records.codec import JSONMapping
@@ -72,7 +74,7 @@ def run(
     wait: bool,
     timeout: float | None,
     idempotency_key: str | None,
-    tags: tuple[str, ...],
+    tags: dict[str, str],
     requester: str,
 ) -> int:
     """Start a run of GRAPH and write its id.
@@ -94,7 +96,7 @@ def run(
             graph,
             task,
             idempotency_key=idempotency_key,
-            tags=read_tags(tags),
+            tags=tags,
             requester=requester or None,
         )
     except NotFoundError as error:
@@ -166,12 +168,7 @@ def runs() -> None:
 @option("--until TIME", "Started before this time; see --since (default: now).", callback=to_ms)
 @paged
 def list_runs(
-    context: CommandContext,
-    *,
-    tags: tuple[str, ...],
-    limit: int,
-    cursor: str | None,
-    **filters: Any,
+    context: CommandContext, *, limit: int, cursor: str | None, **filters: Any
 ) -> None:
     """List runs, newest first.
 
@@ -181,22 +178,19 @@ def list_runs(
     "archived" for a run that is in the archive only, separated by tabs. If there are more, stderr has the
     cursor of the next page.
     """
-    filters["tags"] = read_tags(tags)
     output = context.output
     page = read_pages(partial(_page, context, **filters), limit, cursor)
     rows: list[tuple[object, ...]] = []
-    for summary in page:
-        graph = summary.graph_id
-        archived = "archived" * summary.archived
-        status = str(summary.status.shown)
-        tags_text = " ".join(f"{key}={value}" for key, value in summary.tags.items())
+    for run in page:
+        archived = "archived" * run.archived
+        status = str(run.status.shown)
+        tags = " ".join(f"{key}={value}" for key, value in run.tags.items())
         if output.is_terminal:
             status += f", {archived}" if archived else ""
-            started = short_time(summary.created_at)
-            rows.append((summary.run_id, graph, status, started, tags_text))
+            rows.append((run.run_id, run.graph_id, status, short_time(run.created_at), tags))
         else:
-            head = (summary.run_id, graph, status, stamp(summary.created_at), tags_text)
-            rows.append((*head, summary.parent, archived))
+            head = (run.run_id, run.graph_id, status, stamp(run.created_at), tags)
+            rows.append((*head, run.parent, archived))
     nothing = "No matching runs. `runner run GRAPH` starts one."
     record = {"runs": list(page), "next": page.next}
     output.listing(record, ("RUN", "GRAPH", "STATUS", "STARTED", "TAGS"), rows, nothing)
@@ -345,10 +339,7 @@ def _outcome(node: NodeView) -> str:
 
 @command(runs)
 @run_argument
-@option(
-    "--reason", "Why; shown in the run's reason after your name (default: none).", default=""
-)
-@by_option
+@operator_options
 def cancel(context: CommandContext, run_id: str, *, reason: str, by: str) -> None:
     """Stop a run and its child runs.
 
@@ -393,8 +384,7 @@ def _change_of_node(action: Action, text: str, *options: Callable[[Any], Any]) -
     @command(runs, action, help=text)
     @run_argument
     @click.argument("node")
-    @option("--reason", "Why; shown to others (default: none).", default="")
-    @by_option
+    @operator_options
     @add_options(*options)
     def change(
         context: CommandContext,
@@ -477,7 +467,13 @@ COLUMNS = ("RUN", "GRAPH", "NODE", "NEW NAME", "OUTCOME", "REASON", "UNUSED ANSW
 @command(runs)
 @click.argument("run_id", metavar="[RUN]", required=False)
 @option("--graph GRAPH", "Move all its waiting runs that need it (default: only RUN).")
-@option("--map OLD=NEW", "pairs", "Node OLD is now called NEW; may be repeated.", multiple=True)
+@option(
+    "--map OLD=NEW",
+    "mapping",
+    "Node OLD is now called NEW; may be repeated.",
+    multiple=True,
+    callback=to_pairs,
+)
 @option("--drop OLD", "Remove this node; may be repeated.", multiple=True)
 @flag("--dry-run", "Show the outcome for each node, and change nothing.")
 def migrate(
@@ -485,9 +481,7 @@ def migrate(
     *,
     run_id: str | None,
     graph: str | None,
-    pairs: tuple[str, ...],
-    drop: tuple[str, ...],
-    dry_run: bool,
+    **changes: Any,
 ) -> int:
     """Move waiting runs to the current version of their graph.
 
@@ -506,15 +500,14 @@ def migrate(
         raise CommandError(
             Exit.USAGE, "Name a RUN, or use --graph for all waiting runs of a graph."
         )
-    mapping = _mapping(pairs)
     if run_id is not None:
         # An error of the only run is the command's error.
-        runs = [_migrate(context, run_id, mapping, drop, dry_run=dry_run)]
+        runs = [_migrate(context, run_id, **changes)]
     else:
         runs = []
         for waiting in _waiting(context, str(graph)):
             try:
-                runs.append(_migrate(context, waiting, mapping, drop, dry_run=dry_run))
+                runs.append(_migrate(context, waiting, **changes))
             except StoreError:
                 raise
             except RunnerError as error:
@@ -522,20 +515,6 @@ def migrate(
     nothing = "No waiting run needs a migration."
     context.output.listing({"runs": runs}, COLUMNS, list(_rows(runs)), nothing)
     return Exit.CONFLICT if any(run.error for run in runs) else Exit.DONE
-
-
-def _mapping(pairs: tuple[str, ...]) -> dict[str, str]:
-    mapping: dict[str, str] = {}
-    for pair in dict.fromkeys(pairs):
-        old_name, equals, new_name = pair.partition("=")
-        if not (old_name and equals and new_name):
-            raise CommandError(Exit.USAGE, f"--map {pair}: write OLD=NEW, two ids of nodes.")
-        if old_name in mapping:
-            raise CommandError(
-                Exit.USAGE, f"--map names the node {old_name} twice; nothing was changed."
-            )
-        mapping[old_name] = new_name
-    return mapping
 
 
 def _waiting(context: CommandContext, graph: str) -> list[str]:
@@ -546,9 +525,7 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 
     fingerprint = context.store.graphs().get(graph)
     if fingerprint is None:
-        raise CommandError(
-            Exit.NOT_FOUND, f"This store has no graph {graph!r}.", HINTS[Exit.NOT_FOUND]
-        )
+        raise NotFoundError(f"this store has no graph {graph!r}.")
     waiting = list(runs_of(context.store, RunQuery(Status.NEEDS_MIGRATION)))
     asking = runs_of(context.store, RunQuery(Status.INTERRUPTED))
     older = [run for run in asking if run.fingerprint != fingerprint]
@@ -558,29 +535,20 @@ def _waiting(context: CommandContext, graph: str) -> list[str]:
 def _migrate(
     context: CommandContext,
     run_id: str,
-    mapping: dict[str, str],
-    drop: tuple[str, ...],
     *,
     dry_run: bool,
+    **changes: Any,
 ) -> MigratedRun:
     from runner.operations.migration import MigratedRun
 
-    migration = context.client.run(run_id).migrate(mapping, drop=drop, dry_run=dry_run)
+    migration = context.client.run(run_id).migrate(**changes, dry_run=dry_run)
     return MigratedRun(run_id, moved=not dry_run, error="", nodes=tuple(migration.nodes))
 
 
 def _rows(runs: list[MigratedRun]) -> Iterator[tuple[object, ...]]:
+    cells_of = attrgetter("graph_id", "node", "today", "becomes", "reason")
     for run in runs:
         for node in run.nodes:
-            answers = " ".join(node.unused)
-            yield (
-                run.run_id,
-                node.graph_id,
-                node.node,
-                node.today,
-                node.becomes,
-                node.reason,
-                answers,
-            )
+            yield run.run_id, *cells_of(node), " ".join(node.unused)
         if run.error:
             yield run.run_id, "", "", "", "not moved", run.error, ""

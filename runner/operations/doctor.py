@@ -66,7 +66,7 @@ BROKER_TIMEOUT = 3.0
 
 @immutable
 class Facts:
-    """Input of the checks. `broker` is why it can't be reached, or ""; `clock` is this machine's in ms.
+    """Input of the checks. `clock` is this machine's in ms; `broker` is why it can't be reached, or "".
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
     queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
@@ -82,22 +82,16 @@ class Facts:
     graphs: Mapping[str, str]
     letters: int
     clock: int
-    sweep_interval: float
-    broker: str
-    broker_detail: str
-    is_open_to_network: bool
+    settings: Settings
+    broker: str = ""
     unknown_settings: Sequence[str] = ()
     graph_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     run_queues: Mapping[str, AbstractSet[str]] = field(default_factory=dict)
     foreign_queues: AbstractSet[str] = field(default_factory=set)
     unasked: str = ""
     unreadable: Sequence[str] = ()
-    durability: str = "fast"
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    archive: bool = False
     held: Sequence[str] = ()
     other_servers: Mapping[str, ServerInfo] = field(default_factory=dict)
-    partitions: int = 1
     layout: str = ""
     freezes: Sequence[Freeze] = ()
     schedules: Sequence[tuple[str, str]] = ()
@@ -106,14 +100,11 @@ class Facts:
     fair_keys: Sequence[FairKey] = ()
     queued: Sequence[QueuedKey] = ()
     audits: Sequence[Audited] = ()
-    audit: str = "off"
     signing: str = ""
     voters: Sequence[str] = ()
     dropped: int = 0
-    address: str = ""
     doors: Sequence[Worker] = ()
     backlog: Sequence[QueueBacklog] = ()
-    max_wait: float = 0.0
 
     @property
     def alive(self) -> list[Worker]:
@@ -175,7 +166,6 @@ def read_facts(settings: Settings) -> Facts:
     return Facts(
         vitals=servers.pop(without_password(settings.first_url)),
         other_servers=servers,
-        partitions=len(settings.partition_addresses),
         layout=shared.layout_problem(),
         freezes=list(store.frozen().values()),
         schedules=list(_troubled(shared)),
@@ -184,16 +174,14 @@ def read_facts(settings: Settings) -> Facts:
         fair_keys=shared.fair_keys(MOST_FAIR_KEYS),
         queued=list(shared.queued_keys()),
         backlog=list(read_queues(shared)),
-        max_wait=settings.max_wait,
         audits=[_audited(log) for log in store.audit_logs],
-        audit=settings.audit,
         clock=clock,
+        settings=settings,
         workers=workers,
         doors=[door for door in shared.doors.all() if door.alive(shared.doors.now())],
         graphs=graphs,
         letters=shared.dead_letters.count(),
         dropped=shared.dead_letters.dropped(),
-        address=without_password(settings.redis_url),
         graph_queues=graph_queues,
         run_queues=run_queues,
         unreadable=shared.unreadable_queues(
@@ -201,24 +189,16 @@ def read_facts(settings: Settings) -> Facts:
         ),
         foreign_queues=foreign_queues,
         unasked=unasked,
-        sweep_interval=settings.sweep_interval,
         broker=""
         if settings.broker_is_store or not settings.broker_url
         else broker_problem(settings.broker_url),
-        broker_detail=broker_detail(settings),
-        is_open_to_network=any(
-            _is_open_to_network(place.url) for place in settings.partition_addresses
-        ),
         unknown_settings=unknown_settings(),
-        durability=settings.durability,
-        archive=bool(settings.archive),
         held=[
             _with_reason(store, run.run_id)
             for run in store.runs(RunQuery(Status.NEEDS_MIGRATION), MOST_HELD)
         ],
         signing=signing_problem(settings.signing_key, settings.decision_keys),
         voters=_read_voters(store),
-        sizes={name: getattr(settings, f"max_{name}") for name in ("result", "state", "run")},
     )
 
 
@@ -449,24 +429,25 @@ def _check(
 
 
 def _store(facts: Facts) -> Checks:
+    address = without_password(facts.settings.redis_url)
     problem = (
-        f"{facts.address} is a replica, which refuses all writes"
+        f"{address} is a replica, which refuses all writes"
         if facts.vitals.role == "slave"
         else ""
     )
     fix = "Name the primary in RUNNER_REDIS_URL, or the Sentinels that know it."
-    yield from _check("store", facts.address, problem, fix, FAIL)
+    yield from _check("store", address, problem, fix, FAIL)
 
 
 def _settings(facts: Facts) -> Checks:
     yield from _check(
         "settings", "", "; ".join(facts.unknown_settings), "Correct the name, or remove it."
     )
-    larger = [
-        f"RUNNER_MAX_{name.upper()}"
-        for name, size in facts.sizes.items()
-        if size > facts.sizes["run"]
-    ]
+    sizes = {
+        "RUNNER_MAX_RESULT": facts.settings.max_result,
+        "RUNNER_MAX_STATE": facts.settings.max_state,
+    }
+    larger = [name for name, size in sizes.items() if size > facts.settings.max_run]
     problem = (
         larger and f"{' and '.join(larger)} can't be used up, because RUNNER_MAX_RUN is smaller"
     )
@@ -531,7 +512,7 @@ def _disk(facts: Facts) -> Checks:
 
 
 def _durability(facts: Facts) -> Checks:
-    level = facts.durability
+    level = facts.settings.durability
     vitals = facts.vitals
     problem = fix = ""
     result = FAIL
@@ -550,20 +531,19 @@ def _durability(facts: Facts) -> Checks:
 
 def _partitions(facts: Facts) -> Checks:
     servers = len(facts.other_servers) + 1
-    detail = f"{facts.partitions} on {servers} server{'s' if servers > 1 else ''}"
+    partitions = len(facts.settings.partition_addresses)
+    detail = f"{partitions} on {servers} server{'s' if servers > 1 else ''}"
     differences = ", ".join(
         f"{process.name} has {process.partitions}"
         for process in (*facts.reporting, *facts.doors)
-        if process.partitions not in {0, facts.partitions}
+        if process.partitions not in {0, partitions}
     )
-    problem = facts.layout or (
-        differences and f"{facts.partitions} set here, but {differences}"
-    )
+    problem = facts.layout or (differences and f"{partitions} set here, but {differences}")
     fix = (
         "Set the same RUNNER_PARTITIONS and RUNNER_REDIS_URL for all workers and programs, and restart them; "
         "until then runs may not begin, and workers may refuse to start."
     )
-    yield from _check("partitions", detail if facts.partitions > 1 else "", problem, fix, FAIL)
+    yield from _check("partitions", detail if partitions > 1 else "", problem, fix, FAIL)
 
 
 def _memory(facts: Facts) -> Checks:
@@ -588,7 +568,10 @@ def _password(facts: Facts) -> Checks:
         "Set a password in the store (requirepass or an ACL) and put it into RUNNER_REDIS_URL; let rules ask "
         "for `auth=Auth(level=1)` or more."
     )
-    yield from _check("password", "", problem if facts.is_open_to_network else "", fix)
+    is_open = any(
+        _is_open_to_network(place.url) for place in facts.settings.partition_addresses
+    )
+    yield from _check("password", "", problem if is_open else "", fix)
 
 
 def _clocks(facts: Facts) -> Checks:
@@ -603,7 +586,7 @@ def _clocks(facts: Facts) -> Checks:
 
 def _broker(facts: Facts) -> Checks:
     fix = "Start the broker, or correct RUNNER_BROKER_URL."
-    yield from _check("broker", facts.broker_detail, facts.broker, fix, FAIL)
+    yield from _check("broker", broker_detail(facts.settings), facts.broker, fix, FAIL)
 
 
 def _workers(facts: Facts) -> Checks:
@@ -739,9 +722,11 @@ def _queues(facts: Facts) -> Checks:
 def _backlog(facts: Facts) -> Checks:
     """Check that no node waits too long for a worker."""
     waiting = [row for row in facts.backlog if row.ready]
-    late = [str(row) for row in waiting if row.oldest_seconds > facts.max_wait]
+    late = [str(row) for row in waiting if row.oldest_seconds > facts.settings.max_wait]
     problem = (
-        f"a node waits for longer than {facts.max_wait:g} s on {_names(late)}" if late else ""
+        f"a node waits for longer than {facts.settings.max_wait:g} s on {_names(late)}"
+        if late
+        else ""
     )
     fix = "Start workers for the queue, or raise --concurrency; `runner workers backlog` shows all queues."
     detail = _names([str(row) for row in waiting]) or "no node waits for a worker"
@@ -772,7 +757,7 @@ def _routing(facts: Facts) -> Checks:
 
 def _sweep(facts: Facts) -> Checks:
     overdue = facts.vitals.overdue
-    is_late = overdue > MAX_LATE_SWEEPS * facts.sweep_interval * 1000
+    is_late = overdue > MAX_LATE_SWEEPS * facts.settings.sweep_interval * 1000
     problem = (
         f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
     )
@@ -869,7 +854,9 @@ def _timers(facts: Facts) -> Checks:
 def _archive(facts: Facts) -> Checks:
     state = facts.vitals.archive
     waiting = facts.vitals.unarchived
-    interval = max([facts.sweep_interval, *(worker.sweep_interval for worker in facts.alive)])
+    interval = max(
+        [facts.settings.sweep_interval, *(worker.sweep_interval for worker in facts.alive)]
+    )
     wait = f"{waiting} ended runs wait for it, and expire unarchived after RUNNER_ARCHIVE_HOLD"
     detail = problem = fix = ""
     if state.get("problem"):
@@ -880,7 +867,7 @@ def _archive(facts: Facts) -> Checks:
         fix = "Start a worker with RUNNER_ARCHIVE."
     elif state:
         detail = f"{state['place']}; {waiting} ended runs wait for it"
-    elif facts.archive:
+    elif facts.settings.archive:
         problem = "no worker writes to an archive: ended runs expire unarchived"
         fix = "Set RUNNER_ARCHIVE for the workers, too, and restart them."
     yield from _check("archive", detail, problem, fix, FAIL)
@@ -895,7 +882,7 @@ GROWN = 1_000
 
 def _audit(facts: Facts) -> Checks:
     audits = [audit for audit in facts.audits if audit.size or audit.waiting]
-    for audit in audits if facts.audit != "off" else ():
+    for audit in audits if facts.settings.audit != "off" else ():
         origin = audit.origin
         size = audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
@@ -903,7 +890,7 @@ def _audit(facts: Facts) -> Checks:
         stay = (
             f"its {size} entries and all later ones stay in memory forever: no archive is set"
         )
-        is_kept = facts.archive or facts.vitals.archive or size < GROWN
+        is_kept = facts.settings.archive or facts.vitals.archive or size < GROWN
         sealing = "Start a worker or a keeper: each of them seals."
         signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
         candidates = (
@@ -982,7 +969,9 @@ def _limits(facts: Facts) -> Checks:
 def _waits(facts: Facts, name: str, waited: int, detail: str, fix: str) -> Checks:
     """Tell of a wait in ms, and warn if it is longer than a node may wait for a worker."""
     detail += f" {span(waited)}"
-    yield from _check(name, detail, detail if waited > facts.max_wait * 1000 else "", fix)
+    yield from _check(
+        name, detail, detail if waited > facts.settings.max_wait * 1000 else "", fix
+    )
 
 
 FAR = 10
@@ -999,7 +988,7 @@ def _fairness(facts: Facts) -> Checks:
             if (other.queue, other.nodes >= key.nodes) == (key.queue, True)
             if FAR * (now - other.since) < waited
         ]
-        if waited > facts.max_wait * 1000 and ahead:
+        if waited > facts.settings.max_wait * 1000 and ahead:
             other = max(ahead, key=lambda each: each.nodes)
             yield Check(
                 WARN,

@@ -20,6 +20,7 @@ from runner.errors import NotFoundError
 from runner.execution.results import sink_outputs, total_usage
 from runner.immutable import immutable
 from runner.limits.limit import input_key
+from runner.limits.setting import LimitSetting
 from runner.operations.decided import DecisionView, decisions_of
 from runner.operations.exports import (
     NodeError,
@@ -42,11 +43,9 @@ from runner.records.listings import grouped
 from runner.records.payloads import Payload
 from runner.records.run import EventKind, NodeRecord, Status, existing
 from runner.records.workers import Worker
-from runner.store.interface import Event
+from runner.store.interface import Event, RunSnapshot, Store
 
 if TYPE_CHECKING:
-    from runner.limits.setting import LimitSetting
-    from runner.store.interface import RunSnapshot, Store
     from runner.store.shared import Shared
 
 STATUS_EVENTS = {"node.started", "node.waiting", "node.retrying", "node.held"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from runner.approvals import ballots
-from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.ballots import Ballot, Operation, Submission
 from runner.approvals.rules import plain_name
 from runner.errors import PayloadTooLarge
 from runner.records import codec
@@ -176,7 +176,7 @@ def repeated_operation(
     return ballots.receipt(operation, ReceiptStatus(status)) if same else None
 
 
-def too_late(ballot: Ballot | Operation, question: Interrupt, now: int) -> Receipt | None:
+def too_late(ballot: Submission, question: Interrupt, now: int) -> Receipt | None:
     """Return the refusal of a vote that is too late or has another digest; None for a good vote."""
     match question.status:
         case InterruptStatus.ANSWERED:

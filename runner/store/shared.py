@@ -1,6 +1,6 @@
 """Data that programs share, beside the runs: the packages above the store open it here, by the settings.
 
-A property connects when it is first used.
+Each connects when it is first used.
 """
 
 from __future__ import annotations
@@ -63,13 +63,20 @@ class Shared:
     def __init__(self, settings: Settings) -> None:
         """Keep the settings; nothing is connected yet."""
         self.settings = settings
-        self._address = settings.redis_url, settings.namespace, settings.partitions
-        self._keys = Keys(settings.namespace)
-
-    @cached_property
-    def _first(self) -> RedisConnection:
-        settings = self.settings
-        return RedisConnection(settings.first_url, self._keys.prefix)
+        namespace = settings.namespace
+        self._keys = Keys(namespace)
+        first = self._first = RedisConnection(settings.first_url, self._keys.prefix)
+        self.jobs = Jobs(first, namespace)
+        self.deliveries = Deliveries(first, namespace)
+        self.workers = WorkerRegistry(first, namespace)
+        # The processes of `runner server`.
+        self.doors = WorkerRegistry(first, namespace, doors=True)
+        # The samples of metrics, for charts.
+        self.history = History(first, self._keys.history)
+        self._address = settings.redis_url, namespace, settings.partitions
+        self.notices = NoticeTail(*self._address)
+        self.notice_groups = NoticeGroups(*self._address)
+        self.dead_letters = DeadLetters(*self._address)
 
     def release(self, *, runs: bool = False) -> None:
         """Close this thread's connections to documents, deliveries and notices; with `runs` also to runs."""
@@ -92,36 +99,6 @@ class Shared:
         """Open the documents of a type."""
         return Documents(document_type, self._first, self.settings.namespace)
 
-    @cached_property
-    def jobs(self) -> Jobs:
-        """The jobs."""
-        return Jobs(self._first, self.settings.namespace)
-
-    @cached_property
-    def deliveries(self) -> Deliveries:
-        """The deliveries of webhooks."""
-        return Deliveries(self._first, self.settings.namespace)
-
-    @cached_property
-    def notice_groups(self) -> NoticeGroups:
-        """The consumer groups of the notices."""
-        return NoticeGroups(*self._address)
-
-    @cached_property
-    def notices(self) -> NoticeTail:
-        """The notices about questions and runs."""
-        return NoticeTail(*self._address)
-
-    @cached_property
-    def dead_letters(self) -> DeadLetters:
-        """The dead letters."""
-        return DeadLetters(*self._address)
-
-    @cached_property
-    def workers(self) -> WorkerRegistry:
-        """The workers."""
-        return WorkerRegistry(self._first, self.settings.namespace)
-
     def use_key(self, key_hash: str) -> None:
         """Record that an API key was used now; StoreError if the store can't be reached."""
         self._first.call(
@@ -132,11 +109,6 @@ class Shared:
         """Read the time of each API key's last use, in ms, by the key's hash."""
         scores = self._first.call("ZRANGE", self._keys.api_keys, 0, -1, "WITHSCORES")
         return {key.decode(): int(used_at) for key, used_at in mapping_of(scores).items()}
-
-    @cached_property
-    def doors(self) -> WorkerRegistry:
-        """The processes of `runner server`."""
-        return WorkerRegistry(self._first, self.settings.namespace, doors=True)
 
     def sessions(self, limit: int = 100, cursor: str | None = None) -> Page[SessionSummary]:
         """List sessions: see `list_sessions`."""
@@ -196,11 +168,6 @@ class Shared:
     def queued_nodes(self, queues: Iterable[str]) -> list[QueuedNodes]:
         """Read the nodes on queues of the store's server, by the broker's names of the queues."""
         return list(queued_nodes(self._first, self.settings.namespace, queues))
-
-    @cached_property
-    def history(self) -> History:
-        """The samples of metrics, for charts."""
-        return History(self._first, self._keys.history)
 
     def take_sample(self) -> None:
         """Add a sample of all metrics to the history if it is due, and count runs started since the last."""

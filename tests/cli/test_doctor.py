@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import shlex
 from dataclasses import replace
 from pathlib import Path
@@ -60,10 +59,7 @@ WELL = Facts(
     {"refund": "f1", "refund/inner": "f2"},
     0,
     NOW,
-    5.0,
-    "",
-    "can be reached",
-    False,
+    Settings(),
     graph_queues={"refund": {"runner/refund"}},
     run_queues={"refund": {"runner/refund"}},
     voters=["human:|ana", "human:https://idp|ben", "service:ci|ana"],
@@ -95,14 +91,20 @@ CASES = [
     (
         "durability",
         FAIL,
-        replace(WELL, durability="fsync", vitals=replace(VITALS, unable="it is off")),
+        replace(
+            WELL,
+            settings=Settings(durability="fsync"),
+            vitals=replace(VITALS, unable="it is off"),
+        ),
     ),
-    ("durability", FAIL, replace(WELL, durability="replica")),
+    ("durability", FAIL, replace(WELL, settings=Settings(durability="replica"))),
     (
         "durability",
         WARN,
         replace(
-            WELL, durability="replica", vitals=replace(VITALS, replicas=1, least_replicas=0)
+            WELL,
+            settings=Settings(durability="replica"),
+            vitals=replace(VITALS, replicas=1, least_replicas=0),
         ),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
@@ -112,13 +114,15 @@ CASES = [
         "sweep",
         WARN,
         replace(
-            WELL, other_servers={"redis://b": replace(VITALS, overdue=60_000)}, partitions=2
+            WELL,
+            other_servers={"redis://b": replace(VITALS, overdue=60_000)},
+            settings=Settings(partitions=2),
         ),
     ),
     ("memory", WARN, on_store(memory_limit=2_100_000)),
     ("store", FAIL, on_store(role="slave")),
     ("memory", FAIL, on_store(memory_limit=2_010_000)),
-    ("password", WARN, replace(WELL, is_open_to_network=True)),
+    ("password", WARN, replace(WELL, settings=Settings(redis_url="redis://far"))),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
     ("clocks", WARN, on_worker(ahead=-3_000)),
     ("clocks", WARN, replace(WELL, doors=[Worker("server-1@far", ahead=-3_000)])),
@@ -143,7 +147,7 @@ CASES = [
             WELL, graphs={"refund": "f1", "hire": "f3"}, run_queues={"hire": {"runner/hire"}}
         ),
     ),
-    ("archive", FAIL, replace(WELL, archive=True)),
+    ("archive", FAIL, replace(WELL, settings=Settings(archive="/folder"))),
     (
         "archive",
         FAIL,
@@ -180,7 +184,7 @@ CASES = [
         (
             "audit",
             result,
-            replace(WELL, audit="all", audits=[Audited("runner/p00", *audited)]),
+            replace(WELL, audits=[Audited("runner/p00", *audited)]),
         )
         for result, *audited in [
             (FAIL, 9, 9, 0, 0, "the disk is full"),
@@ -189,7 +193,7 @@ CASES = [
             (WARN, 1_000, 9, 0, 0, ""),
         ]
     ),
-    ("settings", WARN, replace(WELL, sizes={"result": 10, "state": 2, "run": 9})),
+    ("settings", WARN, replace(WELL, settings=Settings(max_run=5_000_000))),
     ("keys", WARN, replace(WELL, signing="no such file")),
     ("voters", WARN, replace(WELL, voters=["human:|ana", "human:https://idp|ana"])),
     (
@@ -236,7 +240,7 @@ def test_deleted_dead_letters_are_told():
 def test_all_that_is_wrong_with_an_audit_is_reported():
     """Neither a disk that is full nor a missing key hides that an audit without an archive grows."""
     audited = Audited("runner/p00", 1_000, 0, 3, 61_000, "the disk is full")
-    facts = replace(WELL, audit="all", audits=[audited])
+    facts = replace(WELL, audits=[audited])
 
     def results(facts):
         return [check.result for check in examine(facts) if check.name == "audit"]

@@ -82,7 +82,16 @@ def vote(
         voter = verify(body, keys.read(), now=now).voter()
     answer = ballots.response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
-    ballot = Ballot(asked.id, voter, decision, answer, effect, asked.digest, comment, body=body)
+    ballot = Ballot(
+        asked.id,
+        voter,
+        decision,
+        answer,
+        effect,
+        digest=asked.digest,
+        comment=comment,
+        body=body,
+    )
     reply = run.store.do(CastVote(ballot, f"{name}-{decision}-{asked.id}"))
     (receipt,) = reply.receipts
     run.ring(reply.doorbells)
@@ -812,7 +821,7 @@ def test_a_signed_delegation_counts_at_the_effect(run_graph, keys):
         ana = Voter(Principal("ana", LOGIN), frozenset({"finance"}), level=2)
         eve = Voter(Principal("eve", LOGIN))
         (receipt,) = run.store.do(
-            ApplyOperation(Operation(asked, "delegate", ana, eve, body=body), "n")
+            ApplyOperation(Operation(asked, ana, "delegate", eve, body=body), "n")
         ).receipts
         assert receipt.status == "accepted"
         assert vote(run, "eve", signed=True, keys=keys, groups=()) == "counted"

@@ -138,14 +138,14 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        "            or too_late(operation, question, now)\n",
+        "        or too_late(submission, question, now)\n",
         "",
         "an operation changes a question that was answered",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_decided_question_is_left_alone",
     ),
     Mutation(
         "approvals/voting.py",
-        "        or ballots.spent(ballot, voter_record, now)\n",
+        "        or ballots.spent(submission, voter_record, now)\n",
         "",
         "one signature votes twice",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_signature_counts_once",

@@ -141,8 +141,8 @@ def decided(
             decision,
             response,
             effect,
-            stored.digest,
-            body["comment"],
+            digest=stored.digest,
+            comment=body["comment"],
             body=body,
         )
         stage = tally.stage

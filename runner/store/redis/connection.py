@@ -33,7 +33,15 @@ from redis.exceptions import (
 from redis.sentinel import MasterNotFoundError, Sentinel
 
 from runner.errors import StoreError, UsageError
-from runner.store.addresses import CLIENTS, Cluster, Sentinels, canonical, cluster, sentinels
+from runner.store.addresses import (
+    CLIENTS,
+    Cluster,
+    Sentinels,
+    canonical,
+    cluster,
+    partition_addresses,
+    sentinels,
+)
 from runner.store.redis.keys import Keys
 
 # Redis Cluster: the server of each key, and a client for each server.
@@ -459,6 +467,18 @@ def mapping_of(reply: Sequence[Any]) -> dict[Any, Any]:
 def connected(place: str | RedisConnection, home: str = HOME) -> RedisConnection:
     """Return the given connection, or open one to a URL; see RedisConnection."""
     return RedisConnection(place, home) if isinstance(place, str) else place
+
+
+def partitions_at(
+    urls: str, namespace: str, partitions: int
+) -> list[tuple[RedisConnection, Keys]]:
+    """Return a connection and the keys of each partition; `urls` are as in RUNNER_REDIS_URL."""
+    places = partition_addresses(urls, partitions)
+    keys = [Keys(namespace, place.partition) for place in places]
+    return [
+        (RedisConnection(place.url, own.prefix), own)
+        for place, own in zip(places, keys, strict=True)
+    ]
 
 
 def _reply(connection: Any) -> Any:

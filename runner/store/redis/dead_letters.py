@@ -13,10 +13,9 @@ from typing import Any, Literal
 
 from runner.errors import NotFoundError, UsageError
 from runner.records.dead_letters import DeadLetter
-from runner.store.addresses import NAMESPACE, partition_addresses
+from runner.store.addresses import NAMESPACE
 from runner.store.redis import measurements
-from runner.store.redis.connection import RedisConnection, mapping_of
-from runner.store.redis.keys import Keys
+from runner.store.redis.connection import RedisConnection, mapping_of, partitions_at
 
 
 class DeadLetters:
@@ -24,17 +23,11 @@ class DeadLetters:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
-        where = partition_addresses(urls, partitions)
-        keys = [Keys(namespace, place.partition) for place in where]
-        self._redis = [
-            RedisConnection(place.url, own.prefix)
-            for place, own in zip(where, keys, strict=True)
-        ]
-        self._metrics = [own.metrics for own in keys]
-        self._nodes = [own.dead for own in keys]
-        self._messages = keys[0].dead_messages
+        self._partitions = partitions_at(urls, namespace, partitions)
+        self._first, keys = self._partitions[0]
+        self._messages = keys.dead_messages
         # The streams of the Celery tasks that take messages.
-        self._doors = {"runner.respond": keys[0].responses, "runner.start": keys[0].starts}
+        self._doors = {"runner.respond": keys.responses, "runner.start": keys.starts}
 
     def count(self) -> int:
         """Count the dead letters."""
@@ -43,10 +36,7 @@ class DeadLetters:
     def dropped(self) -> int:
         """Count the letters that were deleted because they were too many, too old or too large."""
         (field,) = measurements.dropped(0)
-        counts = (
-            redis.call("HGET", metrics, field)
-            for redis, metrics in zip(self._redis, self._metrics, strict=True)
-        )
+        counts = (redis.call("HGET", keys.metrics, field) for redis, keys in self._partitions)
         return sum(int(float(count or 0)) for count in counts)
 
     def all(self, limit: int = 100) -> list[DeadLetter]:
@@ -84,7 +74,7 @@ class DeadLetters:
                 f"letter {letter.id} can't be sent again: it has no message for {streams}. "
                 "Read it with `runner dead list --json`, and send the right message instead."
             )
-        sent: bytes = self._redis[0].call("XADD", stream, "*", b"body", letter.body)
+        sent: bytes = self._first.call("XADD", stream, "*", b"body", letter.body)
         self.drop(letter.id)
         return sent.decode()
 
@@ -95,9 +85,9 @@ class DeadLetters:
 
     def _streams(self) -> Iterator[tuple[str, RedisConnection, str]]:
         """Return the streams of letters, each with the prefix of its letters' ids."""
-        yield "message", self._redis[0], self._messages
-        for number, (redis, stream) in enumerate(zip(self._redis, self._nodes, strict=True)):
-            yield f"node:{number}" if number else "node", redis, stream
+        yield "message", self._first, self._messages
+        for number, (redis, keys) in enumerate(self._partitions):
+            yield f"node:{number}" if number else "node", redis, keys.dead
 
     def _find(self, letter_id: str) -> tuple[str, RedisConnection, str, str]:
         """Return the prefix of a letter's id, its stream, and its place there."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.approvals import ballots
-from runner.approvals.ballots import Ballot, Operation
+from runner.approvals.ballots import Submission
 from runner.approvals.voting import ApplyOperation, CastVote
 from runner.definition.model import AFTER_GRAPH, Topology, item_id, shape_name
 from runner.errors import StoreError
@@ -439,7 +439,7 @@ class Requests:
     def _operate(self, request: ApplyOperation) -> Reply:
         return self._on_question(request.plan, request.operation.kind, request.operation)
 
-    def _on_question(self, plan: Plan, verb: str, operation: Ballot | Operation) -> Reply:
+    def _on_question(self, plan: Plan, verb: str, operation: Submission) -> Reply:
         """Apply a person's vote or operation on a question with a rule."""
         name = operation.interrupt_id
         voter = operation.voter.principal.key

@@ -20,9 +20,15 @@ from runner.records.run import Status, outermost
 from runner.records.workers import Worker
 from runner.scheduler.changes import MAX_REDISPATCH_MS
 from runner.store import encoding
-from runner.store.addresses import NAMESPACE, partition_addresses
+from runner.store.addresses import NAMESPACE
 from runner.store.redis import measurements
-from runner.store.redis.connection import HOME, RedisConnection, mapping_of, pairs
+from runner.store.redis.connection import (
+    HOME,
+    RedisConnection,
+    mapping_of,
+    pairs,
+    partitions_at,
+)
 from runner.store.redis.durability import incapable
 from runner.store.redis.keys import LIMITS, PARTITION, STATUSES, Keys, node_of, queued_index
 from runner.store.redis.queued_nodes import graphs_by_queue, queued_nodes
@@ -205,18 +211,14 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
     Raises:
         StoreError: a server can't be reached.
     """
-    where = partition_addresses(urls, partitions)
-    keys = [Keys(namespace, place.partition) for place in where]
-    connections = [
-        RedisConnection(place.url, own.prefix) for place, own in zip(where, keys, strict=True)
-    ]
-    roster = WorkerRegistry(where[0].url, namespace)
+    connections = partitions_at(urls, namespace, partitions)
+    roster = WorkerRegistry(connections[0][0], namespace)
     try:
         now = roster.now()
         workers = roster.all()
         opened = [
             Partition(redis, own, [name.decode() for name in redis.call("HKEYS", own.graphs)])
-            for redis, own in zip(connections, keys, strict=True)
+            for redis, own in connections
         ]
         return [
             *_runs(opened),
@@ -231,9 +233,8 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
             *_histograms(opened),
         ]
     finally:
-        for connection in connections:
+        for connection, _ in connections:
             connection.close()
-        roster.close()
 
 
 def _runs(partitions: Sequence[Partition]) -> Iterator[Metric]:

@@ -22,7 +22,7 @@ from runner.records.size_limits import MAX_DEAD, MAX_DEAD_BYTES
 from runner.store import encoding
 from runner.store.addresses import NAMESPACE, partition_addresses
 from runner.store.redis import measurements
-from runner.store.redis.connection import RedisConnection, connected, mapping_of
+from runner.store.redis.connection import RedisConnection, connected, mapping_of, partitions_at
 from runner.store.redis.keys import PARTITION, Keys
 from runner.store.redis.scripts import run_on
 
@@ -387,10 +387,9 @@ class NoticeGroups:
         """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
         self._namespace = namespace
         self._places = partition_addresses(urls, partitions)
-        keys = [Keys(namespace, place.partition) for place in self._places]
         self._streams = [
-            (RedisConnection(place.url, key.prefix), key.notices)
-            for place, key in zip(self._places, keys, strict=True)
+            (server, keys.notices)
+            for server, keys in partitions_at(urls, namespace, partitions)
         ]
 
     def listen(self, group: str) -> None:
@@ -461,11 +460,8 @@ class NoticeTail:
 
     def __init__(self, urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> None:
         """Take the servers' URLs, as in RUNNER_REDIS_URL; nothing is connected yet."""
-        keys = [
-            (place.url, Keys(namespace, place.partition))
-            for place in partition_addresses(urls, partitions)
-        ]
-        self._streams = [(RedisConnection(url, own.prefix), own.notices) for url, own in keys]
+        places = partitions_at(urls, namespace, partitions)
+        self._streams = [(server, keys.notices) for server, keys in places]
 
     def end(self) -> tuple[str, ...]:
         """Return the position after the last notice of each partition, even if that was deleted."""

@@ -69,7 +69,7 @@ class Voting:
         """Do what one does besides voting; name what became of it."""
         voter = Voter(Principal(who), frozenset(groups), level=level, counter=counter)
         other = Voter(Principal(to), frozenset(others)) if to else None
-        operation = Operation(self.question.id, kind, voter, other, **options)
+        operation = Operation(self.question.id, voter, kind, other, **options)
         self.reply = self.store.do(ApplyOperation(operation, nonce or self.worker.nonce()))
         (receipt,) = self.reply.receipts
         return str(receipt.status)
