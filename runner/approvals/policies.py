@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from runner.approvals import digests, titles
-from runner.approvals.rules import Requester, Rule, selector
+from runner.approvals.rules import KINDS, Requester, Rule, selector
 from runner.errors import DefinitionError, UsageError
 from runner.immutable import immutable
 from runner.records.codec import JSONMapping, without_none
@@ -217,15 +217,16 @@ def wants_no_more(rule_now: Rule, met: Rule) -> bool:
 
 def _covers(rule_now: Rule, met: Rule) -> bool:
     order = ("none", "group", "anyone")
-    eligible = _forms(met.eligible)
-    exclusions = _forms(rule_now.exclude)
     weights = {selector(name): weight for name, weight in met.weights.items()}
     return (
-        (eligible <= _forms(rule_now.eligible) or "anyone" in _forms(rule_now.eligible))
-        and exclusions <= _forms(met.exclude)
+        (
+            _forms(met.eligible) <= _forms(rule_now.eligible)
+            or "anyone" in _forms(rule_now.eligible)
+        )
+        and _forms(rule_now.exclude) <= _forms(met.exclude)
         and rule_now.need <= met.need
         and {selector(name): weight for name, weight in rule_now.weights.items()} == weights
-        and (rule_now.veto is None or rule_now.veto == met.veto)
+        and rule_now.veto in {None, met.veto}
         and _kinds(met) <= _kinds(rule_now)
         and _is_as_sure(rule_now, met)
         and set(met.decisions) <= set(rule_now.decisions)
@@ -244,7 +245,7 @@ def _forms(selectors: Sequence[str]) -> set[str]:
 
 
 def _kinds(rule: Rule) -> set[str]:
-    return {kind for kind in ("human", "service", "agent") if rule.counts(kind)}
+    return set(filter(rule.counts, KINDS))
 
 
 def _is_as_sure(rule_now: Rule, met: Rule) -> bool:

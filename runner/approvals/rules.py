@@ -12,7 +12,7 @@ import functools
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import pydantic_core
 
@@ -24,10 +24,10 @@ from runner.records.codec import JSONMapping, JSONObject
 from runner.records.shown_text import shown
 
 Kind = Literal["human", "service", "agent"]
-KINDS: Sequence[Kind] = ("human", "service", "agent")
+KINDS = get_args(Kind)
 
 DecisionKind = Literal["approve", "edit", "reject", "respond"]
-DECISIONS = ("approve", "edit", "reject", "respond")
+DECISIONS = get_args(DecisionKind)
 
 MAX_EFFECTS = 8
 """Maximum number of different effects among one question's votes: more edits are refused."""
@@ -179,7 +179,7 @@ class Rule:
     exclude: Sequence[str] = ()
     agents: bool = False
     auth: Auth = field(default_factory=Auth)
-    decisions: Sequence[DecisionKind] = ("approve", "edit", "reject", "respond")
+    decisions: Sequence[DecisionKind] = DECISIONS
     edit: Literal["resets", "keeps"] = "resets"
     delegate: Literal["none", "group", "anyone"] = "none"
     escalate: Sequence[tuple[float, Sequence[str]]] = ()
@@ -224,12 +224,16 @@ class Rule:
             ],
             "calendar": self.calendar,
             "use_within": self.use_within,
-            **({"title": self.title} if self.title else {}),
-            **({"kinds": list(self.kinds)} if self.kinds else {}),
-            **({"because": self.because} if self.because else {}),
-            **({"policy": dict(self.policy)} if self.policy else {}),
-            **({"grants": asdict(self.grants)} if self.grants else {}),
-            **({"undo": self.undo} if self.undo else {}),
+            **codec.without_empty(
+                {
+                    "title": self.title,
+                    "kinds": list(self.kinds),
+                    "because": self.because,
+                    "policy": dict(self.policy),
+                    "grants": self.grants and asdict(self.grants),
+                    "undo": self.undo,
+                }
+            ),
         }
 
     @classmethod
@@ -306,12 +310,26 @@ def _check(rule: Rule) -> None:
         )
     _check_selectors(rule)
     _check_numbers(rule)
-    if len(rule.stages) > MAX_STAGES or any(
-        stage.stages or stage.title or stage.because or stage.undo for stage in rule.stages
+    # What would be ignored is refused: a reader would take it for a condition.
+    if rule.stages and (
+        rule.weights or ([*rule.eligible], rule.need, rule.veto) != (["anyone"], 1, 1)
     ):
         raise UsageError(
-            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title, because or undo of its "
-            "own."
+            "in a rule with stages each stage has its own eligible, need, weights and veto, and the rule "
+            "around them has none."
+        )
+    if len(rule.stages) > MAX_STAGES or any(
+        stage.stages
+        or stage.title
+        or stage.because
+        or stage.undo
+        or stage.escalate
+        or (stage.delegate, stage.edit, stage.use_within) != ("none", "resets", DAY)
+        for stage in rule.stages
+    ):
+        raise UsageError(
+            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title, because, undo, "
+            "escalate, delegate, edit or use_within of its own."
         )
     if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
         raise UsageError(
@@ -343,7 +361,7 @@ def _check_reach(rule: Rule, step: Rule) -> None:
             "acr at level 2, or for level 3 without it."
         )
     eligible = {selector(entry) for entry in step.eligible}
-    if rule.escalate or step.escalate or not all(form.startswith("user:") for form in eligible):
+    if rule.escalate or not all(form.startswith("user:") for form in eligible):
         return
     voters = eligible - {selector(entry) for entry in (*rule.exclude, *step.exclude)}
     kinds = {form: form.split(":")[1] for form in voters}
@@ -386,20 +404,16 @@ def _check_numbers(rule: Rule) -> None:
         ("need", rule.need),
         *(("a weight", weight) for weight in rule.weights.values()),
     ):
-        if (
-            isinstance(number, bool)
-            or not isinstance(number, int)
-            or not 1 <= number <= MAX_WEIGHT
-        ):
+        if type(number) is not int or not 1 <= number <= MAX_WEIGHT:
             raise UsageError(
                 f"{name} of a rule must be a whole number from 1 to {MAX_WEIGHT}, not {number!r:.40}."
             )
-    counts = isinstance(rule.veto, int) and not isinstance(rule.veto, bool) and rule.veto >= 1
+    counts = type(rule.veto) is int and rule.veto >= 1
     if not (counts or rule.veto in {None, "majority"}):
         raise UsageError(
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
         )
-    is_number = isinstance(rule.undo, (int, float)) and not isinstance(rule.undo, bool)
+    is_number = type(rule.undo) in {int, float}
     if not (is_number and 0 <= rule.undo <= MAX_UNDO and rule.undo < rule.use_within):
         raise UsageError(
             f"undo of a rule must be from 0 to {MAX_UNDO} seconds and below use_within, not "

@@ -106,12 +106,12 @@ class VisitJudge:
         return judgement.judge(question, decision, evidence)
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
-        """Return whether it is too late to use a decision.
+        """Return whether it is too late to use a decision; a rejection is never used.
 
         At level 0 a used decision is never too late. Above, it gets only a retry's time more:
         anyone who writes to the store can mark it as used.
         """
-        if decision.used is not None and level_of(rule) == 0:
+        if decision.decision == "reject" or (decision.used is not None and level_of(rule) == 0):
             return False
         retry_ms = 0 if decision.used is None else self._retry_ms
         return judgement.is_stale(rule, decision, self._now(), retry_ms)
@@ -138,9 +138,10 @@ class VisitJudge:
                 "the rule excludes who asked for the run, but no one was named when it was started: start it "
                 "with requester=, or make it from another run with by=."
             )
-        keys = self._keys.read() if level else {}
-        root = self._root(self._run_id) if level else ""
-        signed = judgement.requester_level(requester, keys, root)
+        if not level:
+            return
+        keys = self._keys.read()
+        signed = judgement.requester_level(requester, keys, self._root(self._run_id))
         if signed < level and (keys or not requester.get("body")):
             raise UsageError(
                 f"the rule excludes who asked for the run, and asks for level {level}, but the start is "

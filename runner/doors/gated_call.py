@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from runner import GraphBuilder
 from runner.approvals import digests, policies
 from runner.approvals.policies import CallContext, Gates, Policy
-from runner.approvals.rules import Principal, Requester, Rule
+from runner.approvals.rules import Auth, Principal, Requester, Rule
 from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import (
@@ -361,4 +361,5 @@ def _entry(
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
     names = [tools] if isinstance(tools, str) else list(tools)
     patterns = [name.replace("[", "[[]") for name in names]  # only * and ? are special
-    return patterns, schema, None if rule == "pass" else Rule(**rule)
+    whole = None if rule == "pass" else Rule(**rule | {"auth": Auth(**rule.get("auth", {}))})
+    return patterns, schema, whole

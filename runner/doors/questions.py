@@ -127,12 +127,7 @@ def deciders(question: QuestionView) -> list[str]:
     if question.rule is not None:
         rule = Rule.thawed(question.rule)
         entries = [name for step in rule.steps for name in step.eligible]
-        entries += [
-            name
-            for step in (rule, *rule.stages)
-            for _, names in step.escalate
-            for name in names
-        ]
+        entries += [name for _, names in rule.escalate for name in names]
     entries += [f"user:{key}" for key in question.delegated]
     entries += [f"user:{away.to}" for away in question.away]
     return list(

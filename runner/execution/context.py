@@ -241,15 +241,23 @@ class ClaimedVisit:
         approval = self._request(
             lambda: self._judge.approval(replace(question, rule=shown), question)
         )
-        if self._judge.is_stale(rule, question):
-            raise ApprovalMismatch(f"the approval of {name!r} was not used in its time.")
+        # The use by the node that asked is not the effect.
+        has_begun = (question.used or {}).get("key") == self.idempotency_key
+        if self._judge.is_stale(rule, question if has_begun else replace(question, used=None)):
+            raise ApprovalMismatch(
+                f"the approval of {name!r} was not used in its time: fork the run from the node that asked."
+            )
         expected_action = (
             None
             if action is None
             else Action(self._judge.tenant, "function", name, codec.plain(action))
         )
         same = expected_action is None or expected_action.digest() == approval.effect
-        if approval.decision not in {"approve", "edit", "respond"} or not same:
+        # An answer in place of the shown action approves none.
+        if (
+            approval.decision not in ("approve", "edit", question.action or "respond")
+            or not same
+        ):
             raise ApprovalMismatch(
                 f"this node's next action is not the one that was approved as {name!r}: the decision is "
                 f"{approval.decision!r}, and the action is {'this' if same else 'another'}."

@@ -151,7 +151,9 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
 def repeated_vote(ballot: Ballot, voter_record: JSONMapping, nonce: str) -> Receipt | None:
     """Return the receipt that a repeated vote got earlier, from its voter's record; None for a new vote."""
     same_key = (
-        ballot.idempotency_key is not None and ballot.idempotency_key == voter_record.get("key")
+        ballot.idempotency_key is not None
+        and ballot.idempotency_key == voter_record.get("key")
+        and ballot.effect == voter_record["effect"]
     )
     same_signature = (
         voter_record.get("jti") is not None and ballots.jti_of(ballot) == voter_record["jti"]

@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from runner.approvals import Auth
 from runner.dev.worker_process import worker_process
 from runner.errors import DefinitionError
 from runner.operations.backlog import with_waits
@@ -434,6 +435,14 @@ def test_a_policy_in_yaml_takes_the_first_entry_that_fits(tmp_path):
     (tmp_path / "policy.yaml").write_text("calls: []")
     forgotten = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
     assert list(forgotten.eligible) == ["anyone"]
+
+
+def test_a_policy_in_yaml_names_the_level_of_identity(tmp_path):
+    """With the age of the login, as the fields are nested."""
+    text = "calls: [{tools: pay, rule: {auth: {level: 2, max_age: 900}}}]"
+    (tmp_path / "policy.yaml").write_text(text)
+    found = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
+    assert found.auth == Auth(2, 900)
 
 
 def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):

@@ -345,6 +345,22 @@ def test_an_approval_is_used_in_its_time(run_graph):
     assert len(till.paid) == 1
 
 
+def test_a_rejection_holds_for_ever(run_graph):
+    """It is nothing to be used in its time: a later answer to another question asks nobody again."""
+    rule = replace(ONE, use_within=60)
+
+    def ask(ctx):
+        if ctx.interrupt("refund", rule=rule, action=ACTION).approved:
+            return "paid"
+        return ctx.interrupt("what do we tell them?")
+
+    run = run_graph(chain(ask=ask).build())
+    assert vote(run, "ana", "reject") == "accepted"
+    run_graph.clock.advance(61)
+    run.answer("sorry")
+    assert (run.interrupts, run.result.results["ask"].output) == ([], "sorry")
+
+
 # Functions, and the nodes after them
 
 
@@ -420,6 +436,39 @@ def test_a_later_node_does_nothing_else(run_graph, options, words):
     vote(run, "ana")
     assert (paid, run.result.results["pay"].status) == ([], Status.HELD)
     assert words in str(run.result.results["pay"].result)
+
+
+def test_an_answer_in_place_of_the_action_approves_none(run_graph):
+    """A later node that names no action is held, too: the receipt said that the action is not approved."""
+    paid = []
+
+    def pay(ctx):
+        paid.append(ctx.approved("refund", rule=ONE).decision)
+
+    run = run_graph(chain(ask=asking(ONE), pay=pay).build())
+    vote(run, "ana", "respond", "call them first")
+    assert (paid, run.result.results["pay"].status) == ([], Status.HELD)
+
+
+def test_a_later_node_uses_an_approval_in_its_time(run_graph):
+    """That the node which asked has gone on by it is not the effect."""
+    paid, rule = [], replace(ONE, use_within=60)
+
+    def pay(ctx):
+        if ctx.task:
+            ctx.interrupt("now?")
+        ctx.approved("refund", ACTION, rule=rule)
+        paid.append(ctx.visit)
+
+    graph = chain(ask=asking(rule), pay=pay).build()
+    for late in (False, True):
+        run = run_graph(graph, late)
+        vote(run, "ana")
+        if late:
+            run_graph.clock.advance(61)
+            run.answer("yes")
+            assert "in its time" in str(run.result.results["pay"].result)
+    assert (paid, run.result.results["pay"].status) == ([1], Status.HELD)
 
 
 def test_an_approval_is_used_by_one_node(run_graph):

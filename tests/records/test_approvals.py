@@ -162,6 +162,14 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"title": "Pay \u202e{amount}"},
         {"title": "x" * 201},
         {"stages": [Rule(title="Pay")]},
+        {"stages": [Rule()], "need": 2},
+        {"stages": [Rule()], "eligible": ["group:finance"]},
+        {"stages": [Rule()], "weights": {"role:cfo": 2}},
+        {"stages": [Rule()], "veto": None},
+        {"stages": [Rule(escalate=[(3600, ["role:lead"])])]},
+        {"stages": [Rule(delegate="group")]},
+        {"stages": [Rule(edit="keeps")]},
+        {"stages": [Rule(use_within=60)]},
     ],
     ids=repr,
 )
@@ -174,16 +182,15 @@ def test_a_rule_by_which_nobody_could_decide_is_refused(options):
 def test_a_rule_is_read_as_it_was_frozen():
     """What is stored with a question, and hashed, is the whole rule."""
     rule = Rule(
-        eligible=["group:finance", "ana"],
-        need=2,
-        weights={"role:cfo": 2},
-        veto="majority",
         exclude=["requester", "answered:look_up"],
         auth=Auth(2, 900, "gold"),
         decisions=["approve", "reject"],
         escalate=[(3600, ["role:lead"])],
         calendar="office",
-        stages=[Rule(eligible=["ana"]), Rule(eligible=["role:cfo"], auth=Auth(1))],
+        stages=[
+            Rule(["group:finance", "ana"], 2, {"role:cfo": 2}, "majority"),
+            Rule(eligible=["role:cfo"], auth=Auth(1)),
+        ],
         title="Pay {amount} to {name}",
     )
 

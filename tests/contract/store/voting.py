@@ -247,6 +247,14 @@ class VotingContract:
         assert other.digest.startswith("sha256:")
         assert other.digest != question.digest
 
+    def test_a_key_stands_for_one_decision(self, worker):
+        """A rejection under the key of an approval is not told that it was counted or accepted."""
+        people = voting(worker, TWO)
+        for who, status in (("ana", "counted"), ("ben", "accepted")):
+            assert people.vote(who, idempotency_key="k").status == status
+            assert people.vote(who, "reject", None, idempotency_key="k").status == "duplicate"
+            assert people.vote(who, idempotency_key="k").status == status
+
     def test_a_person_counts_once(self, worker):
         """Another vote of the same principal is a duplicate; a repeat of one gets its receipt again."""
         people = voting(worker, TWO)
