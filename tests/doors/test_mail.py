@@ -723,7 +723,7 @@ def test_a_question_that_can_not_be_read_holds_nothing_back(site, mailbox, caplo
     with following(site.door):
         wait_until(lambda: mailbox.receivers, "the second question's message")
 
-    assert f"{unreadable} is only on its page" in caplog.text
+    assert f"{unreadable} can be decided only on its page" in caplog.text
     assert sent not in caplog.text
 
 
@@ -735,7 +735,7 @@ def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
 
     assert tries == [False] * 9 + [True] * 3
     assert len(mailbox.faults) == 2
-    assert f"The question {question.id} is on its page." in caplog.text
+    assert f"The question {question.id} can be decided on its page." in caplog.text
 
 
 def test_a_lost_lock_ends_a_round(site, mailbox):
