@@ -26,7 +26,7 @@
     ├── CorruptDocument       a stored document is not valid: it is refused, and left unchanged
     │   └── DamagedRun        it is a run's record: that run can't be used
     ├── NodeFailed            a node failed with an error that can't be raised as itself
-    └── StoreError            the environment's: nothing changed, try again
+    └── StoreError            the environment's: try again
         ├── NotDurable        written, but not yet as RUNNER_DURABILITY requires: repeat it
         ├── ArchiveError      the archive can't be reached or read; nothing left the store
         ├── DirectoryError    the directory of groups could not be asked; no vote was counted
@@ -188,7 +188,7 @@ class NodeFailed(RunnerError):
 
 
 class StoreError(RunnerError):
-    """The store could not be reached or refused the write; nothing changed, try again."""
+    """The store could not be reached or refused the write; try again with the same idempotency key."""
 
     passing: bool = True
     """True if the error may pass by itself: the store is down, starting, or out of memory."""

@@ -1,7 +1,7 @@
 """Entries of the audit: each event appends one, in the step that makes the event true.
 
 An entry names people, nodes, questions and digests, but has no payload: after a run is removed, its
-sealed entries still hold. An entry gets its place in the tree (`n`) when it is sealed; `run_n`
+sealed entries can still be verified. An entry gets its place in the tree (`n`) when it is sealed; `run_n`
 counts the entries of its run. The hash of an entry covers its canonical JSON.
 """
 

@@ -14,8 +14,8 @@ MOST_CHOICES = 100
 MOST_CHOICE = 75
 MOST_CONFIRM = 300
 MOST_FACTS = 10
-"""Slack's limits: characters of texts, inputs and labels, choices in a menu, characters of each, of a
-question whether to go on, and fields of a section."""
+"""Slack's limits: characters of texts, inputs and labels; choices in a menu, and characters of each;
+characters of a confirmation; fields of a section."""
 
 ESCAPES = {ord("&"): "&amp;", ord("<"): "&lt;", ord(">"): "&gt;"}
 """The characters with which Slack marks links and mentions; each becomes at most five."""
@@ -37,7 +37,7 @@ def button(action_id: str, label: str, **more: Any) -> JSONObject:
 
 
 def approval(title: str) -> JSONObject:
-    """Make the options of a button that approves: it stands out, and asks again."""
+    """Make the options of a button that approves: it stands out, and asks for confirmation."""
     ask = {"title": plain("Approve?"), "text": plain(title, MOST_CONFIRM)}
     answers = {"confirm": plain("Approve"), "deny": plain("Cancel")}
     return {"style": "primary", "confirm": {**ask, **answers}}

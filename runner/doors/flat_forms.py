@@ -96,7 +96,7 @@ def _flat_schema(field: AnswerField) -> JSONObject | None:
 def decision_of(question: QuestionView, content: JSONMapping) -> Decision | Receipt:
     """Return a person's decision by a question's form, or the receipt of content that doesn't fit.
 
-    A field that the form doesn't have, such as a call's argument, is refused: it would be left out.
+    A field that the form doesn't have, such as a call's argument, is refused rather than ignored.
     """
     decision = Decision(question.id, None, None, None, question.digest)
     whole = answer_field(question.response_schema)

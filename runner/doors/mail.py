@@ -102,7 +102,7 @@ MOST_PEOPLE = 100
 """Maximum number of people who get a message about one question."""
 
 ADDRESS = re.compile(r"[^\s@<>()\[\],;:\\\"]+@[A-Za-z0-9.-]+")
-"""An address for a header: nothing in it begins another address, a comment or a line."""
+"""A plain address for a header: it can't contain the start of another address, a comment or a line."""
 
 EXPIRED = "expired:"
 """The mark of messages that say that a question has expired; a reminder's mark is its number."""
@@ -168,7 +168,7 @@ class MailDoor:
     # Links
 
     def seal(self, link: Link) -> str:
-        """Return a link as a text that only this installation can have written."""
+        """Return a link as a signed text, which only this installation can write."""
         text = base64.urlsafe_b64encode(json.dumps(astuple(link)).encode()).decode().rstrip("=")
         return f"{text}.{mac_of(self._settings, 'mail', text)}"
 
@@ -214,7 +214,7 @@ class MailDoor:
         token: str,
         sent: Mapping[str, str] | None,
     ) -> HTMLResponse:
-        """Show a link's question, after deciding it if its form was `sent`; `viewer` is logged in.
+        """Show a link's question, after deciding it if its form was `sent`; `viewer` is logged in, if given.
 
         Raises:
             Problem: the link can't decide.
@@ -329,7 +329,7 @@ class MailDoor:
                 continue
             if not hold():
                 return False
-            if self.digests.take(address, question) or self._is_over(address, question, mark):
+            if self.digests.take(address, question) or self._has_sent(address, question, mark):
                 note = partial(_with_sent, mark=mark, who=person)
                 self._mailed.upsert(MailedQuestion(question_id), note)
             else:
@@ -341,8 +341,8 @@ class MailDoor:
     def _read(self, question_id: str) -> MailedQuestion:
         return self._mailed.find(question_id) or MailedQuestion(question_id)
 
-    def _is_over(self, address: str, question: QuestionView, mark: str) -> bool:
-        """Send a message; return False to try again later."""
+    def _has_sent(self, address: str, question: QuestionView, mark: str) -> bool:
+        """Send a message; return False to try again later, True also if it was refused for good."""
         name = f"{question.id} {mark}{hash_of(address)}"
         problem, is_refused = self._server.send(self._message(address, question, mark), address)
         self._tries[name] += 1
@@ -352,7 +352,11 @@ class MailDoor:
             )
             return False
         if problem:
-            log.error("mail.refused: %s. The question %s is on its page.", problem, question.id)
+            log.error(
+                "mail.refused: %s. The question %s can be decided on its page.",
+                problem,
+                question.id,
+            )
         del self._tries[name]
         return True
 
@@ -418,7 +422,7 @@ def _with_sent(mailed: MailedQuestion, mark: str, who: str) -> MailedQuestion:
 class LinkRoute(APIRoute):
     """A route that removes the token from the request's address, which the server logs.
 
-    Browsers don't repeat the address in the page's requests, as for its styles, which proxies log.
+    The page's requests, for its styles for example, have no referrer with the token: proxies log it.
     """
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -428,7 +432,7 @@ class LinkRoute(APIRoute):
 
         async def without_referrer(message: Message) -> None:
             if message["type"] == "http.response.start":
-                # "no-referrer" would make the origin of the form "null".
+                # "no-referrer" would make the Origin header of the form "null".
                 MutableHeaders(scope=message)["referrer-policy"] = "strict-origin"
             await send(message)
 

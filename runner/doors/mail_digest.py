@@ -1,7 +1,7 @@
 """The digests of the mail door: one message lists all questions that wait for a person.
 
 RUNNER_MAIL_DIGESTS says when. A digest is also sent four hours before the first question expires. Only
-the time of each person's next digest is stored; its questions are those of their inbox as it is sent.
+the time of each person's next digest is stored; its questions are read from their inbox when it is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MAILTO = "mailto"
 """The issuer of an address as an account."""
 
 AHEAD, APART = 4 * 3_600_000, 3_600_000
-"""Ms before a question expires at which a digest is sent, and after a digest until the next one for that."""
+"""Ms from a digest to the expiry that causes it, and the least ms from any digest to the next such one."""
 
 LOOKS_EVERY = 10.0
 """Seconds between two looks for digests that are due."""
@@ -120,7 +120,7 @@ class DigestSender:
         person = person_of(self._services, Principal(address, MAILTO), address)
         questions = waiting(self._services, person, MOST_WAITING) if person else Page(())
         early = [(question.expires_at or EVER) - AHEAD for question in questions]
-        # The question for whose end it was made may be decided by now.
+        # The question whose expiry is the reason for this digest may be decided by now.
         is_time = timetable is None or next_time(timetable, digest.due - 1) == digest.due
         next_from = now
         if early and (is_time or early[0] <= now):

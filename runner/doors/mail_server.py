@@ -49,9 +49,9 @@ class MailServer:
     def compose(
         self, address: str, subject: str, plain: str, html: str, topic: str, mark: str = ""
     ) -> EmailMessage:
-        """Write a message about a topic; one with a mark follows the first one about its topic."""
+        """Write a message about a topic; one with a mark replies to the first one about its topic."""
         mail = EmailMessage()
-        # Setting an encoded word decodes it, so line ends in it would begin headers or the body.
+        # EmailMessage decodes encoded words, so a line end in one would begin a header or the body.
         mail["Subject"] = f"{subject:.{MOST_SUBJECT}}".replace("=?", "= ?")
         mail["From"], mail["To"] = self._sender, address
         mail["Date"], mail["Auto-Submitted"] = formatdate(), "auto-generated"
@@ -121,7 +121,7 @@ class MailServer:
 
 
 def hash_of(text: str) -> str:
-    """Return a short hash of an address or a message's name, which tells nothing of it."""
+    """Return a short hash of an address or a message's name, which is stored or sent in its place."""
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 

@@ -46,7 +46,7 @@ class NoticeThread:
     `handle` gets a question's id, a function that keeps the lock or returns False if another process
     has it, and the number of the reminder that is due, or 0. It returns whether the notice is done;
     if not, it gets the notice again. `between` is called between notices, with the function that keeps
-    the lock. `door` names the group and the lock, with a colon, which no webhook's id has.
+    the lock. The group and the lock are `door:` and the door's name: no webhook's id has a colon.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class NoticeThread:
             self._services.deliveries.release(self.group, self._holder)
         except StoreError as error:
             log.info(
-                "%s.left: %s Another process takes over in some seconds.", self._door, error
+                "%s.left: %s Another process takes over in a few seconds.", self._door, error
             )
         finally:
             self._services.release(runs=True)
@@ -133,7 +133,7 @@ class NoticeThread:
             if is_passing and not isinstance(error, CorruptDocument):
                 raise
             log.exception(
-                "%s.refused: The question %s is only on its page; please report this.",
+                "%s.refused: The question %s can be decided only on its page; please report this.",
                 self._door,
                 notice.detail,
             )

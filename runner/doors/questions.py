@@ -64,7 +64,7 @@ def check_settings(settings: Settings, names: Sequence[str], door: str, page: st
 
 
 def person_of(services: Services, account: Principal, email: str) -> Person | None:
-    """Return the owner of an account elsewhere, or of an address; None if the directory doesn't know them."""
+    """Return the owner of an outside account or of an address; None if the directory doesn't know them."""
     voter = owner_of(account, email, services.settings.directory)
     if voter is None:
         return None
@@ -99,7 +99,7 @@ def local_time(milliseconds: int, zone: str) -> str:
 
 
 def mac_of(settings: Settings, door: str, text: str) -> str:
-    """Return the code that shows that this installation has written a text for a door."""
+    """Return the code that proves that this installation wrote a text for a door."""
     key = hashlib.sha256(f"{door}\n{settings.server_secret}".encode()).digest()
     return hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
 
@@ -107,7 +107,7 @@ def mac_of(settings: Settings, door: str, text: str) -> str:
 def decider(
     services: Services, question: QuestionView, account: Principal, email: str, kind: str
 ) -> Person:
-    """Return the person with an account elsewhere, or an address, who may decide a question.
+    """Return the owner of an outside account or of an address, who may decide a question.
 
     Raises:
         Problem: the directory doesn't know the owner, or they may not decide.
@@ -139,7 +139,7 @@ def deciders(question: QuestionView) -> list[str]:
 
 
 def has_voted(person: Person, question: QuestionView) -> bool:
-    """Return whether a person has a vote on a question that no edit made void."""
+    """Return whether a person has a vote on a question; a vote that an edit voided doesn't count."""
     key = person.principal.key
     return any(vote.by == key and not vote.is_void for vote in question.votes)
 
@@ -192,10 +192,10 @@ def message(question: QuestionView) -> str:
     if question.rule_words:
         lines.append(f"{question.rule_words}. So far: {question.have} of {question.need}.")
     if undo := question.undo:
-        what = VERBS[undo.decision].capitalize()
+        verb = VERBS[undo.decision].capitalize()
         who = plain_name(undo.by)
         until = stamp(undo.ends_at)
-        lines.append(f"{what} by {who}, who can take it back on its page until {until}.")
+        lines.append(f"{verb} by {who}, who can take it back on its page until {until}.")
     if question.expires_at:
         lines.append(f"Expires at {stamp(question.expires_at)}.")
     return shown("\n\n".join(lines))
@@ -227,7 +227,7 @@ def _line(value: Any) -> str:
 
 
 def page_message(question: QuestionView) -> str:
-    """Return a text with a question's versions, saying that it is decided on its page."""
+    """Return a text with a question's versions that sends people to its page."""
     versions = shown("\n\n".join(_versions(question)))
     texts = [
         f"{shown(question.title):.1000}",

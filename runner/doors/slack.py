@@ -507,7 +507,7 @@ class SlackDoor:
             if _is_passing(error):
                 raise Unavailable(_summary(error), _pause_after(error)) from error
             log.error(  # noqa: TRY400 - Slack's error says enough
-                "slack.refused: The question %s is only on its page: %s.",
+                "slack.refused: The question %s can be decided only on its page: %s.",
                 question_id,
                 _summary(error),
             )

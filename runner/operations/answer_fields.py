@@ -38,8 +38,8 @@ PLAIN_WORDS = [
 class AnswerField:
     """One value of an answer. `schema` has neither a reference nor "or null"; `root` is the whole schema.
 
-    `pointer` is the place of its schema in the root, `places` the places of its keywords, which may
-    differ.
+    `pointer` leads to its schema in the root, `places` has a pointer to each keyword, which a reference
+    may put elsewhere.
     """
 
     name: str
@@ -86,12 +86,12 @@ class AnswerField:
 
     @property
     def may_be_empty(self) -> bool:
-        """True if the schema declares an empty text to be a value."""
+        """True if the schema explicitly allows an empty text."""
         has_empty = "" in (self.choices or ()) or self.schema.get("default") == ""
         return self.takes_text and (has_empty or self.schema.get("minLength") == 0)
 
     def read(self, text: str) -> Any:
-        """Read typed input: as text if the schema names text, else as JSON; invalid JSON is a text."""
+        """Read a person's input: as text if the schema names text, else as JSON, or text if it isn't JSON."""
         if self.takes_text:
             return text
         try:
@@ -144,7 +144,7 @@ def _field(name: str, pointer: str, root: JSONMapping, *, required: bool = True)
 
 
 def _inner(subschema: JSONMapping, pointer: str) -> tuple[str, str]:
-    """Return the keyword by which a schema stands for another, and the other's place; "" for none."""
+    """Return the keyword by which a schema stands for another, and the pointer to that one; "" for none."""
     reference = subschema.get("$ref")
     if isinstance(reference, str) and (reference == "#" or reference.startswith("#/")):
         return "$ref", reference

@@ -25,14 +25,14 @@ def apply_decisions(
     """Apply a set of decisions, all or none; each gets a receipt.
 
     On a question with a rule a decision is a vote. Votes are counted one by one, after the answers
-    of the set, and only if those were accepted. `queued` decisions came to any process that reads
-    the queue.
+    of the set, and only if those were accepted. `queued` decisions come from a queue, which
+    any process may read.
 
     Raises:
         DirectoryError: a voter's identity can't be looked up now; that vote was not counted.
         ConflictError: a queued vote is on a question of a graph that this process doesn't have.
     """
-    # Most are plain answers: answering shows whether a question has a rule.
+    # Most decisions are plain answers, so answer first: the receipts show which questions have rules.
     receipts = [] if any(each.decision for each in decisions) else _answer(engine, decisions)
     if receipts and all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
         return receipts
@@ -114,9 +114,9 @@ def reassign(
 
     Raises:
         NotFoundError: it was never asked. ConflictError: it is not open any more.
-        UsageError: the reason is missing, nobody or more than one could be replaced, the time is past, or
-            the question has no rule, so that it can't return; or the rule requires signatures: then only the
-            person themselves can let another vote.
+        UsageError: the reason is missing, nobody or more than one could be replaced, the time is past or
+            the question has no rule, and so can't return then; or the rule requires signatures, so that only
+            the person themselves can let another vote.
         DirectoryError: groups can't be looked up now.
     """
     if not isinstance(reason, str) or not reason.strip():
@@ -125,7 +125,7 @@ def reassign(
     if question is None or question.rule is None:
         if until is not None:
             raise UsageError(
-                "a question without a rule is asked again of another person for good, so `until` can't be "
+                "a question without a rule is reassigned permanently, so `until` can't be "
                 "used; nothing was changed. Leave it out."
             )
         name = plain_name(person.key)
@@ -158,7 +158,7 @@ def check_run(
         address = address_of(answer.interrupt_id)
         asking = peek(address.run_id) if address and address.run_id != run_id else None
         if run is None or asking is None:
-            continue  # its own or never asked: the store gives the receipt
+            continue  # this run asked it, or nobody did: the store gives the receipt
         if asking.root != run.root or not asking.path.startswith(run.path):
             raise ResponseError(
                 f"the question {answer.interrupt_id} belongs to run {asking.run_id}, not to run {run_id} or "

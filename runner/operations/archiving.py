@@ -23,7 +23,7 @@ LARGEST = 16 * 2**20
 """Characters of exports that are written at once; a larger run is written separately."""
 
 MINE = 60.0
-"""Seconds for which no other archiver gets an archiver's runs; a slower one writes some twice."""
+"""Seconds for which an archiver has its batch to itself; if it is slower, some runs are written twice."""
 
 DOWN = 3
 """Consecutive runs that must fail, each written separately, before the archive counts as failing."""
@@ -62,7 +62,7 @@ class Archiving:
     def __init__(
         self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
     ) -> None:
-        """Make few runs wait `pause` seconds for more, and a run at most `hold` seconds for the archive."""
+        """Let few runs wait `pause` seconds for more; keep a run at most `hold` seconds after its end."""
         self._store = store
         self._archive = archive
         self._pause = pause

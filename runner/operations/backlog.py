@@ -1,4 +1,4 @@
-"""Nodes that wait for a worker: how many of each queue, how long, and why a run's node doesn't run yet."""
+"""Nodes that wait for a worker: how many on each queue, how long, and why a run's node doesn't run yet."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MOST_KEYS = 1_000
 class QueueBacklog:
     """The nodes of a queue that are ready and have no slot yet, and those that run.
 
-    `oldest_seconds` is for how long the first waits, `per_second` how many nodes of its graphs ended each
-    second of the last minute; None if that isn't known. `slots` are those of workers that serve the queue, in
-    which nodes of other queues may run. Executing nodes are as of the workers' last heartbeats.
+    `oldest_seconds` is how long the first has waited, `per_second` how many nodes of its graphs ended each
+    second of the last minute; None if that isn't known. `slots` counts the slots of the queue's workers;
+    nodes of other queues may run in them. `executing` is from the workers' last heartbeats.
     """
 
     queue: str
@@ -45,7 +45,7 @@ class QueueBacklog:
 
 @immutable
 class Backlog:
-    """The nodes of some queues: ready ones, executing ones, both, and each queue's."""
+    """Numbers of nodes on some queues: ready, executing, both together, and by queue."""
 
     ready: int
     executing: int
@@ -54,7 +54,7 @@ class Backlog:
 
 
 def read_backlog(shared: Shared, queues: Collection[str] = ()) -> Backlog:
-    """Count the nodes of queues, by default of all that a graph has or a worker serves.
+    """Count the nodes of queues, by default of every queue that a graph names or a worker serves.
 
     Stopping workers are left out, because an autoscaler no longer counts them.
 
@@ -73,7 +73,7 @@ def read_backlog(shared: Shared, queues: Collection[str] = ()) -> Backlog:
 
 
 def read_queues(shared: Shared, queues: Collection[str] = ()) -> Iterator[QueueBacklog]:
-    """Read the backlog of queues, by default of all; of none that aren't on the store's server."""
+    """Read the backlog of queues, by default of all; none if they aren't on the store's server."""
     if not shared.settings.broker_is_store:
         return
     now = shared.workers.now()

@@ -35,8 +35,8 @@ class DecisionView:
     """A closed question: `decision` is how it was decided, `by` the people whose votes or answer did that.
 
     `title` describes the decided action in a sentence. `have` and `need` are the weights of the
-    votes; 0 for a question without a rule. `comments` are by person. `undone` says of an answer
-    given instead of an approval that the call is not made.
+    votes; 0 for a question without a rule. `comments` are by person. If an answer was given
+    instead of an approval, `undone` says that the call is not made.
     """
 
     id: str

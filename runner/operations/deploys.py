@@ -1,8 +1,8 @@
 """The check before a deploy: mistakes in graphs, and nodes of unfinished runs to be held, with reasons.
 
 The store's runs are compared with the graphs of this process, by shape: nothing is run or changed.
-Runs that began with one shape are judged together, so the cost grows with the number of runs, not
-with their graphs.
+Runs that began with the same shape are checked together, so the cost grows with the number of runs,
+not with the size of their graphs.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _held(
 
 
 def _records(store: Store, run_id: str, names: Sequence[str]) -> dict[str, NodeRecord]:
-    """Read the records of nodes; return none if the run is gone meanwhile."""
+    """Read the records of nodes; none if the run has been removed meanwhile."""
     try:
         rows = store.fetch(run_id, names) if names else []
     except NotFoundError:

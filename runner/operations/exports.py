@@ -106,7 +106,7 @@ INSTALLED = re.compile(r"[/\\](?:(?:site|dist)-packages|lib[/\\]python3[^/\\]*)[
 
 @immutable
 class NodeError:
-    """Why a node failed; `location` is the line of the user's code that raised, or called what raised."""
+    """Why a node failed; `location` is the line of the user's code that raised, or called code that did."""
 
     type: str
     message: Payload[str]
@@ -217,7 +217,7 @@ def read_export(store: Store, run_id: str) -> Export:
 
 
 def node_status(record: NodeRecord) -> Status:
-    """Return a node's status as people see it: until it settles, a held node is held."""
+    """Return a node's status as people see it: "held" from an operator's hold until the node settles."""
     is_held = record.held or (record.hold and record.status not in SETTLED)
     return Status.HELD if is_held else record.status
 

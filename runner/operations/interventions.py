@@ -26,8 +26,8 @@ KINDS = {
 REFUSALS = {
     "unknown": "is not in its graph, or is an item of a map",
     "held": "is held, but not by an operator: `runner runs show` says why. Continue it with `runner runs "
-    "migrate`, or release what is held in its child run",
-    "skipped": "is to end with another output, or by another operator. Hold it, then skip it again",
+    "migrate`, or release the held node of its child run",
+    "skipped": "is being skipped already, with another output or operator. Hold it, then skip it again",
     "ended": "has ended, or its run stops",
     "busy": "runs now, itself or by a child run, items or an external task: wait for its end, choose a node "
     "after it or in its child run, or cancel the run",
@@ -45,7 +45,7 @@ def intervene(
 ) -> bool:
     """Hold a node, release it, or skip it with its output; return False for a repeat.
 
-    The skip of a node that has failed retries its failed run, in which the node is held until it is skipped.
+    Skipping a failed node retries its failed run, with the node held until it is skipped.
 
     Raises:
         NotFoundError: the run or the node doesn't exist. ConflictError: the node runs, or has ended.
@@ -63,8 +63,8 @@ def intervene(
         and not (record.hold or record.child or (entry or {}).get("error"))
     ):
         raise ConflictError(
-            f"node {node!r} of run {run_id} is held as its graph has changed. Nothing was changed; migrate "
-            "the run first, with `runner runs migrate`."
+            f"node {node!r} of run {run_id} is held because its graph has changed. Nothing was changed; "
+            "migrate the run first, with `runner runs migrate`."
         )
     is_own = not (record.child or map_of(node) or node.startswith(HIDDEN))
     if outputs and is_own and record.status is run.status is Status.FAILED:

@@ -27,7 +27,7 @@ from runner.store.interface import Fetched, Reply, RunSnapshot, Store
 from runner.store.requests import MigrateRuns, new_nonce
 
 TRIES = 20
-"""Times that a migration is planned because the run changed after it was read."""
+"""Most times that a migration is planned: once more whenever the run changed after it was read."""
 
 WAITING = frozenset({Status.INTERRUPTED, Status.NEEDS_MIGRATION})
 
@@ -74,7 +74,9 @@ def migrate(
                 continue
             engine.ring(reply)
         return MigrationResult(run_id, tuple(outcomes))
-    raise ConflictError(f"run {run_id} kept changing while it was to be migrated; try again.")
+    raise ConflictError(
+        f"run {run_id} kept changing while its migration was planned; try again."
+    )
 
 
 class FamilyPlanner:

@@ -1,4 +1,4 @@
-"""Open questions by a person's part in them: what waits for them, what they voted on, what they asked for."""
+"""Open questions by a person's part in them: to decide, voted on, or asked by a run that they started."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def count_waiting(
 ) -> tuple[int, Page[QuestionView]]:
     """Count the open questions that wait for a voter, and return those among the first `BATCH`.
 
-    The count is exact up to `BATCH`, above that at most.
+    The count is exact up to `BATCH`, above that an upper bound.
     """
     query = _narrow(engine, voter, query)
     page = engine.store.open_interrupts(query, BATCH)
@@ -84,7 +84,7 @@ def _has_part(engine: Engine, voter: Voter, kind: Part, question: QuestionView) 
 
 
 def has_voted(store: Store, question: QuestionView, key: str) -> bool:
-    """Return whether a principal has a vote on an open question that no edit made void."""
+    """Return whether a principal has a vote on an open question; a vote that an edit voided doesn't count."""
     if not (question.have or question.against or question.stage):
         return False
     (stored,) = store.interrupts([question.id])
@@ -114,5 +114,5 @@ def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:
         plain_issuer=engine.plain_issuer,
     )
     why = barred(rule, voter, facts, question.stage)
-    # The door reports a login that is too old by itself, with a link to log in again.
+    # The door itself reports a login that is too old, with a link to log in again.
     return "" if why == unsure(rule, voter, question.stage) else why

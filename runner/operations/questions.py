@@ -30,7 +30,7 @@ Found = TypeVar("Found", bound=Interrupt)
 
 @immutable
 class VoteView:
-    """One vote: its voter, its object (a digest), its weight, and how surely the voter is known.
+    """One vote: its voter, its object (a digest), its weight, and how well the voter was authenticated.
 
     `by` is the principal, `level` the level of the proof, `at` is in ms. A vote `is_void` if a
     later edit reset it. `response` comes from the vote's message: an answer, or whole new
@@ -66,8 +66,8 @@ class Variant:
     """One version of a question's action: as it was proposed, or as a person edited or answered it.
 
     `effect` is its digest, `title` describes its action in a sentence, `decision` is its first
-    vote's decision: approve, edit or respond. Votes for it weigh `have` together, in the open
-    stage. `response` has all its arguments, or the answer; None if no vote shows the content behind
+    vote's decision: approve, edit or respond. `have` is the total weight of its votes in the
+    open stage. `response` has all its arguments, or the answer; None if no vote shows the content behind
     the digest. `changes` are its changes to the proposed arguments. `voters` are the principals who
     have voted for it since the last reset.
     """
@@ -116,8 +116,8 @@ class QuestionView(Question):
 
     `rule_words` is the rule in words. `have` and `against` are the weights of the largest approval
     and of the rejections in the open `stage`, which needs `need`; `variants` lists the approved
-    versions, the proposed one first. `delegated` maps each principal who may vote instead of
-    another to that other, `delegation_ends` that other to the end (ms), if there is one. `away`
+    versions, the proposed one first. `delegated` maps each principal who may vote in
+    another's place to that other; `delegation_ends` maps the other to the end (ms), if any. `away`
     lists people for whom somebody may vote, or answer, until they are back. `digests` has
     the hashed objects, by the kind of the digest. All of that but `claim` and `away` is empty for a
     question without a rule. `comments` are read only when a single question is shown.
@@ -172,7 +172,7 @@ def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
     answer.
 
     Raises:
-        UsageError: no valid vote is for it.
+        UsageError: no valid vote supports it.
     """
     for variant in view.variants:
         if variant.effect == effect and variant.response is not None:
@@ -180,7 +180,7 @@ def vote_for(view: QuestionView, effect: str) -> tuple[str, Any]:
             is_answer = variant.decision == "respond" and response is not True
             return "respond" if is_answer else "approve", response
     raise UsageError(
-        f"no valid vote is for {effect!r:.100}, so nothing was done. Read the question again: it may "
+        f"no valid vote supports {effect!r:.100}, so nothing was done. Read the question again: it may "
         "have changed."
     )
 
@@ -224,7 +224,7 @@ def _absences(store: Store, interrupts: Iterable[Interrupt]) -> list[Absence]:
 
 
 def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) -> None:
-    """Refuse to decide questions together that are not the same question to different runs or items.
+    """Check that questions can be decided together: the same question in different runs or items.
 
     Raises:
         UsageError: no question is given, one was never asked, a digest is missing, or graph, node, name or
@@ -261,7 +261,7 @@ def check_alike(store: Store, ids: Sequence[str], digests: Mapping[str, str]) ->
 
 
 def likeness(question: Interrupt, graph: str) -> JSONObject:
-    """Return the attributes in which questions decided together must agree; a map's items are one node."""
+    """Return the attributes that questions decided together must share; a map's items count as one node."""
     return {
         "graph": graph,
         "node": map_of(question.node_id) or question.node_id,
@@ -280,7 +280,7 @@ def open_alike(
     limit: int,
     read: Callable[[InterruptQuery, int, str], Page[Found]],
 ) -> list[Found]:
-    """List open questions that match a query and may be decided together with one, including that one.
+    """List open questions that match a query and can be decided together with the named one, itself included.
 
     `read` reads a page of the query, at a cursor.
     """
@@ -404,7 +404,7 @@ def _shown(view: QuestionView, votes: Iterable[VoteView]) -> Iterator[Any]:
 
 
 def edits_of(view: QuestionView) -> dict[str, tuple[Change, ...]]:
-    """Return the changes that each edit makes, by its effect, also if its votes are void by now."""
+    """Return the changes that each edit makes, by the edit's effect, even if its votes are void by now."""
     args = (view.action or {}).get("args")
     return {
         vote.effect: tuple(changes(args, response))
@@ -415,7 +415,7 @@ def edits_of(view: QuestionView) -> dict[str, tuple[Change, ...]]:
 
 
 def differs(question: Interrupt, arguments: Any, variants: Iterable[Variant] = ()) -> bool:
-    """Return whether arguments make another call, by its hash, than a question and its variants show.
+    """Return whether arguments make a call whose hash a question and its variants don't have.
 
     Raises:
         UnstorableError: they have values that other languages would read differently.

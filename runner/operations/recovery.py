@@ -53,7 +53,7 @@ from runner.store.memory.sessions import Sessions
 from runner.store.requests import ForkRun, RemoveRun, RewriteRuns, new_nonce
 
 TRIES = 20
-"""Times that a retry or a fork is planned because the run changed after it was read."""
+"""Most times that a retry or a fork is planned: once more whenever the run changed after it was read."""
 
 BROKEN = frozenset({Status.FAILED, Status.CANCELLED})
 
@@ -119,7 +119,7 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
 
 
 class Replay:
-    """One replay. `inputs` are the visits whose outputs had reached each fed visit when it ended."""
+    """One replay. `inputs` maps each fed visit to the visits whose outputs had reached it when it ended."""
 
     def __init__(
         self,
@@ -190,7 +190,7 @@ class Replay:
                 self._place(action.node, action.visit)
 
     def _place(self, node: str, visit: int) -> None:
-        """Place a ready visit: it is the node's next visit in the history, as others were undone."""
+        """Give a ready visit the node's next number in the history, which skips undone visits."""
         visits = self._visits.get(node, [])
         index = bisect_left(visits, (node, visit))
         if index < len(visits):
@@ -256,7 +256,7 @@ def write_retry(
             return running_again(rewrites[0].records), reply
         if reply.word == "full":
             raise TooManyRuns(reply.detail)
-    raise ConflictError(f"run {run_id} kept changing while it was to be retried; try again.")
+    raise ConflictError(f"run {run_id} kept changing while its retry was planned; try again.")
 
 
 def _with_hold(rewrite: Rewrite, by: str, run_id: str, node: str) -> Rewrite:
@@ -366,7 +366,7 @@ def _check_broken(snapshot: RunSnapshot) -> None:
         )
     if status not in BROKEN:
         raise ConflictError(
-            f"run {run_id} is {status}, it has not ended; nothing was changed. Wait for its end or cancel it."
+            f"run {run_id} is {status} and has not ended; nothing was changed. Wait for its end or cancel it."
         )
 
 
@@ -545,7 +545,7 @@ def write_fork(
             raise NotFoundError(
                 f"run {run_id} or its graph is gone by now; nothing was started."
             )
-    raise ConflictError(f"run {run_id} kept changing while it was to be forked; try again.")
+    raise ConflictError(f"run {run_id} kept changing while its fork was planned; try again.")
 
 
 def plan_fork(
@@ -576,8 +576,8 @@ def plan_fork(
     by = topology.admission.by if topology.admission else ""
     if by and label(by, tag_of(tags)) != label(by, tag_of(snapshot.tags)):
         raise UsageError(
-            f"a fork has the key of its run, {label(by, tag_of(snapshot.tags))}; nothing was started. Start "
-            "another run instead."
+            f"a fork keeps the key of its run, {label(by, tag_of(snapshot.tags))}; nothing was started. "
+            "Start another run instead."
         )
     return Fork(
         Start(
@@ -660,7 +660,7 @@ def _kept_visits(
     past: Mapping[VisitKey, SettledVisit],
     records: Records,
 ) -> dict[VisitKey, int]:
-    """List the kept visits; their places in the order end below the new run's places."""
+    """List the kept visits, with places in the order before those that the new run gives."""
     positions = {
         key: 0 for key in snapshot.entries if key in replay.inputs or _is_item(key, records)
     }

@@ -103,8 +103,8 @@ class RunView(RunHead):
     `output` is a completed run's last node's output, or its last nodes' outputs by id; an archived
     run has none. `interrupts` are the open questions, `decided` the closed ones, and `size` is in
     bytes, all including child runs; an `archived` run, which the store no longer has, only has
-    `decided`. `spent` is the agents' spending of budgets per run, in the outermost run; a cost is
-    in millionths. `frozen` says why its nodes may not run, if they are frozen. `requester` is the
+    `decided`. `spent` is the agents' spending on budgets per run, counted for the outermost run; a cost
+    is in millionths. `frozen` says why its nodes may not run, if they are frozen. `requester` is the
     principal who asked for it, `on_behalf_of` the principals for whom.
     """
 
@@ -333,7 +333,7 @@ def _since(events: Sequence[Event], created_at: int) -> int:
 
 
 def _took(events: Sequence[Event], created_at: int, execution_ms: int) -> int:
-    """Return the time in ms from the begin of a map's items to its end."""
+    """Return the time in ms from the beginning of a map's items to its end."""
     begin = _latest(events, "node.expanded")
     end = _latest(events, "node.completed", "node.failed")
     return end.at - (begin.at if begin else created_at) if end else execution_ms
@@ -368,7 +368,7 @@ def _external_task(record: NodeRecord, events: Sequence[Event]) -> str:
 
 
 def _awaited_question(store: Store, snapshot: RunSnapshot, record: NodeRecord) -> str:
-    """Find the open question about a budget that another visit asks on behalf of this node, too."""
+    """Find another visit's open question about a budget that this node uses, too."""
     if not record.awaits or record.status is not Status.WAITING:
         return ""
     run_id, visit, node = record.awaits.split(" ", 2)

@@ -37,8 +37,8 @@ def advance_map(changes: Changes, name: str) -> None:
         return
     if has_more:
         changes.add(SetTimer(TimerKind.MAP, name, changes.now))
-    # Between two transitions no item may be active although the map isn't done, so it counts as
-    # active.
+    # Between two transitions a map that isn't done may have no active item, so it counts as active
+    # itself.
     changes.put(name, replace(record, busy=items.stopped or items.next < items.total))
 
 

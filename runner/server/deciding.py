@@ -174,7 +174,7 @@ def _sign(services: Services, person: Person, body: JSONObject) -> JSONObject:
 def voter_of(services: Services, person: Person) -> Voter:
     """Return a person as rules see them, with the groups and roles of the directory.
 
-    The level is the highest: pages report a login that is not sure enough by themselves.
+    The level is the highest: pages themselves report a login of too low a level.
     """
     voter = replace(person.voter(time.time()), level=OWN_KEY)
     with suppress(DirectoryError):

@@ -136,7 +136,7 @@ def test_sentinels_that_can_t_be_verified_are_refused(
         "certificate verify failed": lambda: Client(url).runs(),
         "No master found": lambda: connect(redis_url=url),
         "no Sentinel names the primary": lambda: Client(plain).runs(),
-        "one was asked that knows none": lambda: Client(another).runs(),
+        "a Sentinel that was asked knows none": lambda: Client(another).runs(),
     }
     with ThreadPoolExecutor() as pool:  # each is tried for seconds
         tried = {words: pool.submit(call) for words, call in refused.items()}

@@ -711,7 +711,7 @@ def test_a_message_is_tried_a_number_of_times(site, mailbox, caplog):
 
     assert tries == [False] * 9 + [True] * 3
     assert len(mailbox.faults) == 2
-    assert f"The question {question.id} is on its page." in caplog.text
+    assert f"The question {question.id} can be decided on its page." in caplog.text
 
 
 def test_a_lost_lock_ends_a_round(site, mailbox):

@@ -798,8 +798,8 @@ def test_a_question_that_is_not_shown_holds_no_other_back(site, workspace, caplo
     with following(site.door):
         wait_until(lambda: workspace.messages, "the third message")
 
-    assert f"{refused} is only on its page: channel_not_found" in caplog.text
-    assert f"{unreadable} is only on its page; please report this" in caplog.text
+    assert f"{refused} can be decided only on its page: channel_not_found" in caplog.text
+    assert f"{unreadable} can be decided only on its page; please report this" in caplog.text
     assert shown not in caplog.text
 
 

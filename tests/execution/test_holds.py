@@ -316,7 +316,7 @@ def test_a_skip_that_dies_after_its_retry_is_repeated(in_redis):
 
     assert run_of(bench).skip("a", "paid", by="ana")
     assert not run_of(bench).skip("a", "paid", by="ana")
-    with pytest.raises(ConflictError, match="is to end with another output"):
+    with pytest.raises(ConflictError, match="is being skipped already, with another output"):
         run_of(bench).skip("a", "other", by="bo")
     bench.finish_all()
 
@@ -399,7 +399,7 @@ def test_a_skip_replaces_no_other_skip_unless_the_node_is_held(in_redis):
     bench = Bench(wired({"a": give, "b": give}, "a b").build(), in_redis).start()
     assert run_of(bench).skip("b", 1, by="ana")
     assert not run_of(bench).skip("b", 1, by="ana")
-    with pytest.raises(ConflictError, match="is to end with another output"):
+    with pytest.raises(ConflictError, match="is being skipped already, with another output"):
         run_of(bench).skip("b", 2, by="bo")
     assert run_of(bench).hold("b", by="bo")
     assert run_of(bench).skip("b", 2, by="ana")

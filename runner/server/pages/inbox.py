@@ -107,7 +107,7 @@ def inbox(
     fold: QueryText = "",
     q: Annotated[list[str] | None, Query(max_length=MOST_TOGETHER)] = None,
 ) -> Response:
-    """List questions: first those that expire, then the oldest. It opens at the reader's own."""
+    """List questions: first those that expire, then the oldest. It opens at the reader's own questions."""
     questions = QuestionList.of(request.query_params)
     # A search by text also shows runs, whose start has no notice.
     etag = "" if questions.filters["text"] else _version(request, person, services)

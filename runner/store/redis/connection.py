@@ -528,7 +528,7 @@ class Watchers(Sentinel):
                 if number:  # ask it first the next time
                     base.sentinels.insert(0, base.sentinels.pop(number))
                 return state["ip"], state["port"]
-            reasons.append("one was asked that knows none")
+            reasons.append("a Sentinel that was asked knows none")
         raise MasterNotFoundError(
             f"no Sentinel names the primary of {service_name!r}: {'; '.join(reasons)}"
         )
