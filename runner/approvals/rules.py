@@ -310,7 +310,7 @@ def _check(rule: Rule) -> None:
         )
     _check_selectors(rule)
     _check_numbers(rule)
-    # What would be ignored is refused: a reader would take it for a condition.
+    # Settings that would be ignored are refused: a reader would take them for conditions.
     if rule.stages and (
         rule.weights or ([*rule.eligible], rule.need, rule.veto) != (["anyone"], 1, 1)
     ):
