@@ -254,10 +254,8 @@ class ClaimedVisit:
         )
         same = expected_action is None or expected_action.digest() == approval.effect
         # An answer in place of the shown action approves none.
-        if (
-            approval.decision not in ("approve", "edit", question.action or "respond")
-            or not same
-        ):
+        approves = {"approve", "edit"} if question.action else {"approve", "edit", "respond"}
+        if approval.decision not in approves or not same:
             raise ApprovalMismatch(
                 f"this node's next action is not the one that was approved as {name!r}: the decision is "
                 f"{approval.decision!r}, and the action is {'this' if same else 'another'}."
