@@ -149,18 +149,19 @@ def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Recei
 
 
 def repeated_vote(ballot: Ballot, voter_record: JSONMapping, nonce: str) -> Receipt | None:
-    """Return the receipt that a repeated vote got earlier, from its voter's record; None for a new vote."""
-    same_key = (
-        ballot.idempotency_key is not None
-        and ballot.idempotency_key == voter_record.get("key")
-        and ballot.effect == voter_record["effect"]
-    )
-    same_signature = (
-        voter_record.get("jti") is not None and ballots.jti_of(ballot) == voter_record["jti"]
-    )
-    if not voter_record.get("receipt") or not (
-        voter_record.get("nonce") == nonce or same_key or same_signature
-    ):
+    """Return the receipt that a repeated vote got earlier, from its voter's record; None for a new vote.
+
+    Another vote under the key of an earlier one is refused.
+    """
+    jti = voter_record.get("jti")
+    same = voter_record.get("nonce") == nonce or (jti and jti == ballots.jti_of(ballot))
+    key = ballot.idempotency_key
+    if not same and key is not None and key == voter_record.get("key"):
+        if ballot.effect != voter_record["effect"]:
+            detail = "the idempotency key belongs to another vote; this one was not counted"
+            return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
+        same = True
+    if not (same and voter_record.get("receipt")):
         return None
     status, *numbers = voter_record["receipt"]
     return ballots.receipt(ballot, ReceiptStatus(status), "", numbers)

@@ -56,9 +56,9 @@ class Site:
         reply = self.store.do(ClaimVisit(run_id, node, 1, 1, self.worker.nonce()))
         return "claimed" if isinstance(reply, Claim) else reply.word
 
-    def checks(self, level: str, name: str = "limits", **changed: object) -> list[str]:
+    def checks(self, level: str, name: str = "limits", **settings: object) -> list[str]:
         """Return the problems of limits that doctor finds, or others."""
-        checks = examine(replace(read_facts(self.installation.settings), **changed))
+        checks = examine(read_facts(self.installation.settings.model_copy(update=settings)))
         return [check.detail for check in checks if (check.name, check.result) == (name, level)]
 
 

@@ -285,7 +285,7 @@ class KeyContract:
         planned = plan_fork(store, "00one", "b", None, ForkOptions("00fork"))
         assert store.do(ForkRun(planned)).word == "full"
         worker.run("00two", "a", "b")
-        with pytest.raises(UsageError, match="has the key of its run, account=7"):
+        with pytest.raises(UsageError, match="keeps the key of its run, account=7"):
             plan_fork(store, "00one", "b", None, ForkOptions("00fork", {"account": "8"}))
         assert store.do(ForkRun(planned)).word == "forked"
         assert of_key("three").word == "full"
