@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import asdict, field, replace
 from typing import Any, Literal, get_args
 
@@ -28,6 +29,11 @@ KINDS = get_args(Kind)
 
 DecisionKind = Literal["approve", "edit", "reject", "respond"]
 DECISIONS = get_args(DecisionKind)
+
+OF_A_STAGE = ("eligible", "need", "weights", "veto")
+"""Settings that a rule with stages leaves to each of them."""
+
+IN_A_STAGE = {*OF_A_STAGE, "exclude", "kinds", "agents", "auth", "decisions"}
 
 MAX_EFFECTS = 8
 """Maximum number of different effects among one question's votes: more edits are refused."""
@@ -260,6 +266,10 @@ class Rule:
         return self.stages or (self,)
 
 
+_stored = ContextVar("stored", default=False)
+"""True while a stored rule is read: earlier versions took settings that a declaration refuses now."""
+
+
 @functools.lru_cache(1_000)
 def _thawed(text: bytes) -> Rule:
     """Read a rule from its JSON, once for all questions that have it."""
@@ -274,7 +284,11 @@ def _thawed(text: bytes) -> Rule:
         fields["grants"] = Grants(**fields["grants"])
     for name in ("eligible", "exclude", "decisions", "kinds"):
         fields[name] = tuple(fields[name])
-    return Rule(**fields)
+    token = _stored.set(True)
+    try:
+        return Rule(**fields)
+    finally:
+        _stored.reset(token)
 
 
 def selector(text: str) -> str:
@@ -310,27 +324,8 @@ def _check(rule: Rule) -> None:
         )
     _check_selectors(rule)
     _check_numbers(rule)
-    # Settings that would be ignored are refused: a reader would take them for conditions.
-    if rule.stages and (
-        rule.weights or ([*rule.eligible], rule.need, rule.veto) != (["anyone"], 1, 1)
-    ):
-        raise UsageError(
-            "in a rule with stages each stage has its own eligible, need, weights and veto, and the rule "
-            "around them has none."
-        )
-    if len(rule.stages) > MAX_STAGES or any(
-        stage.stages
-        or stage.title
-        or stage.because
-        or stage.undo
-        or stage.escalate
-        or (stage.delegate, stage.edit, stage.use_within) != ("none", "resets", DAY)
-        for stage in rule.stages
-    ):
-        raise UsageError(
-            f"a rule may have {MAX_STAGES} stages, and a stage has no stages, title, because, undo, "
-            "escalate, delegate, edit or use_within of its own."
-        )
+    if len(rule.stages) > MAX_STAGES:
+        raise UsageError(f"a rule may have {MAX_STAGES} stages.")
     if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
         raise UsageError(
             f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."
@@ -351,6 +346,26 @@ def _check(rule: Rule) -> None:
             )
     for step in rule.steps:
         _check_reach(rule, step)
+    if rule.stages and not _stored.get():
+        _check_stages(rule)
+
+
+def _check_stages(rule: Rule) -> None:
+    """Refuse settings that would be ignored: a reader would take them for conditions."""
+    default = Rule().frozen()
+    outside = rule.frozen()
+    ignored = [name for name in OF_A_STAGE if outside[name] != default[name]]
+    if ignored:
+        raise UsageError(
+            f"{', '.join(ignored)}: each stage of a rule has its own, and the rule around them has none."
+        )
+    for stage in rule.stages:
+        settings = stage.frozen()
+        changed = {name for name in settings if settings[name] != default.get(name)}
+        if ignored := sorted(changed - IN_A_STAGE):
+            raise UsageError(
+                f"{', '.join(ignored)}: a stage has none of its own, only the rule."
+            )
 
 
 def _check_reach(rule: Rule, step: Rule) -> None:

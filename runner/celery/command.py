@@ -5,6 +5,7 @@ The name is `runner` because Celery's own command `graph` would hide a plugin's.
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from functools import partial
@@ -28,10 +29,11 @@ class RunnerGroup(Program):
         if context := extra.get("obj") or extra["parent"].obj:  # none for a shell's completion
             settings = settings_of(context.app)
             called = ["celery", *sys.argv[1 : len(sys.argv) - len(words[1])]]
+            public = [re.sub("(?<=://)[^/@]+(?=@)", "***", word) for word in called]
             extra["obj"] = CommandContext(
                 redis_url=settings.redis_url,
                 namespace=settings.namespace,
-                program=shlex.join(called),
+                program=shlex.join(public),
             )
         return super().make_context(*words, **extra)
 

@@ -120,7 +120,7 @@ operator_options = add_options(
     by_option,
     option(
         "--reason",
-        "Why; shown to all, and the audit keeps its hash (default: none).",
+        "Why; shown with the change (default: none).",
         default="",
     ),
 )
@@ -145,7 +145,8 @@ def to_pairs(
     pairs: dict[str, str] = {}
     for text in dict.fromkeys(texts):
         key, equals, value = text.partition("=")
-        if not (key and equals) or key in pairs:
+        # A tag may be empty, the new name of a node may not.
+        if not (key and equals and (value or option.name == "tags")) or key in pairs:
             problem = "repeats a key" if key in pairs else f"is not {option.metavar}"
             raise click.BadParameter(f"{text!r} {problem}.", param=option)
         pairs[key] = value

@@ -33,7 +33,7 @@ NARROW = 60
 """Width of a terminal, in columns, below which a table has a line for each cell."""
 
 
-COMMAND = re.compile("(`|: )runner (?!dev|init|keeper)")
+COMMAND = re.compile(r"(`|: )runner (?!dev|init|keeper)(worker\b)?")
 """The beginning of a command in advice. The excluded ones need no store, or aren't commands of an app."""
 
 
@@ -47,8 +47,14 @@ class Output:
 
     def advice(self, text: str) -> str:
         """Return text with its commands as they must be called here, or they would act on another store."""
-        words = COMMAND.sub(lambda begin: f"{begin[1]}{self._program} ", text)
-        return words.replace(" runner worker", " worker")  # Celery has that command itself
+        app = self._program.rpartition(" runner")[0]
+
+        def called(begin: re.Match[str]) -> str:
+            # Celery has the command worker itself.
+            program = app if app and begin[2] else self._program
+            return f"{begin[1]}{program} {begin[2] or ''}"
+
+        return COMMAND.sub(called, text)
 
     @property
     def is_terminal(self) -> bool:

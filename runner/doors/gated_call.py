@@ -361,5 +361,10 @@ def _entry(
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
     names = [tools] if isinstance(tools, str) else list(tools)
     patterns = [name.replace("[", "[[]") for name in names]  # only * and ? are special
-    whole = None if rule == "pass" else Rule(**rule | {"auth": Auth(**rule.get("auth", {}))})
-    return patterns, schema, whole
+    return patterns, schema, None if rule == "pass" else _rule(rule)
+
+
+def _rule(fields: JSONMapping) -> Rule:
+    auth = Auth(**fields.get("auth") or {})
+    stages = [_rule(stage) for stage in fields.get("stages") or ()]
+    return Rule(**{**fields, "auth": auth, "stages": stages})

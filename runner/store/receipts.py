@@ -157,7 +157,8 @@ def repeated_vote(ballot: Ballot, voter_record: JSONMapping, nonce: str) -> Rece
     same = voter_record.get("nonce") == nonce or (jti and jti == ballots.jti_of(ballot))
     key = ballot.idempotency_key
     if not same and key is not None and key == voter_record.get("key"):
-        if ballot.effect != voter_record["effect"]:
+        is_withdrawn = voter_record["receipt"][0] == ReceiptStatus.WITHDRAWN_VOTE
+        if ballot.effect != voter_record["effect"] and not is_withdrawn:
             detail = "the idempotency key belongs to another vote; this one was not counted"
             return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
         same = True

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import Depends, Query
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from runner.records.listings import position_in
 from runner.server.problems import Problem
@@ -63,8 +63,17 @@ def utc(moment: datetime) -> datetime:
 
 Time = Annotated[datetime, AfterValidator(utc)]
 
+
+def _whole_ms_or_text(at: object) -> object:
+    """Refuse numbers that pydantic would read as seconds."""
+    if isinstance(at, float) or (isinstance(at, str) and "T" not in at.upper()):
+        raise ValueError("write whole milliseconds, or a time such as 2026-12-01T09:00:00Z")
+    return at
+
+
 Milliseconds = Annotated[
     int | Time,
+    BeforeValidator(_whole_ms_or_text),
     AfterValidator(lambda at: at if isinstance(at, int) else round(at.timestamp() * 1000)),
     Field(description="A time in ms since 1970, or as RFC 3339."),
 ]

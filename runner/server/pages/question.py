@@ -313,7 +313,9 @@ def as_first(
     response = codec.plain(decision.response)
     effect = effect_of(question, kind, True if response is None else response)
     votes = [
-        (vote.by, vote.decision, vote.effect) for vote in question.votes if not vote.is_void
+        (vote.by, vote.decision, vote.effect)
+        for vote in question.votes
+        if not vote.is_void and vote.stage == question.stage
     ]
     is_last = question.is_open or question.effect == effect
     if question.undo:

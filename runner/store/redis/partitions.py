@@ -538,7 +538,7 @@ class PartitionedStore:
     def sweep(self, limit: int = 100) -> Reply:
         """Sweep every partition; an unreachable partition doesn't block the others.
 
-        One whose server hangs is left out for twice the time that this took.
+        One whose server hangs, unless it is the first, is left out for twice the time that this took.
         """
         count = 0
         doorbells = list[Doorbell]()
