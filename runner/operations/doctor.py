@@ -1,6 +1,6 @@
 """Checks of store, broker, workers and settings, with the fix for each problem.
 
-Each check is a function of the facts, which are read before: no check reads anything.
+Each check is a function of the facts, which are read beforehand: no check reads anything itself.
 """
 
 from __future__ import annotations
@@ -71,8 +71,8 @@ class Facts:
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
     queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
     `unasked` is why the workers of other apps can't be asked for their queues, or "".
-    `other_servers` are the servers of partitions other than the first, by place; `layout` is why
-    the partitions can't be used as set, or "". `signing` is the problem of the decision keys, or
+    `other_servers` are all servers of partitions but the first, by address; `layout` is why the
+    partitions can't be used as configured, or "". `signing` is the problem of the decision keys, or
     "". `voters` are the keys of people who have voted lately. `held` are the newest held runs.
     `doors` are the processes of `runner server` that reported lately.
     """
@@ -128,9 +128,10 @@ class Facts:
 
 @immutable
 class Audited:
-    """The audit of one partition: its entries, how many are signed and unsealed, and for how long (ms).
+    """The audit of one partition: how many entries are sealed, and how many of these are signed.
 
-    `problem` is why it is not signed or anchored.
+    `waiting` entries are not sealed yet, the oldest for `lag` ms. `problem` is why the audit is not
+    signed or anchored.
     """
 
     origin: str
@@ -159,7 +160,7 @@ def read_facts(settings: Settings) -> Facts:
     servers = shared.servers()
     clock = (
         time.time_ns() // 1_000_000
-    )  # read at once, to be compared with the first server's clock
+    )  # read at once, since it is compared with the first server's clock
     graphs = {name: shape for name, shape in store.graphs().items() if name != GATE}
     graph_queues, run_queues = _read_queues(store, graphs, settings.node_queue)
     foreign_queues, unasked = _foreign_queues(settings, workers)
@@ -212,10 +213,10 @@ def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
 
 
 def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
-    """Yield each webhook whose deliveries wait for too long, by its id, with the number and last error."""
+    """Yield the id of each webhook whose deliveries wait too long, with their number and the last error."""
     webhooks = shared.documents(Webhook)
     for webhook in webhooks.all():
-        # A delivery that is repeated late may have waited for longer than the next one.
+        # A delivery that is tried again late may have waited longer than the next one.
         ends = (shared.deliveries.next_delivery(webhook.id, place) for place in (0, -1))
         waiting = [end[0] for end in ends if end is not None]
         waited = webhooks.now() - min((each.at for each in waiting), default=webhooks.now())
@@ -229,7 +230,7 @@ def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
 
 
 RUNS_READ = 100
-"""The newest unfinished runs that are read per graph and status: most have the same queues."""
+"""Maximum of unfinished runs read per graph and status, newest first: most have the same queues."""
 
 
 def _read_queues(
@@ -269,7 +270,7 @@ def _read_voters(store: Store) -> list[str]:
 
 
 def broker_detail(settings: Settings) -> str:
-    """Describe a broker without a problem."""
+    """Describe a broker that has no problem."""
     if settings.broker_is_store:
         return "the store, which dispatches nodes itself"
     if settings.broker.startswith("sqs:") and not urlsplit(settings.broker).hostname:
@@ -291,7 +292,7 @@ def _broker_problem(url: str) -> str:
                 socket.create_connection(
                     (address.hostname, address.port or 443), BROKER_TIMEOUT
                 ).close()
-        elif sentinels(url) or cluster(url):  # kombu reads their options elsewhere
+        elif sentinels(url) or cluster(url):  # kombu takes their options from elsewhere
             Shared(Settings(redis_url=url)).workers.now()
         else:
             with _connection(as_broker(url)) as connection:
@@ -327,7 +328,7 @@ def _foreign_queues(settings: Settings, workers: Sequence[Worker]) -> tuple[set[
         return set(), ""
     if settings.broker.startswith("sqs:"):
         return task_queues, ""
-    from kombu.pidbox import Mailbox  # noqa: PLC0415 - as below
+    from kombu.pidbox import Mailbox  # noqa: PLC0415 - as above
 
     try:
         with _connection(settings.broker) as connection:
@@ -407,7 +408,7 @@ DISK = {
 
 
 def examine(facts: Facts) -> list[Check]:
-    """Run every check; run a server's checks for each server."""
+    """Run every check, and the checks of servers once for each server."""
     return [result for check in CHECKS for result in _results(check, facts)]
 
 
@@ -458,7 +459,7 @@ def _settings(facts: Facts) -> Checks:
 
 def _keys(facts: Facts) -> Checks:
     yield from _check(
-        "keys", "", facts.signing, "Name the file of its public half for doors and workers."
+        "keys", "", facts.signing, "Give doors and workers a file with its public half."
     )
 
 
@@ -689,8 +690,8 @@ def _queues(facts: Facts) -> Checks:
     served_queues = {queue for worker in facts.alive for queue in worker.queues}
     graphs = {name for worker in facts.alive for name in worker.graphs}
     wanted_queues = {queue for worker in facts.alive for queue in worker.wants}
-    # Runs keep the queues that their graph had when they started. `graphs` covers graphs without a
-    # worker.
+    # Runs keep the queues that their graph had when they started. The check "graphs" reports graphs
+    # without a worker.
     wanted_queues |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
     missing = sorted(wanted_queues - served_queues)
     problem = f"no worker serves {_names(missing)}" if missing else ""
@@ -715,7 +716,7 @@ def _queues(facts: Facts) -> Checks:
         facts.unasked and f"workers of other apps can't be asked for them: {facts.unasked}"
     )
     yield from _check(
-        "queues", "", unasked, "Let this user of the broker write, and the broker have room."
+        "queues", "", unasked, "Let this broker user write, and see that the broker has room."
     )
 
 
@@ -769,7 +770,7 @@ def _intervals(facts: Facts) -> Checks:
     slow = _names(
         [worker.name for worker in facts.reporting if worker.sweep_interval > worker.lease > 0]
     )
-    problem = slow and f"{slow} sweep less often than a lease lasts"
+    problem = slow and f"{slow} sweep at longer intervals than their lease"
     yield from _check("intervals", "", problem, "Set RUNNER_SWEEP_INTERVAL below RUNNER_LEASE.")
     leases = sorted({worker.lease for worker in facts.reporting})
     differ = (
@@ -785,7 +786,10 @@ UNSAFE = {"pickle", "yaml", "application/x-python-serialize", "application/x-yam
 
 
 def _each_worker(facts: Facts) -> Checks:
-    """Name the workers with the same problem; a check with a detail passes if there are workers."""
+    """Name the workers that have the same problem.
+
+    Without a problem, a check that has a detail passes if any worker is alive.
+    """
     for name, detail, is_wrong, problem, fix in (
         (
             "messages",
@@ -805,7 +809,7 @@ def _each_worker(facts: Facts) -> Checks:
             "slots",
             "",
             lambda worker: not worker.slots,
-            "{} have none, and keep each node that they take for a lease",
+            "{} have none, and keep each node that they take until its lease ends",
             "Restart them, or add processes: `celery control pool_grow`, or Flower.",
         ),
         (
@@ -912,7 +916,7 @@ MOST_NAMED = 10
 """Most keys of a limit that are named."""
 
 MOST_FAIR_KEYS = 100
-"""Most keys of a queue and priority that are read: the next ones."""
+"""Most keys that are read per queue and priority: those whose turn comes next."""
 
 
 def _limits(facts: Facts) -> Checks:
@@ -967,7 +971,7 @@ def _limits(facts: Facts) -> Checks:
 
 
 def _waits(facts: Facts, name: str, waited: int, detail: str, fix: str) -> Checks:
-    """Tell of a wait in ms, and warn if it is longer than a node may wait for a worker."""
+    """Report a wait in ms, as a warning if it is longer than a node may wait for a worker."""
     detail += f" {span(waited)}"
     yield from _check(
         name, detail, detail if waited > facts.settings.max_wait * 1000 else "", fix
@@ -975,7 +979,7 @@ def _waits(facts: Facts, name: str, waited: int, detail: str, fix: str) -> Check
 
 
 FAR = 10
-"""Times as long as a key with as many nodes that a key may wait before it is a warning."""
+"""A key that waits more than this many times as long as one with at least as many nodes is a warning."""
 
 
 def _fairness(facts: Facts) -> Checks:
@@ -1009,7 +1013,7 @@ def _queued(facts: Facts) -> Checks:
                     WARN,
                     "keys of runs",
                     f"runs of {_of(key)}; one of them, {one_line(run.run_id)!r}, can't be read",
-                    "Nothing: when its turn comes, the run behind it begins.",
+                    "Do nothing: when its turn comes, the run behind it begins.",
                 )
         if key.open:
             run = min(key.open, key=lambda run: run.status in _STANDS)

@@ -63,7 +63,7 @@ class MigrationRequest:
     drops: Collection[str] = ()
 
     def outermost(self) -> MigrationRequest:
-        """Leave out the nodes of nested graphs."""
+        """Return the request without the nodes of nested graphs."""
         renames = {
             old_name: new_name
             for old_name, new_name in self.renames.items()
@@ -81,8 +81,8 @@ class MigrationRequest:
             outer, inner, _ = name.partition("/")
             if inner and outer not in topology.nodes:
                 raise NotFoundError(
-                    f"graph {topology.graph_id!r} had no node {outer!r}, so {name!r} is nowhere. "
-                    "Nothing changed."
+                    f"graph {topology.graph_id!r} had no node {outer!r}, so {name!r} did not "
+                    "exist. Nothing was changed."
                 )
 
     def nested_in(self, node: str, new_node: str) -> MigrationRequest:
@@ -161,7 +161,7 @@ class NodeNames:
         """Check that the request names nodes that exist, gives no id twice, and forgets no node.
 
         Raises:
-            NotFoundError: a named node does not exist. UsageError: two nodes would have one id.
+            NotFoundError: a named node does not exist. UsageError: two nodes would have the same id.
             ConflictError: a node that has run or waits is gone, and the request doesn't mention it.
         """
         self._check_named()
@@ -222,7 +222,7 @@ class NodeNames:
             raise ConflictError(
                 f"run {self._snapshot.record.run_id} can't continue with the current graph "
                 f"{self._new.graph_id!r}: {', '.join(lost)}, and there is no such node now. Nothing was "
-                "changed. Name the node that it is now with --map OLD=NEW, or remove it with --drop OLD."
+                "changed. Say which node it is now with --map OLD=NEW, or remove it with --drop OLD."
             )
 
 
@@ -232,7 +232,7 @@ Decide = Callable[[str, int, int], str]
 
 @dataclass
 class MigrationPlanner:
-    """Plans the migration of one run. `held` are the nodes held for their own change.
+    """Plans the migration of one run. `held` are the nodes held because they themselves have changed.
 
     `documents` are the nodes' stored documents, read only if a node gets a new id.
     """
@@ -252,7 +252,7 @@ class MigrationPlanner:
     kept: dict[str, NodeRecord] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Group the questions by node, because items of maps may be many."""
+        """Group the questions by node, because there may be many items of maps."""
         self.names = NodeNames(self.snapshot, self.old, self.new, self.request)
         self.questions = grouped(self.snapshot.interrupts, attrgetter("node_id"))
 
@@ -260,7 +260,7 @@ class MigrationPlanner:
         """Plan everything; `parent_node` and `path` are where the run is nested in the new shape.
 
         Raises:
-            NotFoundError: a named node does not exist. UsageError: two nodes would have one id.
+            NotFoundError: a named node does not exist. UsageError: two nodes would have the same id.
             ConflictError: something can't be migrated; the message says what to do.
         """
         self.names.check()
@@ -297,7 +297,7 @@ class MigrationPlanner:
 
     def _history(self) -> Iterator[tuple[VisitKey, SettledVisit]]:
         if BEFORE_GRAPH in self.new.nodes and BEFORE_GRAPH not in self.old.nodes:
-            # The run has begun, so new hooks before a run count as called.
+            # The run has begun, so new hooks that come before a run count as called.
             edges = "1" * len(self.new.outgoing[BEFORE_GRAPH])
             yield (BEFORE_GRAPH, 1), SettledVisit(BEFORE_GRAPH, 1, Status.COMPLETED, edges)
         for (node, visit), settled_visit in recovery.history(self.snapshot).items():
@@ -323,11 +323,11 @@ class MigrationPlanner:
             old_bits.setdefault(target, []).append(settled_visit.edges[position : position + 1])
         targets = [(edge.target, edge.on_expire) for edge in self.new.outgoing[name]]
         for target, bits in old_bits.items():
-            # Several edges may lead from one node to another; if fewer are left, one stands for
-            # all.
+            # Several edges may lead from one node to another; if fewer are left, the first counts
+            # as taken if any was.
             if len(bits) > targets.count(target):
                 old_bits[target] = [max(bits)]
-        # A node that ended with its question's expiry was not answered: it takes no new edge.
+        # A node that ended because its question expired was not answered: it takes no new edge.
         is_expired = "expired" in self.snapshot.entries[settled_visit.node, settled_visit.visit]
         edges = ""
         for position, target in enumerate(targets):
@@ -355,7 +355,7 @@ class MigrationPlanner:
     # -- records -----------------------------------------------------------------------------------
 
     def _records(self, replayed_run: Records) -> Records:
-        # A node that never started brings nothing, and its new id may belong to a node that did.
+        # A node that never started has no data to move, and one that did may have its new id.
         old_ids = {
             name: node for node in self.names.started() if (name := self.names.new_id(node))
         }
@@ -466,7 +466,7 @@ class MigrationPlanner:
         ]
 
     def _items(self, nodes: Mapping[str, NodeRecord]) -> Iterator[tuple[str, NodeRecord]]:
-        """Build the records of the items of maps that continue or have ended; close the other items."""
+        """Build the records of items whose map continues or has ended; close other items that wait."""
         for node, item in self.snapshot.nodes.items():
             if not map_of(node):
                 continue
@@ -521,7 +521,7 @@ class MigrationPlanner:
 
 
 def _has_ended(owner: NodeRecord, item_or_count: NodeRecord | MapRecord) -> bool:
-    """Return whether a map has ended with that item or count, and not in a later round, which is closed."""
+    """Return whether a map has ended, and an item or count isn't of a later round, which is closed."""
     return owner.status in FINAL and item_or_count.visit <= owner.visit
 
 
@@ -539,7 +539,7 @@ def renamed(question: Interrupt, name: str) -> Interrupt:
 
 
 def _is_void(question: Interrupt) -> bool:
-    """Return whether a renamed node's question was decided for its old name, by a rule for that very node."""
+    """Return whether a rule decided a question, so that the decision holds only for the node's old name."""
     return question.rule is not None and question.status in {
         InterruptStatus.ANSWERED,
         InterruptStatus.EXPIRED,
@@ -547,7 +547,7 @@ def _is_void(question: Interrupt) -> bool:
 
 
 def last_visit(snapshot: RunSnapshot, name: str) -> int:
-    """Return the last visit with data stored under an id; a node that starts must come after it."""
+    """Return the last visit with data stored under an id; a node that starts needs a later visit."""
     visits = [question.visit for question in _asked_under(snapshot, name)]
     return max([0, *visits, *(visit for node, visit in snapshot.entries if node == name)])
 
@@ -565,7 +565,7 @@ def check_questions(planner: MigrationPlanner) -> None:
     """Check that no renamed node takes over the questions of another node.
 
     A question's id names its node and visit: under the same id an answer would reach another
-    question. A node that gets an earlier id back meets its own older questions there.
+    question. A node that gets an earlier id back may find its own older questions there.
 
     Raises:
         ConflictError: a node would.
@@ -593,7 +593,7 @@ def check_questions(planner: MigrationPlanner) -> None:
 
 
 def _may_ask(planner: MigrationPlanner, node: str) -> bool:
-    """Return whether a node may still ask in its present visit: a completed item does not."""
+    """Return whether a node may still ask in its present visit: a completed item of a map can't."""
     record = planner.snapshot.node(node)
     return not map_of(node) or record.status is not Status.COMPLETED
 
@@ -617,9 +617,9 @@ def renamed_questions(
     """List the closed questions of renamed nodes that continue, and replacements for open ones.
 
     An open question is withdrawn under its old id: people who know that id must learn the new one.
-    Withdrawn questions go along, so that the node's next question takes an id that meant nothing
-    before. Questions decided by a rule go along as withdrawn: their votes are for the node's old
-    name, and they are asked again. A node that gets its old name back has its questions under their
+    Withdrawn questions are moved, too, so that the node's next question gets an id that has never
+    been used. Questions decided by a rule are moved as withdrawn and asked again, since their votes
+    are for the node's old name. A node that gets its old name back has its questions under their
     old ids, with their content.
     """
     new_questions, replacements = [], []
@@ -685,7 +685,7 @@ def _with_first_name(node: str, record: NodeRecord, document: JSON) -> JSON:
 
 
 def _with_new_ids(planner: MigrationPlanner, node: str, name: str, document: JSON) -> JSON:
-    """Replace the ids and digests of a node's questions, and its own id beside them, in its document.
+    """Replace the ids and digests of a node's questions, and its id in stored ones, in its document.
 
     Only the executor knows the form of its document, so every text that equals one of them is
     replaced. No other text equals one by chance: an id names run, node, visit and question, a

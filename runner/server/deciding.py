@@ -1,4 +1,4 @@
-"""The server as a door: it states who decides or starts, and signs the statement if it has a key.
+"""The server as a door: it states who decides a question or starts a run, and signs this if it has a key.
 
 With `RUNNER_SIGNING_KEY` each decision carries the facts of the login (time, class, groups and roles) and its
 level, signed, so that a worker can check it again. Without the key the decision counts at level 0.
@@ -37,7 +37,7 @@ from runner.server.services import Services
 def decide(
     services: Services, person: Person, decision: Decision, proof: JSONObject | None = None
 ) -> Receipt:
-    """Count a decision of a person; `proof` is their own signature, otherwise the server signs."""
+    """Count a person's decision; `proof` is their own signature, without which the server signs."""
     body = body_of(decision, person.principal.key)
     body, voter = _proven(services, person, body, proof)
     return apply_decisions(services.client.engine, [replace(decision, voter=voter, body=body)])[
@@ -48,7 +48,7 @@ def decide(
 def decide_each(
     services: Services, person: Person, decisions: Iterable[Decision]
 ) -> list[Receipt]:
-    """Count decisions of a person, each for itself: one that can't be counted stops no other."""
+    """Count a person's decisions one by one: one that can't be counted doesn't stop the others."""
     receipts = []
     for decision in decisions:
         try:
@@ -98,7 +98,7 @@ def absence_message(
     since: int | None = None,
     only: Sequence[str] = (),
 ) -> JSONObject:
-    """Return the message that states a person's absence, as it is signed; see `absence_body` for errors."""
+    """Return the message to sign that states a person's absence; see `absence_body` for errors."""
     begins = time.time_ns() // 1_000_000 if since is None else since
     tenant = services.client.engine.store.namespace
     return absence_body(tenant, person.principal, to, since=begins, until=until, only=only)
@@ -143,7 +143,7 @@ def cancelled_by(person: Person, reason: str = "") -> str:
 
 
 def requested_by(services: Services, person: Person, **changes: Any) -> JSONObject:
-    """Return the options of a run like another, with the person who asks for it and their changes."""
+    """Return the options to fork a run or start it again: the changes, who asks, and how the server signs."""
     sign = functools.partial(_sign, services, person)
     return {"by": person.principal, "sign": sign, **changes}
 
@@ -151,7 +151,7 @@ def requested_by(services: Services, person: Person, **changes: Any) -> JSONObje
 def _proven(
     services: Services, person: Person, body: JSONObject, proof: JSONObject | None
 ) -> tuple[JSONObject, Voter]:
-    """Return a message with its proof, the server's if there is none, and the person as its voter."""
+    """Return a message with a proof, the server's if the person gave none, and the person as its voter."""
     body = {**body, "proof": proof} if proof else _sign(services, person, body)
     return body, Voter(person.principal, person.groups, person.roles)
 
@@ -174,7 +174,7 @@ def _sign(services: Services, person: Person, body: JSONObject) -> JSONObject:
 def voter_of(services: Services, person: Person) -> Voter:
     """Return a person as rules see them, with the groups and roles of the directory.
 
-    The level is the highest: pages themselves report a login of too low a level.
+    The level is set to the highest, because pages report a login of too low a level separately.
     """
     voter = replace(person.voter(time.time()), level=OWN_KEY)
     with suppress(DirectoryError):
@@ -190,7 +190,7 @@ def own_page(
     limit: int,
     cursor: str = "",
 ) -> Page[QuestionView]:
-    """List the open questions in which a person has a part; none waits for those who may not decide."""
+    """List the open questions in which a person has a part; "mine" is empty if they may not decide."""
     if kind == "mine" and not person.may("decide"):
         return Page(())
     engine = services.client.engine
@@ -201,7 +201,7 @@ def own_page(
 def count_mine(
     services: Services, person: Person, query: InterruptQuery
 ) -> tuple[int, Page[QuestionView]]:
-    """Count the open questions that wait for a person, and return the first: see `count_waiting`."""
+    """Count the open questions that wait for a person, and return the first of them: see `count_waiting`."""
     if not person.may("decide"):
         return 0, Page(())
     voter = voter_of(services, person)
@@ -216,7 +216,7 @@ def why_barred(
 ) -> str:
     """Return why a person may not decide a question, as far as that is known before they vote.
 
-    `own_keys` are their keys, if the question requires one; the keys name their groups.
+    `own_keys` are their keys, if the question requires one; then their groups are those that the keys name.
     """
     if own_keys:
         voter = Voter(person.principal, own_keys[0].groups, own_keys[0].roles, OWN_KEY, 0)

@@ -375,7 +375,7 @@ REFUSED = [
         RENAMED,
         {"mapping": {"b": "approval"}, "drop": ["x/y"]},
         NotFoundError,
-        "'x/y' is nowhere",
+        "'x/y' did not exist",
     ),
     (
         graph("d a", "a b", "b c", nodes={"d": ident, **NODES}),
