@@ -82,23 +82,26 @@ def test_help_lists_what_makes_sense_below_an_app(call):
     "words",
     [
         "celery -A shop runner",
+        "celery -b 'redis://***@h/1' -A shop runner",
         "celery --app runner -q runner",
         "celery --app=shop runner",
     ],
 )
 @pytest.mark.parametrize("option", ["", " --redis-url 'redis://x/1?a=b'"])
 def test_a_printed_command_begins_as_this_one_was_called(words, option, call, monkeypatch):
-    """Without the options of the app and of the store it would act on another store."""
+    """Without these options it would act on another store; no password is printed."""
     given = [*shlex.split(option), "runs", "list"]
-    monkeypatch.setattr(sys, "argv", ["/usr/bin/celery", *words.split()[1:], *given])
+    called = shlex.split(words.replace("***", "ann:secret"))
+    monkeypatch.setattr(sys, "argv", ["/usr/bin/celery", *called[1:], *given])
     with click.Context(celery, obj=call.context) as parent:
         output = commands.make_context("runner", given, parent=parent).obj.output
     assert output.advice("`runner runs list` and: runner api GET") == (
         f"`{words}{option} runs list` and: {words}{option} api GET"
     )
     assert output.advice("`runner dev`") == "`runner dev`"
-    if not option:
-        assert output.advice("`runner worker`") == f"`{words.removesuffix(' runner')} worker`"
+    assert output.advice("`runner worker` and `runner workers list`") == (
+        f"`{words.removesuffix(' runner')} worker` and `{words}{option} workers list`"
+    )
 
 
 def test_a_shell_can_complete_its_commands(monkeypatch):

@@ -187,7 +187,7 @@ def test_what_can_not_be_moved_is_refused_with_the_way_out(moved):
     """The error names the flags; a wrong mapping or name, or neither a run nor a graph, is refused, too."""
     _, runs, call = moved
 
-    unsaid, odd, neither = call(runs[0]), call(runs[0], "--map", "b"), call()
+    unsaid, odd, neither = call(runs[0]), call(runs[0], "--map", "b="), call()
     twice, nowhere = (
         call(runs[0], "--map", "b=approval", "--map", "b=c"),
         call("--graph", "bnech"),

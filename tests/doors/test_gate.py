@@ -438,11 +438,12 @@ def test_a_policy_in_yaml_takes_the_first_entry_that_fits(tmp_path):
 
 
 def test_a_policy_in_yaml_names_the_level_of_identity(tmp_path):
-    """With the age of the login, as the fields are nested."""
-    text = "calls: [{tools: pay, rule: {auth: {level: 2, max_age: 900}}}]"
-    (tmp_path / "policy.yaml").write_text(text)
+    """With the age of the login, as the fields are nested; also in stages."""
+    fields = "auth: {level: 2, max_age: 900}, stages: [{need: 2}, {auth: {level: 3}}]"
+    (tmp_path / "policy.yaml").write_text(f"calls: [{{tools: pay, rule: {{{fields}}}}}]")
     found = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
     assert found.auth == Auth(2, 900)
+    assert [(stage.need, stage.auth.level) for stage in found.stages] == [(2, 0), (1, 3)]
 
 
 def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):

@@ -170,6 +170,7 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"stages": [Rule(delegate="group")]},
         {"stages": [Rule(edit="keeps")]},
         {"stages": [Rule(use_within=60)]},
+        {"stages": [Rule(), Rule(calendar="office")]},
     ],
     ids=repr,
 )
@@ -177,6 +178,21 @@ def test_a_rule_by_which_nobody_could_decide_is_refused(options):
     """A mistake in a rule is found where it is declared, not when the money is to go."""
     with pytest.raises(UsageError):
         Rule(**options)
+
+
+def test_a_stored_rule_is_read_that_would_be_refused_now():
+    """Earlier versions ignored settings beside stages; one such question must not stop a list."""
+    (stage,) = Rule(stages=[Rule()]).frozen()["stages"]
+    stored = {
+        **Rule(stages=[Rule()]).frozen(),
+        "need": 2,
+        "stages": [{**stage, "edit": "keeps"}],
+    }
+    assert Rule.thawed(stored).frozen() == stored
+    with pytest.raises(UsageError, match="need: each stage of a rule has its own"):
+        Rule(need=2, stages=[Rule()])
+    with pytest.raises(UsageError, match="edit: a stage has none of its own"):
+        Rule(stages=[Rule(edit="keeps")])
 
 
 def test_a_rule_is_read_as_it_was_frozen():

@@ -56,7 +56,7 @@ def test_who_is_away_is_seen_and_voted_for(desk):
     assert rows(desk, "tab=mine") == []
     as_ana(desk)
     body = {"to": other, "until": until(), "only": ["group:finance"]}
-    for bad in (5, "tomorrow"):
+    for bad in (5, "tomorrow", body["until"] + 0.5, "2100-01-01", str(body["until"])):
         refused = desk.http.put("/v1/absences/mine", json={**body, "until": bad})
         assert refused.status_code == 422
     assert desk.http.put("/v1/absences/mine", json=body).json()["until"] == body["until"]

@@ -327,6 +327,20 @@ def test_a_decision_sent_twice_counts_as_it_did(desk, decision, need, words):
 
 
 @pytest.mark.full
+def test_a_vote_of_an_earlier_stage_is_not_one_of_the_next(redis_url):
+    """Who voted in the first stage hears in the second that it does not count."""
+    rule = Rule(stages=[Rule(), Rule()])
+    action = Action("shop", "function", "refund", {"amount": 9})
+    node = {"refund": lambda ctx: ctx.interrupt("refund", rule=rule, action=action)}
+    site = Site(redis_url, {"twice": lambda: wired(node).build()})
+    as_person(site, "ana")
+    question = asked(site, graph="twice")
+    first, again = (vote(site, question) for _ in range(2))
+    assert "<b>Your vote counts.</b>" in first.text
+    assert (again.status_code, "<b>Not counted</b>" in again.text) == (409, True)
+
+
+@pytest.mark.full
 def test_an_answer_sent_twice_counts_as_it_did(desk):
     """Another answer does not."""
     question = asked(desk, {"assignees": ["ana"]}, graph="names")

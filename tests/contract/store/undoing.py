@@ -12,7 +12,7 @@ from runner.errors import UsageError
 from runner.records.interrupts import InterruptStatus
 from runner.store.requests import CancelRun
 from tests.contract.store.stories import stories, tell
-from tests.contract.store.voting import TWO, Votes, Voting, signed, voting
+from tests.contract.store.voting import TWO, Votes, Voting, edited, signed, voting
 
 UNDO = replace(TWO, undo=10)
 
@@ -156,6 +156,19 @@ class UndoingContract:
         )
         assert worker.sweep(after=10) == ["a.1.1"]
         assert people.now.decision == "reject"
+
+    def test_a_taken_back_vote_is_not_counted_again_by_its_key(self, worker):
+        """Not even if an earlier vote of the same person counts again then."""
+        people = voting(worker, replace(ALONE, veto=2))
+
+        assert people.vote("ana", "reject", idempotency_key="1").status == "counted"
+        assert people.vote("ana", "edit", edited("5"), idempotency_key="2").status == "accepted"
+        assert people.act("ana", "withdraw_vote") == "withdrawn_vote"
+        assert (
+            people.vote("ana", "edit", edited("5"), idempotency_key="2").status
+            == "withdrawn_vote"
+        )
+        assert worker.sweep(after=10) == []
 
     def test_no_decision_expires(self, worker):
         """The time to take it back ends with the question's, and a late sweep still finds it decided."""
