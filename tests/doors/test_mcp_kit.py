@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import NodeContext
 from tests.doors.conftest import LiveSite
 from tests.graphs import wired
 from tests.integrations.extras import need
@@ -39,14 +40,14 @@ FIELDS = {
 def ask(*names):
     """Make a node that asks such questions, one after another."""
 
-    def asking(task, ctx):
+    def asking(task: dict, ctx: NodeContext) -> dict:
         schema = {"type": "object", "properties": FIELDS}
         return {name: ctx.interrupt(name, response_schema=schema) for name in names}
 
     return asking
 
 
-def wait(task, ctx):
+def wait(task: dict, ctx: NodeContext) -> dict:
     ends_at = time.monotonic() + task["seconds"]
     while time.monotonic() < ends_at:
         ctx.check()
@@ -54,11 +55,11 @@ def wait(task, ctx):
     return {"seconds": task["seconds"]}
 
 
-def fail(task):
+def fail(task: dict) -> dict:
     raise ValueError("no")
 
 
-def text(task):
+def text(task: dict) -> str:
     return "This is a simple text response for testing."
 
 
@@ -66,7 +67,7 @@ def one(node):
     return lambda: wired({"node": node}).build()
 
 
-def begin(task):
+def begin(task: dict) -> dict:
     return task
 
 
