@@ -297,15 +297,17 @@ def _decided(
         path = f"/q/{quote(question.id)}{list_suffix(request)}"
         step_shown = _signature_step(keys, body, form, path, question, response)
         return replace(shown, signature=step_shown)
-    receipt = as_first(services, person, decision, decide(services, person, decision, proof))
+    receipt = first_receipt(
+        services, person, decision, decide(services, person, decision, proof)
+    )
     good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
     return replace(shown, receipt=receipt, status=200 if good else 409)
 
 
-def as_first(
+def first_receipt(
     services: Services, person: Person, decision: Decision, receipt: Receipt
 ) -> Receipt:
-    """Return the receipt of a decision; of one sent twice, as by a double click, that of the first."""
+    """Return the receipt of a decision, or of the first one if it was sent twice, as by a double click."""
     if receipt.status is not ReceiptStatus.DUPLICATE:
         return receipt
     question = services.question(decision.interrupt_id)
@@ -577,7 +579,7 @@ def _history(services: Services, question: Question) -> Iterator[Line]:
 
 
 def line_of(event: Event) -> Line:
-    """Return an event of a question, with the person, what they did and what they wrote."""
+    """Return an event of a question with the person, their action and their text."""
     data = event.data if isinstance(event.data, Mapping) else {}
     who, to, lender = (
         plain_name(str(data.get(name) or "")) for name in ("by", "to", "instead_of")

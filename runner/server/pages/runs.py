@@ -151,7 +151,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         drawer=drawer(*chosen, person, services) if chosen is not None else None,
         **_nodes(run, shown, events, address.node, run.ended_at or now),
         events=events,
-        said=_said,
+        described=_described,
         decided=_grouped(run.decided),
         asks=asks,
         people_of=lambda question: deciders(question.rule, question.assignees),
@@ -248,7 +248,7 @@ def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]
     return [(group[0], len(group)) for group in groups.values()]
 
 
-def _said(event: Event) -> str:
+def _described(event: Event) -> str:
     """Describe an event: of a question by the person's action, with the comment."""
     if not event.kind.startswith("interrupt."):
         return plain_name(event.detail)

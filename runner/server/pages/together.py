@@ -41,7 +41,7 @@ from runner.server.forms import (
 )
 from runner.server.pages.amounts import content_of, sums_of
 from runner.server.pages.passkeys import takes_own_key
-from runner.server.pages.question import as_first, claim_of_another, shown_at_of
+from runner.server.pages.question import claim_of_another, first_receipt, shown_at_of
 from runner.server.pages.question_list import QuestionList
 from runner.server.pages.rendering import page
 from runner.server.parameters import FormText, QueryText
@@ -145,7 +145,7 @@ def decide_together(
         if name in selection and name not in claims
     ]
     receipts = [
-        as_first(services, person, vote, receipt)
+        first_receipt(services, person, vote, receipt)
         for vote, receipt in zip(votes, decide_each(services, person, votes), strict=True)
     ]
     return _together(

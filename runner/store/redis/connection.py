@@ -476,8 +476,8 @@ def partitions_at(
     places = partition_addresses(urls, partitions)
     keys = [Keys(namespace, place.partition) for place in places]
     return [
-        (RedisConnection(place.url, own.prefix), own)
-        for place, own in zip(places, keys, strict=True)
+        (RedisConnection(place.url, names.prefix), names)
+        for place, names in zip(places, keys, strict=True)
     ]
 
 

@@ -519,8 +519,8 @@ class PartitionedStore:
         return runs
 
     def archived(self, runs: Mapping[str, int]) -> None:
-        for partition, own in grouped(runs, self.partition_of).items():
-            partition.archived({run_id: runs[run_id] for run_id in own})
+        for partition, run_ids in grouped(runs, self.partition_of).items():
+            partition.archived({run_id: runs[run_id] for run_id in run_ids})
 
     # Freezes
 

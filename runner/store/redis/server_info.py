@@ -217,8 +217,8 @@ def read_metrics(urls: str, namespace: str = NAMESPACE, partitions: int = 1) -> 
         now = roster.now()
         workers = roster.all()
         opened = [
-            Partition(redis, own, [name.decode() for name in redis.call("HKEYS", own.graphs)])
-            for redis, own in connections
+            Partition(redis, keys, [name.decode() for name in redis.call("HKEYS", keys.graphs)])
+            for redis, keys in connections
         ]
         return [
             *_runs(opened),
