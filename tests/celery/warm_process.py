@@ -83,8 +83,12 @@ class ForkedProcess:
 def warm_process() -> socket.socket:
     """Start the warm process; it ends all its forks when this process has ended, however hard."""
     ours, theirs = socket.socketpair()
+    paths = filter(None, [os.environ.get("PYTHONPATH"), str(ROOT)])
     process = subprocess.Popen(
-        [sys.executable, "-m", __name__], stdin=theirs, cwd=ROOT, start_new_session=True
+        [sys.executable, "-P", "-m", __name__],  # a copy of the library on the path comes first
+        stdin=theirs,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        start_new_session=True,
     )
     theirs.close()
 
@@ -135,7 +139,7 @@ def become(words: list[str], log: str, folder: str, environment: dict[str, str])
     concurrency.ALIASES["custom"] = environment.get("CELERY_CUSTOM_WORKER_POOL")
     os.chdir(folder)
     paths = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    sys.path[:] = dict.fromkeys([folder, *paths, *sys.path[1:]])
+    sys.path[:] = dict.fromkeys([folder, *paths, *sys.path])
     sys.argv = words
     if words[0] == "celery":
         celery_command()
