@@ -237,7 +237,7 @@ def errors_page() -> str:
                 for code in [next((code for of, code in table if issubclass(error, of)), None)]
                 if code is not None
             ]
-            kinds = ", ".join([f"A kind of {above}", *codes])
+            kinds = "; ".join([f"Base: {above}", *codes])
             parts.append(f"## `{name}`\n\n{text(error)}\n\n{ADVICE[name]}\n\n{kinds}.\n")
     return "\n".join(parts)
 

@@ -136,12 +136,23 @@ def test_runs_that_overlap_both_add_what_they_said():
     ]  # fmt: skip
 
 
-def test_a_failed_run_leaves_the_session_as_it_was():
+def test_a_failed_node_leaves_the_session_as_it_was():
     """Only an exchange that was completed is remembered."""
     node = Node(lambda: Agent("a", ScriptedModel([ValueError("no")]), session_id="ann"), "one")
     failed(node.run())
 
     assert node.sessions.read("tests/ann").messages == []
+
+
+def test_a_completed_node_is_remembered_though_its_run_failed():
+    """The exchange belongs to the node that completed, whatever its run comes to."""
+    builder = GraphBuilder()
+    builder.add_node(chatty(), "a")
+    builder.add_node(lambda ctx: ctx.inputs["missing"], "b")
+    builder.add_edge("a", "b")
+    graph = builder.set_store(MemoryStore()).build()
+    assert graph("one").status == Status.FAILED
+    assert graph("two").results["a"].output == "one two"
 
 
 def test_a_call_that_was_left_open_is_closed_in_the_session():

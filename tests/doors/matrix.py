@@ -44,7 +44,7 @@ DOORS = {
     "mail": "[e-mail](../how-to/email.md)",
 }
 
-NO_KEY = "needs a key that signs for who decides, such as the server's"
+NO_KEY = "needs a key that signs for whoever decides, such as the server's"
 LOGIN = "shows a link: the login is the page's"
 NESTED = "shows a link: the answer may be an object with objects inside"
 
@@ -71,10 +71,11 @@ def page() -> str:
         reason = ELSEWHERE.get((asker, door))
         return "yes" if reason is None else f"page ({reasons.index(reason) + 1})"
 
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, kind in ASKERS.items():
+        alike.setdefault(tuple(cell(name, door) for door in DOORS), []).append(kind.title)
     rows = [["", *DOORS.values()], ["---"] * (len(DOORS) + 1)]
-    rows += [
-        [kind.title, *(cell(name, door) for door in DOORS)] for name, kind in ASKERS.items()
-    ]
+    rows += [["; ".join(titles), *cells] for cells, titles in alike.items()]
     table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"{HEAD}\n{table}\n\n" + "\n".join(
         f"{number}. {reason[0].upper()}{reason[1:]}."
@@ -85,7 +86,7 @@ def page() -> str:
 HEAD = """# Asked anywhere, answered anywhere
 
 Who asks is in the rows, the [door](../how-to/which-door.md) of the answer in the columns. A test runs each
-cell: the worker that asked is ended with `kill -9`, the person answers at the door, and another worker goes
-on. The answer counts once, the call is made once, and the digest that the door has shown is that of the
-question. `docs/generate.py` writes this page from the test's list.
+pair: the worker that asked is ended with `kill -9`, the person answers at the door, and another worker
+continues. The answer counts once, the call is made once, and the digest shown at the door is the question's.
+`docs/generate.py` writes this page from the test's list.
 """
