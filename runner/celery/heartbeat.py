@@ -189,7 +189,11 @@ class Heartbeat(WorkerThread):
         }
         # Remote control changes all of this. A worker that starts or stops has no consumer.
         worker, consumer = self._worker, self._worker.consumer
-        rate = now["rate"] = worker.app.tasks[NODE_TASK].rate_limit or ""
+        rate = now["rate"] = (
+            ""
+            if worker.app.conf.worker_disable_rate_limits
+            else worker.app.tasks[NODE_TASK].rate_limit or ""
+        )
         if rate and rate != self._rate:
             log.warning(
                 "nodes.slowed: %s for all nodes of this worker together, by its app "

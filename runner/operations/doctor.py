@@ -70,6 +70,7 @@ class Facts:
 
     `graph_queues` are the queues of each graph's nodes as the broker names them, `run_queues` the
     queues of graphs that have unfinished runs; `unreadable` are queues whose key isn't a list.
+    `unread_queues` has the queue of starts and answers if such messages wait on it in the store.
     `unasked` is why the workers of other apps can't be asked for their queues, or "".
     `other_servers` are all servers of partitions but the first, by address; `layout` is why the
     partitions can't be used as configured, or "". `signing` is the problem of the decision keys, or
@@ -90,6 +91,7 @@ class Facts:
     foreign_queues: AbstractSet[str] = field(default_factory=set)
     unasked: str = ""
     unreadable: Sequence[str] = ()
+    unread_queues: AbstractSet[str] = field(default_factory=set)
     held: Sequence[str] = ()
     other_servers: Mapping[str, ServerInfo] = field(default_factory=dict)
     layout: str = ""
@@ -188,6 +190,9 @@ def read_facts(settings: Settings) -> Facts:
         unreadable=shared.unreadable_queues(
             {queue for worker in workers for queue in worker.queues}
         ),
+        unread_queues={
+            each.queue for each in shared.queued_nodes([settings.messages_queue]) if each.tasks
+        },
         foreign_queues=foreign_queues,
         unasked=unasked,
         broker=""
@@ -221,11 +226,10 @@ def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
         waiting = [end[0] for end in ends if end is not None]
         waited = webhooks.now() - min((each.at for each in waiting), default=webhooks.now())
         if waited > shared.settings.max_wait * 1000 and not webhook.paused:
-            count, _ = shared.deliveries.backlog(webhook.id)
-            last = max(waiting, key=lambda each: each.attempted_at).detail
+            last = max(waiting, key=lambda each: each.attempted_at).detail or "not tried yet"
             yield (
                 webhook.id,
-                f"{count}, one of them for {span(waited)}: {last or 'not tried yet'}",
+                f"{shared.deliveries.backlog(webhook.id)[0]}, one of them for {span(waited)}: {last}",
             )
 
 
@@ -471,11 +475,13 @@ def _voters(facts: Facts) -> Checks:
         double
         and f"one name votes with several issuers, so counts several times: {_names(double)}"
     )
-    fix = (
+    yield from _check(
+        "voters",
+        "",
+        problem or "",
         "Let all doors name a person with one issuer; set the issuer of names without one in "
-        "RUNNER_PLAIN_NAMES_ISSUER."
+        "RUNNER_PLAIN_NAMES_ISSUER.",
     )
-    yield from _check("voters", "", problem or "", fix)
 
 
 def _version(facts: Facts) -> Checks:
@@ -553,11 +559,18 @@ def _memory(facts: Facts) -> Checks:
     detail = f"{used_bytes / 1e6:.0f} MB used" + (
         f" of {limit / 1e6:.0f} MB" if limit else ", no limit"
     )
-    is_full = limit and used_bytes > FULL * limit
-    problem = f"full: {detail}; starts and doorbells are refused" if is_full else ""
-    problem = problem or (detail if limit and used_bytes > NEARLY_FULL * limit else "")
-    fix = "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work."
-    yield from _check("memory", detail, problem, fix, FAIL if is_full else WARN)
+    share = used_bytes / limit if limit else 0
+    is_full = share > FULL
+    problem = detail if share > NEARLY_FULL else ""
+    if is_full:
+        problem = f"full: {detail}; starts and doorbells are refused"
+    yield from _check(
+        "memory",
+        detail,
+        problem,
+        "Raise maxmemory, or shorten RUNNER_RETENTION: a full store refuses new work.",
+        FAIL if is_full else WARN,
+    )
 
 
 def _password(facts: Facts) -> Checks:
@@ -597,9 +610,10 @@ def _workers(facts: Facts) -> Checks:
     other_states = f", {dead_count} gone without stopping" if dead_count else ""
     other_states += f", {stopping} stopping" if stopping else ""
     keepers = f"{len(facts.keepers)} {'keeper' if len(facts.keepers) == 1 else 'keepers'}"
-    busy = sum(worker.busy for worker in alive)
-    slots = sum(worker.slots for worker in alive)
-    detail = f"{len(alive)} alive, {busy} of {slots} slots busy{other_states}"
+    detail = (
+        f"{len(alive)} alive, {sum(worker.busy for worker in alive)} of "
+        f"{sum(worker.slots for worker in alive)} slots busy{other_states}"
+    )
     detail += f", {keepers}" if facts.keepers else ""
     problem = detail if dead_count else ""
     fix = "`runner workers list` names them; their nodes run again on other workers."
@@ -637,14 +651,12 @@ def _graphs(facts: Facts) -> Checks:
     graph_names = sorted(name for name in facts.graphs if "/" not in name)
     served_graphs = {name for worker in facts.reporting for name in worker.graphs}
     if lost := sorted(served_graphs.difference(graph_names)):
-        missing = (
-            f"the store does not have {_names(lost)}, which workers have: it has lost data"
+        yield Check(
+            FAIL,
+            "graphs",
+            f"the store does not have {_names(lost)}, which workers have: it has lost data",
+            "Workers publish them again within a minute; docs/how-to/backup.md says what else to do.",
         )
-        action = (
-            "Workers publish them again within a minute; docs/how-to/backup.md says what else "
-            "to do."
-        )
-        yield Check(FAIL, "graphs", missing, action)
         return
     orphan_graphs = [name for name in graph_names if name not in served_graphs]
     stuck_graphs = [name for name in orphan_graphs if name in facts.run_queues]
@@ -693,6 +705,7 @@ def _queues(facts: Facts) -> Checks:
     # Runs keep the queues that their graph had when they started. The check "graphs" reports graphs
     # without a worker.
     wanted_queues |= {queue for name in graphs for queue in facts.run_queues.get(name, ())}
+    wanted_queues |= facts.unread_queues
     missing = sorted(wanted_queues - served_queues)
     problem = f"no worker serves {_names(missing)}" if missing else ""
     fix = f"Start a worker without --queues (-Q), or add these to it: {', '.join(missing)}."
@@ -729,9 +742,14 @@ def _backlog(facts: Facts) -> Checks:
         if late
         else ""
     )
-    fix = "Start workers for the queue, or raise --concurrency; `runner workers backlog` shows all queues."
     detail = _names([str(row) for row in waiting]) or "no node waits for a worker"
-    yield from _check("backlog", detail if facts.alive else "", problem, fix, FAIL)
+    yield from _check(
+        "backlog",
+        detail if facts.alive else "",
+        problem,
+        "Start workers for the queue, or raise --concurrency; `runner workers backlog` shows all queues.",
+        FAIL,
+    )
 
 
 def _routing(facts: Facts) -> Checks:
@@ -762,8 +780,12 @@ def _sweep(facts: Facts) -> Checks:
     problem = (
         f"late by {span(overdue)}: retries, expiries and lost work wait" if is_late else ""
     )
-    fix = "Start a worker or a keeper, or read its log: each of them sweeps."
-    yield from _check("sweep", "nothing is late", problem, fix)
+    yield from _check(
+        "sweep",
+        "nothing is late",
+        problem,
+        "Start a worker or a keeper, or read its log: each of them sweeps.",
+    )
 
 
 def _intervals(facts: Facts) -> Checks:
@@ -834,8 +856,12 @@ def _each_worker(facts: Facts) -> Checks:
 
 def _held(facts: Facts) -> Checks:
     problem = f"runs wait for an operator: {_names(facts.held)}" if facts.held else ""
-    fix = "`runner runs show RUN` says why. Migrate, cancel or release it, or replay its dead letter."
-    yield from _check("held", "", problem, fix)
+    yield from _check(
+        "held",
+        "",
+        problem,
+        "`runner runs show RUN` says why. Migrate, cancel or release it, or replay its dead letter.",
+    )
 
 
 def _letters(facts: Facts) -> Checks:
@@ -887,28 +913,24 @@ GROWN = 1_000
 def _audit(facts: Facts) -> Checks:
     audits = [audit for audit in facts.audits if audit.size or audit.waiting]
     for audit in audits if facts.settings.audit != "off" else ():
-        origin = audit.origin
-        size = audit.size
         late = f"{audit.waiting} entries are not sealed, the oldest for {span(audit.lag)}"
-        sealed_only = f"{size} entries are sealed and none is signed"
-        stay = (
-            f"its {size} entries and all later ones stay in memory forever: no archive is set"
-        )
-        is_kept = facts.settings.archive or facts.vitals.archive or size < GROWN
+        sealed_only = f"{audit.size} entries are sealed and none is signed"
+        stay = f"its {audit.size} entries and all later ones stay in memory forever: no archive is set"
+        is_kept = facts.settings.archive or facts.vitals.archive or audit.size < GROWN
         sealing = "Start a worker or a keeper: each of them seals."
         signing = "Set RUNNER_AUDIT_KEY and RUNNER_AUDIT_ANCHOR for the workers."
         candidates = (
             (FAIL, audit.problem, "Read docs/how-to/audit.md."),
             (FAIL, late if audit.lag > LATE_SEAL else "", sealing),
-            (WARN, sealed_only if size > audit.signed == 0 else "", signing),
+            (WARN, sealed_only if audit.size > audit.signed == 0 else "", signing),
             (WARN, "" if is_kept else stay, "Set RUNNER_ARCHIVE for the workers."),
         )
         problems = [
-            Check(result, "audit", f"{origin}: {why}", fix)
+            Check(result, "audit", f"{audit.origin}: {why}", fix)
             for result, why, fix in candidates
             if why
         ]
-        detail = f"{origin}: {size} entries, {audit.signed} signed, {audit.waiting} not sealed"
+        detail = f"{audit.origin}: {audit.size} entries, {audit.signed} signed, {audit.waiting} not sealed"
         yield from problems or _check("audit", detail)
 
 
@@ -943,8 +965,11 @@ def _limits(facts: Facts) -> Checks:
                 f"Run `runner limits reset {quote(limit.name)}`.",
             )
         for pause in setting.pauses[-MOST_NAMED:] if setting else ():
-            left = pause.ends_at - facts.vitals.now
-            end = f"for another {span(left)}" if pause.ends_at else "without an end"
+            end = (
+                f"for another {span(pause.ends_at - facts.vitals.now)}"
+                if pause.ends_at
+                else "without an end"
+            )
             yield Check(
                 WARN,
                 "limits",

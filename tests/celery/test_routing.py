@@ -304,6 +304,34 @@ def test_a_worker_with_tasks_of_its_own_warns_of_no_graphs_and_of_slow_nodes(emp
 
 
 @pytest.mark.slow
+def test_a_limit_that_the_worker_ignores_slows_nothing(empty_site):
+    """With `worker_disable_rate_limits` neither the log nor doctor speaks of it."""
+    empty_site.ready(app="tests.celery.rated:app", slots=1, RUNNER_GRAPHS="", UNRATED="1")
+    (worker,) = empty_site.workers
+
+    assert "nodes.slowed" not in worker.output()
+    assert "rate limit" not in {check.name for check in doctor(empty_site)}
+
+
+@pytest.mark.slow
+def test_messages_that_no_worker_takes_are_noticed(empty_site):
+    """Where -Q or `cancel_consumer` leaves out their queue, starts wait there: doctor says so."""
+    names = service_graphs.names("shop")
+    empty_site.ready(queues=",".join(names), SERVICE="shop", **PATIENT)
+    client = Celery("client", broker=as_broker(empty_site.url), set_as_current=False)
+    failed = lambda: {c.name: c.detail for c in doctor(empty_site) if c.result == FAIL}  # noqa: E731
+
+    for _ in range(2):
+        assert "queues" not in failed()  # the control: nothing waits there
+        client.send_task("runner.start", kwargs={"graph": names[0]}, queue="runner")
+        assert failed()["queues"] == "no worker serves runner"
+        empty_site.control.add_consumer("runner", reply=True)
+        wait_until(lambda: not empty_site.redis.llen("runner"), "the message was taken")
+        empty_site.control.cancel_consumer("runner", reply=True)
+    client.close()
+
+
+@pytest.mark.slow
 def test_a_worker_with_another_store_than_the_others_says_what_it_meets(empty_site, databases):
     """It takes doorbells and reports of unknown runs; control: the right one goes on with the run."""
     other = next(databases)

