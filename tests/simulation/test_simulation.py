@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from runner.operations.recovery import write_retry
 from runner.store.redis.fast import fast_path
@@ -72,20 +74,25 @@ MANY = [
     *((draw, "memory", range(1, 51)) for draw in (drawn, voted)),
     (undone, "redis", range(1, 6)),
     # Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run.
-    # In the second what a fork takes over is taken back after it is planned, in the third an item is
+    # In the first what a fork takes over is taken back after it is planned, in the second an item is
     # cancelled at work and starts again when its run is retried.
-    *((recovered, "redis", seeds) for seeds in ([1, 182, 224], range(201, 207))),
+    *((recovered, "redis", seeds) for seeds in ([182, 224, 1], range(201, 207))),
     # No doorbell waits for ever where keys share a window of one, whatever workers it is lost with.
     (in_turns, "redis", range(1, 11)),
     (in_turns, "races", range(1, 4)),
     (crowded, "partition-races", range(1, 11)),
     (keyed, "redis", range(1, 7)),
     *((keyed, where, range(2, 4)) for where in ("races", "partitions")),
-    # What was looked at may have changed when it is written: then it is planned again. In the last others
+    # What was looked at may have changed when it is written: then it is planned again. In the first others
     # look at a run before its start, sent twice, has a reply.
-    (drawn, "races", [*range(1, 21), 70011]),
+    (drawn, "races", [70011, *range(1, 21)]),
     *((draw, "races", range(1, 9)) for draw in (voted, recovered)),
 ]
+
+
+def share(seeds: Sequence[int]) -> Sequence[int]:
+    """Take as many of 100 seeds as hypothesis has examples, at least one."""
+    return seeds[: max(1, len(seeds) * settings.default.max_examples // 100)]
 
 
 def clusters(rows) -> pytest.MarkDecorator:
@@ -115,7 +122,7 @@ def test_some_clusters_keep_every_promise(draw, where, seeds, redis_url):
 @clusters(MANY)
 def test_many_clusters_keep_every_promise(draw, where, seeds, redis_url):
     """Whatever happens to a cluster, all runs end as they should."""
-    test_some_clusters_keep_every_promise(draw, where, seeds, redis_url)
+    test_some_clusters_keep_every_promise(draw, where, share(seeds), redis_url)
 
 
 @pytest.mark.full
@@ -196,7 +203,7 @@ def test_a_cluster_on_redis_has_the_same_history(redis_url):
 @pytest.mark.slow
 def test_clusters_on_redis_have_the_same_histories(redis_url):
     """The scripts take every step as the reference does: the same seed has the same history."""
-    same_on_redis(ON_REDIS, redis_url)
+    same_on_redis(share(ON_REDIS), redis_url)
 
 
 @pytest.mark.full
@@ -227,7 +234,7 @@ CAUGHT_AT = {
     "AnyFork": 182,
     "SecondRetry": 14,
     "SecondResult": 42,
-    "ManyDelays": 8,
+    "ManyDelays": 4,
     "DeafPark": 35,
     "NoFence": 120,
     "AnySet": 7,
@@ -239,8 +246,8 @@ CAUGHT_AT = {
     "AnyNumber": 2,
     "SleepyKey": 6,
     "LastFirst": 2,
-    "LongDelay": 12,
-    "NoPause": 4,
+    "LongDelay": 28,
+    "NoPause": 11,
     "StartsHeld": 33,
 }
 """Where to look first; every seed of the suite is looked at in the end."""
