@@ -9,7 +9,6 @@ import __future__
 
 import inspect
 import json
-import os
 import random
 import textwrap
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import settings
 
 from runner import Agent, GraphBuilder, tool
 from runner.approvals import Auth, Rule, SigningKey, granting, grants
@@ -466,8 +466,8 @@ def play(redis_url, tmp_path, monkeypatch):
 
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
-CALLS = int(os.environ.get("CALLS", "2500"))
-"""Calls of each slow case; `CALLS=25000 pytest -m slow` on this file makes 50,000."""
+CALLS = 25 * settings.default.max_examples
+"""Calls of each slow case."""
 
 
 @pytest.mark.full
@@ -534,7 +534,7 @@ SABOTAGE = {
     "late votes": [((granting, "vote"), 'elif count.word == "accepted":', "elif False:")],
 }
 """Checks by what they are for: where each one stands, its text, and what takes its place."""
-SEEN_AT = {"presence": 5, "numbers of sums": 6, "revoked": 3}
+SEEN_AT = {"presence": 32, "numbers of sums": 17, "revoked": 33, "proof of the requester": 10}
 """Seeds that show soon that a check is missing; without an entry the first does."""
 
 
