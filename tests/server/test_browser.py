@@ -17,6 +17,7 @@ from runner.server.access import GRANTS, Person
 from runner.server.app import routes
 from runner.server.deciding import act
 from runner.store.requests import EmitEvent
+from runner.testing.plugin import private_store
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo, put_grant
@@ -51,17 +52,18 @@ HOSTILE = [
 """Texts that act where a page forgets what they are; five forms of each make a hundred."""
 
 
-@pytest.fixture
-def shop(redis_url, monkeypatch):
-    """The pages of docs/screenshots.py, with something on each, at their address."""
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import screenshots
+@pytest.fixture(scope="module")
+def shop():
+    """The pages of docs/screenshots.py, with something on each, at their address; no test changes them."""
+    with pytest.MonkeyPatch.context() as patch, private_store() as store:
+        patch.syspath_prepend(ROOT / "docs")
+        import screenshots
 
-    shop = screenshots.Shop(redis_url)
-    paths = shop.fill()
-    shop.show_workers()
-    with screenshots.served(shop, free_port()) as url:
-        yield {name: url + path for name, path in paths.items()}
+        shop = screenshots.Shop(store.url)
+        paths = shop.fill()
+        shop.show_workers()
+        with screenshots.served(shop, free_port()) as url:
+            yield {name: url + path for name, path in paths.items()}
 
 
 IS_NARROW = "document.documentElement.scrollWidth <= innerWidth"
@@ -208,30 +210,31 @@ def test_enter_would_reject_by_the_order_of_buttons(forms, browser, name):
     assert any("decision=reject" in body for body in sent)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_page_is_accessible(shop, browser, scheme):
-    """Axe has nothing to say at three widths, targets are 24 pixels, and nothing is wider than the page.
+def test_every_page_is_accessible(shop, browser):
+    """Axe has nothing to say at two widths; at three targets are 24 pixels, and no page is too wide.
 
     A dark page has the same elements, so of it only the contrast of its colours is looked at.
     """
     from axe_playwright_python.sync_playwright import DEFAULT_OPTIONS, Axe
 
-    context = browser.new_context(color_scheme=scheme, bypass_csp=True)
+    context = browser.new_context(bypass_csp=True)
     page, axe = context.new_page(), Axe()
-    widths, chosen = (1280, 768, 320), {"rules": {"target-size": {"enabled": True}}}
-    if scheme == "dark":
-        widths, chosen = widths[:1], {"runOnly": ["color-contrast"]}
+    every = {"rules": {"target-size": {"enabled": True}}}
+    size, contrast = {"runOnly": ["target-size"]}, {"runOnly": ["color-contrast"]}
+    looks = (320, "light", every), (768, "light", size), (1280, "light", every)
     for name, url in shop.items():
         page.goto(url)
         page.evaluate(
             "document.querySelectorAll('details').forEach((item) => { item.open = true; })"
         )
-        for width in widths:
+        for width, scheme, chosen in (*looks, (1280, "dark", contrast)):
             page.set_viewport_size({"width": width, "height": 900})
+            page.emulate_media(color_scheme=scheme)
             found = axe.run(page, options={**DEFAULT_OPTIONS, **chosen}).response["violations"]
             assert not found, (
                 name,
                 width,
+                scheme,
                 [(item["id"], [n["html"] for n in item["nodes"]]) for item in found],
             )
             assert page.evaluate(IS_NARROW), (name, width)
