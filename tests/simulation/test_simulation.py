@@ -181,29 +181,22 @@ def test_the_clocks_of_workers_do_not_matter():
 # -- Redis ---------------------------------------------------------------------------------------------
 
 
-def same_on_redis(seeds, url, draw=drawn) -> None:
-    make = on_redis(url)
+@pytest.mark.full
+@pytest.mark.parametrize(
+    "seeds", [ON_REDIS[4:6], pytest.param(share(ON_REDIS), marks=pytest.mark.slow)]
+)
+def test_a_cluster_on_redis_has_the_same_history(seeds, redis_url):
+    """The scripts take every step as the reference does: the same seed has the same history."""
+    make = on_redis(redis_url)
     for seed in seeds:
         # Whether a settle claims the next node is the store's choice: Redis does not where a look was needed.
-        drew = draw(seed)
+        drew = drawn(seed)
         history = replace(drew, setting=replace(drew.setting, stays=False))
         memory, other = play(history), play(history, make)
         assert not other.error, report(
             history, other.error, make, f"make simulate FROM={seed} SEEDS=1 STORE=redis"
         )
         assert (other.log, other.events) == (memory.log, memory.events), f"seed {seed}"
-
-
-@pytest.mark.full
-def test_a_cluster_on_redis_has_the_same_history(redis_url):
-    """The scripts take every step as the reference does: the same seed has the same history."""
-    same_on_redis(ON_REDIS[4:6], redis_url)
-
-
-@pytest.mark.slow
-def test_clusters_on_redis_have_the_same_histories(redis_url):
-    """The scripts take every step as the reference does: the same seed has the same history."""
-    same_on_redis(share(ON_REDIS), redis_url)
 
 
 @pytest.mark.full
@@ -293,15 +286,7 @@ def test_a_missing_mechanism_is_noticed(saboteur):
     _, error = caught(saboteur)
 
     assert error.partition(":")[0] in {
-        "I1",
-        "I2",
-        "I3",
-        "I4",
-        "I5",
-        "I6",
-        "I8",
-        "I9",
-        "I11",
+        *(f"I{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11)),
         "liveness",
     }
 
