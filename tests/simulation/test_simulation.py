@@ -279,60 +279,32 @@ def caught(saboteur, draw=drawn, make=without) -> tuple[History, str]:
     raise AssertionError(f"{saboteur.__doc__} Nobody noticed, in {SEEDS} seeds.")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("saboteur", sabotage.SABOTEURS, ids=lambda store: store.__name__)
-def test_a_missing_mechanism_is_noticed(saboteur):
-    """Each mechanism is needed: without it some seed of the suite breaks a promise."""
-    _, error = caught(saboteur)
-
-    assert error.partition(":")[0] in {
-        *(f"I{number}" for number in (1, 2, 3, 4, 5, 6, 8, 9, 11)),
-        "liveness",
-    }
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("saboteur", sabotage.OF_VOTES, ids=lambda store: store.__name__)
-def test_a_missing_mechanism_of_votes_is_noticed(saboteur):
-    """Without it some seed with votes breaks a promise, or has a node held that was approved."""
-    _, error = caught(saboteur, voted)
-
-    assert error.partition(":")[0] in {"I1", "I3", "I4", "I8", "liveness"}
+CONTROLS = [
+    (sabotage.SABOTEURS, drawn, without, "I1 I2 I3 I4 I5 I6 I8 I9 I11 liveness"),
+    # Or a node is held that was approved.
+    (sabotage.OF_VOTES, voted, without, "I1 I3 I4 I8 liveness"),
+    (sabotage.OF_RECOVERY, recovered, spoilt, "I6 I8 I11"),
+    (sabotage.OF_UNDOS, undone, without, "I17"),
+    ([sabotage.StartsHeld], held, spoilt, "I16"),
+    (sabotage.OF_KEYS, keyed, spoilt, "I13 I14 I15"),
+]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("saboteur", sabotage.OF_RECOVERY, ids=lambda store: store.__name__)
-def test_a_missing_mechanism_of_retries_and_forks_is_noticed(saboteur, redis_url):
-    """Without it some seed with retries and forks breaks a promise."""
-    _, error = caught(saboteur, recovered, partial(spoilt, url=redis_url))
+@pytest.mark.parametrize(
+    ("saboteur", "draw", "make", "broken"),
+    [
+        pytest.param(saboteur, *how, id=saboteur.__name__)
+        for saboteurs, *how in CONTROLS
+        for saboteur in saboteurs
+    ],
+)
+def test_a_missing_mechanism_is_noticed(saboteur, draw, make, broken, redis_url):
+    """Each mechanism is needed: without it some seed breaks a promise."""
+    make = make if make is without else partial(make, url=redis_url)
+    _, error = caught(saboteur, draw, make)
 
-    assert error.partition(":")[0] in {"I6", "I8", "I11"}
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("saboteur", sabotage.OF_UNDOS, ids=lambda store: store.__name__)
-def test_a_missing_mechanism_of_undos_is_noticed(saboteur):
-    """Without it some seed with undos breaks the promise of their order, or of all of them."""
-    _, error = caught(saboteur, undone)
-
-    assert error.partition(":")[0] == "I17"
-
-
-@pytest.mark.full
-def test_a_hold_that_is_forgotten_is_noticed(redis_url):
-    """A node that begins although it was held before its turn breaks a promise within some seeds."""
-    _, error = caught(sabotage.StartsHeld, held, partial(spoilt, url=redis_url))
-
-    assert error.partition(":")[0] == "I16"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("saboteur", sabotage.OF_KEYS, ids=lambda store: store.__name__)
-def test_a_missing_mechanism_of_keys_is_noticed(saboteur, redis_url):
-    """Without it some seed with keys breaks a promise."""
-    _, error = caught(saboteur, keyed, partial(spoilt, url=redis_url))
-
-    assert error.partition(":")[0] in {"I13", "I14", "I15"}
+    assert error.partition(":")[0] in broken.split()
 
 
 @pytest.mark.full
