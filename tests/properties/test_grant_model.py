@@ -466,14 +466,18 @@ def play(redis_url, tmp_path, monkeypatch):
 
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
-CALLS = 25 * settings.default.max_examples
-"""Calls of each slow case."""
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("seed", "calls"),
-    [(0, 300), *(pytest.param(seed, CALLS, marks=SLOW) for seed in (1, 2))],
+    [
+        (0, 300),
+        *(
+            pytest.param(seed, 25 * settings.default.max_examples, marks=SLOW)
+            for seed in (1, 2)
+        ),
+    ],
 )
 def test_calls_begin_exactly_as_the_page_says(play, seed, calls):
     """By a grant that holds for them, on any worker; others are asked about, and a use is counted once."""
