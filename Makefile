@@ -34,10 +34,10 @@ run: $(RUN)/.installed ## Run the release example on a real worker, to the end; 
 # Few quick tests wait, so each of two processes imports and runs its half of the modules; of the others many
 # wait for processes: three at once on two cores, which share the modules as they go.
 test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, with FULL=1 all but the slow tests; STORE=redis-server runs what needs a store on that server, TESTS=core agents, commands, server and tour
-	$(BIN)/pytest -q $(if $(FULL),-n 3 --dist loadfile --hypothesis-profile full,-n 2 --dist each -o console_output_style=classic --hypothesis-profile quick) --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
+	$(BIN)/pytest -q $(if $(FULL),-n 3 --dist loadfile --no-loadscope-reorder --hypothesis-profile full,-n 2 --dist each -o console_output_style=classic --hypothesis-profile quick) --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
-test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out
-	$(BIN)/pytest -q -n 5 --dist loadfile --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
+test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out, and a seventh of their random cases, with FULL=1 all
+	$(BIN)/pytest -q -n 5 --dist loadfile --no-loadscope-reorder --hypothesis-profile $(if $(FULL),suite,quick) --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties

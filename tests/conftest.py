@@ -27,7 +27,8 @@ from runner.testing.plugin import clock, crash_at, fake_store, private_store, ru
 __all__ = ["clock", "crash_at", "fake_store", "run_graph"]
 
 # No deadline: on a busy machine one example may take long, and that is no fault of the code.
-# `make test` runs the profile quick, with FULL=1 full, `make test-all` thorough; large ones take a tenth.
+# `make test` runs the profile quick, with FULL=1 full, `make test-slow` quick, with FULL=1 suite, and `make
+# test-all` thorough; large ones take a tenth. Other random cases are as many for each example.
 hypothesis.settings.register_profile("quick", deadline=None, print_blob=True, max_examples=15)
 hypothesis.settings.register_profile("full", deadline=None, print_blob=True, max_examples=40)
 hypothesis.settings.register_profile("suite", deadline=None, print_blob=True, max_examples=100)
@@ -54,6 +55,11 @@ SECOND_HALF = re.compile(
     r"tests/(agent|contract|definition|execution|properties|records|scheduler|simulation)/"
 )
 """The files of the second of two workers that share the modules: `--dist each`, as `make test` runs them."""
+
+LONGEST = re.compile(
+    r"test_(browser|finance_day|kubernetes|mcp_kit|pages|process|processes|rabbitmq|stay|wheel)\.py"
+)
+"""Files that would take longer than all others, if they began last."""
 
 STORE = pytest.StashKey[str]()
 """The path of the server of the tests' stores."""
@@ -129,8 +135,10 @@ def pytest_collection_finish(session):
     atexit.register(gc.unfreeze)  # Open files of modules close silently then.
 
 
+@pytest.hookimpl(trylast=True)  # behind what shuffles them
 def pytest_collection_modifyitems(config, items):
-    """Leave out what needs no store, where a server is named."""
+    """Begin with the longest files, and leave out what needs no store, where a server is named."""
+    items.sort(key=lambda item: not LONGEST.search(item.nodeid))
     if config.getoption("--store"):
         others = [item for item in items if not NEED_A_STORE.intersection(item.fixturenames)]
         config.hook.pytest_deselected(items=others)

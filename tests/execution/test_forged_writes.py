@@ -19,6 +19,7 @@ from secrets import token_hex
 import pytest
 import redis
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import settings
 
 from runner.approvals import Auth, Rule, SigningKey
 from runner.approvals.decision_keys import DecisionKeys
@@ -68,7 +69,8 @@ def keys(tmp_path, monkeypatch):
 EXACT = ("1042", 120)
 POINTS = ("question", "rule", "action", "votes", "tally", "decision", "checkpoint", "times")
 MOMENTS = ("before", "between", "after")
-WRITES = int(os.environ.get("WRITES", "20"))
+EXAMPLES = settings.default.max_examples
+WRITES = int(os.environ.get("WRITES", EXAMPLES // 5))
 """Changes at each point and level in the slow suite; `make writes` makes 1,000."""
 
 

@@ -9,7 +9,6 @@ import __future__
 
 import inspect
 import json
-import os
 import random
 import textwrap
 from collections import Counter
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from hypothesis import settings
 
 from runner import Agent, GraphBuilder, tool
 from runner.approvals import Auth, Rule, SigningKey, granting, grants
@@ -466,14 +466,18 @@ def play(redis_url, tmp_path, monkeypatch):
 
 
 SLOW = [pytest.mark.slow, pytest.mark.timeout(1200)]
-CALLS = int(os.environ.get("CALLS", "2500"))
-"""Calls of each slow case; `CALLS=25000 pytest -m slow` on this file makes 50,000."""
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("seed", "calls"),
-    [(0, 300), *(pytest.param(seed, CALLS, marks=SLOW) for seed in (1, 2))],
+    [
+        (0, 300),
+        *(
+            pytest.param(seed, 25 * settings.default.max_examples, marks=SLOW)
+            for seed in (1, 2)
+        ),
+    ],
 )
 def test_calls_begin_exactly_as_the_page_says(play, seed, calls):
     """By a grant that holds for them, on any worker; others are asked about, and a use is counted once."""
@@ -534,7 +538,7 @@ SABOTAGE = {
     "late votes": [((granting, "vote"), 'elif count.word == "accepted":', "elif False:")],
 }
 """Checks by what they are for: where each one stands, its text, and what takes its place."""
-SEEN_AT = {"presence": 5, "numbers of sums": 6, "revoked": 3}
+SEEN_AT = {"presence": 32, "numbers of sums": 17, "revoked": 33, "proof of the requester": 10}
 """Seeds that show soon that a check is missing; without an entry the first does."""
 
 

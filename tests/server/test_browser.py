@@ -17,6 +17,7 @@ from runner.server.access import GRANTS, Person
 from runner.server.app import routes
 from runner.server.deciding import act
 from runner.store.requests import EmitEvent
+from runner.testing.plugin import private_store
 from tests.graphs import wired
 from tests.ports import free_port
 from tests.server.conftest import GRAPHS, Served, Site, ask, echo, put_grant
@@ -51,17 +52,18 @@ HOSTILE = [
 """Texts that act where a page forgets what they are; five forms of each make a hundred."""
 
 
-@pytest.fixture
-def shop(redis_url, monkeypatch):
-    """The pages of docs/screenshots.py, with something on each, at their address."""
-    monkeypatch.syspath_prepend(ROOT / "docs")
-    import screenshots
+@pytest.fixture(scope="module")
+def shop():
+    """The pages of docs/screenshots.py, with something on each, at their address; no test changes them."""
+    with pytest.MonkeyPatch.context() as patch, private_store() as store:
+        patch.syspath_prepend(ROOT / "docs")
+        import screenshots
 
-    shop = screenshots.Shop(redis_url)
-    paths = shop.fill()
-    shop.show_workers()
-    with screenshots.served(shop, free_port()) as url:
-        yield {name: url + path for name, path in paths.items()}
+        shop = screenshots.Shop(store.url)
+        paths = shop.fill()
+        shop.show_workers()
+        with screenshots.served(shop, free_port()) as url:
+            yield {name: url + path for name, path in paths.items()}
 
 
 IS_NARROW = "document.documentElement.scrollWidth <= innerWidth"

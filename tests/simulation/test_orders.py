@@ -11,13 +11,11 @@ from runner import Graph, GraphBuilder, RetryPolicy, Status
 from runner.records.interrupts import InterruptStatus, ReceiptStatus
 from tests.simulation.history import summary
 from tests.simulation.on_redis import on_redis
-from tests.simulation.orders import orders
+from tests.simulation.orders import MOST, orders
 from tests.simulation.plans import answer_to
 from tests.simulation.sabotage import LastAnswerWins, TooLateSettle, TwoClaims
 from tests.simulation.watch import Violation
 from tests.simulation.world import World, in_memory
-
-MOST = 10_000
 
 
 def names(ctx):
@@ -100,12 +98,12 @@ def swept(world: World):
 
 
 DIAMONDS = [
-    # kind, nodes whose messages come twice, at least so many orders
-    ("asks", "", 100),
-    ("asks", "d", 100),
-    ("retries", "", 100),
-    ("nested", "", 100),
-    ("map", "", 100),
+    # kind, nodes whose messages come twice
+    ("asks", ""),
+    ("asks", "d"),
+    ("retries", ""),
+    ("nested", ""),
+    ("map", ""),
 ]
 
 
@@ -124,23 +122,22 @@ def end_alike(kind: str, doubled: str, make=in_memory) -> int:
         assert {("node.completed", "b"), ("node.completed", "c")} <= set(where[:begun]), (
             "d waits for both"
         )
-        assert sum(ends.values()) < MOST
     (end,) = ends
     assert answer_to("c", 1, "one")["say"] in end or kind != "asks"
     return sum(ends.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "doubled", "least"), DIAMONDS)
-def test_every_diamond_ends_alike_in_every_order(kind, doubled, least):
+@pytest.mark.parametrize(("kind", "doubled"), DIAMONDS)
+def test_every_diamond_ends_alike_in_every_order(kind, doubled):
     """Whatever is doubled or tried again, however deep the question: every order has one end (F28)."""
-    assert end_alike(kind, doubled) >= least
+    assert end_alike(kind, doubled) >= min(100, MOST)
 
 
 @pytest.mark.slow
 def test_a_diamond_on_redis_ends_alike_in_every_order(redis_url):
     """The scripts keep every order, too (F28)."""
-    assert end_alike(*DIAMONDS[0][:2], make=on_redis(redis_url)) >= DIAMONDS[0][2]
+    assert end_alike(*DIAMONDS[0], make=on_redis(redis_url)) >= min(100, MOST)
 
 
 @pytest.mark.full
@@ -200,7 +197,7 @@ def test_a_cancel_and_whoever_it_meets_are_both_told():
     """A cancel, the ends of nodes and an answer come in one order, and each hears of it (F29)."""
     ends = both_are_told()
 
-    assert 50 < sum(ends.values()) < MOST
+    assert sum(ends.values()) > 50
     assert set(ends) == {
         ("cancelled",),
         ("cancelled", ReceiptStatus.SUPERSEDED),
