@@ -55,7 +55,7 @@ CROWDED = 3
 
 # What is drawn, where it is played, and by which seeds.
 
-SOME = [
+SMALL_SAMPLE = [
     # Whatever is lost, doubled, late, killed or frozen: no run is lost, and all end as without it. The last
     # three each showed a fault, of the product or of a store with a mechanism taken out.
     *((drawn, "memory", [seed]) for seed in (1, 2, 30, 42, 120)),
@@ -70,7 +70,7 @@ SOME = [
     *((keyed, "redis", [seed]) for seed in (4, 5)),
 ]
 
-MANY = [
+LARGE_SAMPLE = [
     *((draw, "memory", range(1, 51)) for draw in (drawn, voted)),
     (undone, "redis", range(1, 6)),
     # Runs that are stopped, retried and forked at any time end as others do; a fork changes no other run.
@@ -101,7 +101,7 @@ def clusters(rows) -> pytest.MarkDecorator:
 
 
 @pytest.mark.full
-@clusters(SOME)
+@clusters(SMALL_SAMPLE)
 def test_some_clusters_keep_every_promise(draw, where, seeds, redis_url):
     """Whatever happens to a cluster, all runs end as they should."""
     make = {
@@ -119,7 +119,7 @@ def test_some_clusters_keep_every_promise(draw, where, seeds, redis_url):
 
 
 @pytest.mark.slow
-@clusters(MANY)
+@clusters(LARGE_SAMPLE)
 def test_many_clusters_keep_every_promise(draw, where, seeds, redis_url):
     """Whatever happens to a cluster, all runs end as they should."""
     test_some_clusters_keep_every_promise(draw, where, share(seeds), redis_url)
