@@ -111,7 +111,9 @@ def measure_ours(levels: list[int]) -> dict[str, Any]:
                 "bytes": (ours.bytes() - empty) / ours.waiting(),
                 "doctor": median(ours.doctor() for _ in range(3)),
                 **_look_and_decide(ours),
-                "vote": percentiles(ours.first_votes),
+                "vote": percentiles(
+                    ours.first_votes[:DECIDED]
+                ),  # those alone, before many at once
             }
             figures[f"ours, {level:,}"] = found
     return figures

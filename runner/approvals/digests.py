@@ -8,6 +8,8 @@ the same bytes.
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,6 +23,13 @@ from runner.records.codec import JSON, JSONObject
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
 """Prefix of the JSON: digests of two kinds never coincide."""
 
+UNLIKE = re.compile(r"[:,\[](?<!\w:)-?(?:\d{16}|[NI]|[\d.]+e|\d+\.0(?!\d))")
+"""Finds all numbers whose canonical form differs from that of `ENCODER`, and some texts."""
+
+ENCODER = json.JSONEncoder(
+    ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
+)
+
 
 def canonical(value: JSON, subject: str) -> bytes:
     """Return JSON data in its canonical form.
@@ -30,8 +39,12 @@ def canonical(value: JSON, subject: str) -> bytes:
             languages would read as a different number, or a text contains half of a surrogate pair.
     """
     try:
-        return rfc8785.dumps(value)
-    except (rfc8785.CanonicalizationError, UnicodeEncodeError) as error:
+        text = ENCODER.encode(value)
+        # Beyond this character names may sort otherwise in UTF-16.
+        if UNLIKE.search(f",{text}") or not (text.isascii() or max(text) < "\ud800"):
+            return rfc8785.dumps(value)
+        return text.encode()
+    except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError) as error:
         raise UnstorableError(
             f"{subject} can't be hashed so that other programs get the same digest: {error}. "
             "Nothing was asked. Send large integers as text."
@@ -86,8 +99,3 @@ class Action:
     def digest(self) -> str:
         """Hash the call; raises as `canonical` does."""
         return digest("action", self.preimage(), f"the call of {self.tool!r}")
-
-
-def policy(rule: JSON, on_expire: JSON, expires_at: int | None, risk: str) -> JSONObject:
-    """Return the object hashed as a question's policy: the rule, and the outcome without a decision."""
-    return {"rule": rule, "on_expire": on_expire, "expires_at": expires_at, "risk": risk}

@@ -46,7 +46,7 @@ MAX_SELECTORS = 100
 MAX_WEIGHT = 1_000
 MAX_UNDO = 3_600
 
-HOUR, DAY = 3_600.0, 86_400.0
+HOUR, DAY = 3_600, 86_400
 
 SERVICE, LOGIN, OWN_KEY = 1, 2, 3
 """Levels above 0; at level 0 no issuer vouches for a name."""

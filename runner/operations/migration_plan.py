@@ -679,7 +679,7 @@ def _with_first_name(node: str, record: NodeRecord, document: JSON) -> JSON:
     """Note the id under which an unfinished visit began: its idempotency key must not change."""
     if record.status not in {Status.WAITING, Status.FAILED}:
         return document
-    node_document = load_document(document) or NodeDocument(record.visit)
+    node_document = load_document(document) or NodeDocument(record.visit, None, None)
     first_name = node_document.first_name(record.visit) or f"{node}.{record.visit}"
     return replace(node_document, named=first_name).dump()
 

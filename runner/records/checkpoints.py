@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, field
+from dataclasses import field
 
 from runner.errors import CorruptDocument
 from runner.immutable import immutable
-from runner.records.codec import JSON, JSONObject
+from runner.records.codec import JSON, JSONObject, without_empty
 
 
 @immutable
@@ -60,8 +60,6 @@ def session_of(key: str) -> tuple[str, str]:
 VERSION = 1
 """The version of a stored node document; another one is refused."""
 
-OPTIONAL_FIELDS = ("trace", "named")
-
 
 @immutable
 class NodeDocument:
@@ -73,19 +71,16 @@ class NodeDocument:
     """
 
     visit: int
-    executor: JSONObject | None = None
-    tentative: JSONObject | None = None
+    executor: JSONObject | None
+    tentative: JSONObject | None
     trace: str = ""
     named: str = ""
 
     def dump(self) -> JSONObject:
         """Return the stored form, without optional fields that are empty."""
-        document = {"v": VERSION, **asdict(self)}
-        return {
-            name: value
-            for name, value in document.items()
-            if value or name not in OPTIONAL_FIELDS
-        }
+        document = {"visit": self.visit, "executor": self.executor, "tentative": self.tentative}
+        also = without_empty({"trace": self.trace, "named": self.named})
+        return {"v": VERSION, **document, **also}
 
     def first_name(self, visit: int) -> str:
         """Return the "node.visit" under which a visit began; "" if it has not been renamed."""
@@ -100,19 +95,17 @@ def load_document(document: JSON) -> NodeDocument | None:
     """
     if document is None:
         return None
-    if not isinstance(document, dict) or set(document) - set(OPTIONAL_FIELDS) != {
-        "v",
-        "visit",
-        "executor",
-        "tentative",
-    }:
+    try:
+        fields = dict(document)
+        version = fields.pop("v")
+        loaded = NodeDocument(**fields)
+    except (KeyError, TypeError, ValueError) as error:
         raise CorruptDocument(
             "a stored node document has an unknown form; it was left untouched."
-        )
-    if document["v"] != VERSION:
+        ) from error
+    if version != VERSION:
         raise CorruptDocument(
-            f"a stored node document has version {document['v']!r}, this library reads {VERSION}; "
+            f"a stored node document has version {version!r}, this library reads {VERSION}; "
             "it was left untouched."
         )
-    also = {name: document[name] for name in OPTIONAL_FIELDS if name in document}
-    return NodeDocument(document["visit"], document["executor"], document["tentative"], **also)
+    return loaded

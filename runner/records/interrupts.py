@@ -407,7 +407,7 @@ def digest(interrupt: Interrupt) -> str:
         return digests.digest("question", preimages(interrupt)["question"])
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
     shown += [interrupt.title] if interrupt.title else []
-    text = json.dumps(shown, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = digests.ENCODER.encode(shown)
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -428,10 +428,15 @@ def title_of(interrupt: Interrupt) -> str:
 
 
 def policy_of(interrupt: Interrupt) -> JSONObject:
-    """Return the data hashed as the policy of a question with a rule."""
+    """Return the data hashed as a question's policy: its rule, and its outcome without a decision."""
     lifetime = interrupt.expires_in
     expires_at = None if lifetime is None else interrupt.asked_at + round(lifetime * 1000)
-    return digests.policy(interrupt.rule, interrupt.on_expire, expires_at, interrupt.risk)
+    return {
+        "rule": interrupt.rule,
+        "on_expire": interrupt.on_expire,
+        "expires_at": expires_at,
+        "risk": interrupt.risk,
+    }
 
 
 def preimages(interrupt: Interrupt) -> dict[str, JSONObject]:

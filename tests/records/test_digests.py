@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import rfc8785
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -66,6 +67,39 @@ def in_javascript(cases: list[tuple[str, object]]) -> list[str]:
 def test_another_language_computes_the_same(cases):
     """Twenty lines of JavaScript agree on any JSON value."""
     assert in_javascript(cases) == [digest(kind, value) for kind, value in cases]
+
+
+EDGE_NUMBERS = st.sampled_from(
+    [0.0, -0.0, 250.0, 0.1, 1e-5, 1e-7, 1e15, 1e16, 1e21, 2**53 - 1, 2**53, math.nan, -math.inf]
+)
+TEXTS = st.text() | st.sampled_from(
+    [":1.0", '":1e5', "a:1.0", ",250.0", "\ue000", "\U0001f600", "\ud800", "\x7f\n"]
+)
+
+
+@given(
+    st.recursive(
+        EDGE_NUMBERS | NUMBERS | TEXTS,
+        lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner),
+        max_leaves=8,
+    )
+)
+def test_the_quick_way_writes_what_the_standard_does(value):
+    """Any number and text is written, or refused, as by the library that knows all of RFC 8785."""
+    try:
+        expected = rfc8785.dumps(value)
+    except (rfc8785.CanonicalizationError, UnicodeEncodeError):
+        with pytest.raises(UnstorableError):
+            canonical(value, "it")
+    else:
+        assert canonical(value, "it") == expected
+
+
+@pytest.mark.parametrize("value", [{1}, b"", {"a": {1}}], ids=repr)
+def test_what_is_no_json_is_refused(value):
+    """A value that JSON does not have has no digest."""
+    with pytest.raises(UnstorableError):
+        digest("action", value)
 
 
 @pytest.mark.parametrize(
