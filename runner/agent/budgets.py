@@ -400,10 +400,9 @@ class Meter:
                 self._tags = await self._checkpointer.tags()
             tag = bound.budget.per.removeprefix("tag:")
             if tag in self._tags:  # the budget doesn't apply to a run without the tag
-                tag_sum = Tagged(
-                    tag, self._tags[tag], max(1, round(bound.budget.window * 1000))
-                )
-                sums.setdefault(tag_sum, []).append(bound)
+                sums.setdefault(
+                    Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000))), []
+                ).append(bound)
         return sums
 
     async def _spend(
@@ -456,9 +455,8 @@ class Meter:
         if bound.rule is None or judge is None:
             return codec.plain(codec.unpack(question.response))
         if question.id not in self._judged:
-            ruled_question = replace(question, rule=bound.rule.frozen())
             self._judged[question.id] = codec.plain(
-                judge.approval(ruled_question, question).response
+                judge.approval(replace(question, rule=bound.rule.frozen()), question).response
             )
         return self._judged[question.id]
 

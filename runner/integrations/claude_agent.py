@@ -278,8 +278,7 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
             return PermissionResultAllow(updated_input=tool_input)
         verdict = self._verdict("request", context.tool_use_id, name, tool_input) or {}
         if verdict.get("permissionDecision") != "allow":
-            reason = verdict.get("permissionDecisionReason", ALONE)
-            return PermissionResultDeny(message=reason)
+            return PermissionResultDeny(message=verdict.get("permissionDecisionReason", ALONE))
         return PermissionResultAllow(updated_input=verdict.get("updatedInput", tool_input))
 
     def _verdict(

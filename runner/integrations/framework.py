@@ -349,8 +349,7 @@ class CallGate:
 
     def rule(self, tool: str, args: Any) -> Rule | None:
         """Return a call's rule, or None if it needs no approval. A policy's errors are raised."""
-        gate = policies.of_tool(self._gates, tool)
-        return policies.rule_of(gate, args, self._context(tool))
+        return policies.rule_of(policies.of_tool(self._gates, tool), args, self._context(tool))
 
     def ask(self, call: FrameworkCall, schema: JSON) -> Asked:
         """Ask if a call may be made: by its rule, else by a plain question answered by `schema`.

@@ -574,8 +574,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
             "additionalProperties": False,
         }
 
-    decisions = [decision(kind) for kind in DECISIONS if kind in call.allowed]
-    return {"anyOf": decisions, **top}
+    return {"anyOf": [decision(kind) for kind in DECISIONS if kind in call.allowed], **top}
 
 
 def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSONObject:
@@ -584,8 +583,7 @@ def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSON
         case "approve" if args == whole:
             return {"type": "approve"}
         case "approve" | "edit":
-            edited_action = {"name": call.name, "args": args}
-            return {"type": "edit", "edited_action": edited_action}
+            return {"type": "edit", "edited_action": {"name": call.name, "args": args}}
         case "reject":
             message = approval.response["rejected"]
             return {"type": "reject", **({"message": str(message)} if message else {})}
@@ -645,8 +643,7 @@ class _Callbacks(BaseCallbackHandler):
                         "totalTokens": counts["total_tokens"],
                     },
                 )
-            ids = {call["id"] for call in message.tool_calls}
-            if len(ids) < len(message.tool_calls):
+            if len({call["id"] for call in message.tool_calls}) < len(message.tool_calls):
                 raise ModelFault(
                     "the model gave one id to two calls of a reply; none of them was made."
                 )

@@ -103,8 +103,7 @@ class PydanticAIAgent(FrameworkNode):
         self._deps = deps
 
     async def _execute(self, visit: Visit) -> Outcome:
-        past = self._past(_PydanticPast, visit)
-        execution = _PydanticExecution(visit, past, self._approval)
+        execution = _PydanticExecution(visit, self._past(_PydanticPast, visit), self._approval)
         agent = await async_loop.in_thread(self._factory)
         deps = (
             await async_loop.in_thread(self._deps, visit.invocation_state)

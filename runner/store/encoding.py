@@ -358,7 +358,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
         asked_by = f"{SEPARATOR}{node}{SEPARATOR}{visit}{SEPARATOR}"
         names = (name if SEPARATOR in name else asked_by + name for name in fields["questions"])
         fields["questions"] = tuple(full_id(run_id, name) for name in names)
-    record = NodeRecord(
+    return NodeRecord(
         status=STATUSES[status],
         visit=int(visit),
         attempt=int(attempt),
@@ -367,8 +367,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
         edges="" if edges == "-" else edges,
         nonce="" if nonce == "-" else nonce,
         **fields,
-    )
-    return record, scope
+    ), scope
 
 
 def loop_record(data: bytes) -> LoopRecord:
@@ -432,7 +431,6 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
             short_id(name).removeprefix(asked_by) for name in record.questions
         ]
     fields = extra["questions"] if list(extra) == ["questions"] else extra
-    tail = dump(fields).decode() if extra else ""
     return NODE.text(
         status=record.status,
         visit=record.visit,
@@ -441,7 +439,7 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
         stamp=record.stamp,
         edges=record.edges or "-",
         nonce=record.nonce or "-",
-        rest=tail,
+        rest=dump(fields).decode() if extra else "",
     )
 
 

@@ -254,8 +254,7 @@ def started_runs(
     """Count the runs of each graph that began after a time (ms), until another; not runs inside others."""
     counts = Counter[str]()
     for redis, keys in partitions:
-        graphs = [name for name in redis.texts(keys.graphs) if name == outermost(name)]
-        for graph in graphs:
+        for graph in [name for name in redis.texts(keys.graphs) if name == outermost(name)]:
             (indexes,) = keys.runs(RunQuery(), [graph])
             looks = [("ZCOUNT", index, f"({since}", until) for index in indexes]
             counts[graph] += sum(redis.call_all(*looks))
@@ -281,14 +280,13 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         max(0.0, now - asked) / 1000,
     )
     for within, seconds in EXPIRING.items():
-        due = sum(
-            int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
-            for one, key in indexes
-        )
         yield Metric(
             "runner_questions_expiring",
             "Open questions that expire within so long.",
-            due,
+            sum(
+                int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
+                for one, key in indexes
+            ),
             {"within": within},
         )
 
@@ -426,11 +424,10 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         "runner_archive_failing", "1 while the last write to the archive failed.", int(fails)
     )
     first = partitions[0]
-    letters = {
+    for kind, count in {
         "message": first.sum("XLEN", first.keys.dead_messages),
         "node": sum(one.sum("XLEN", one.keys.dead) for one in partitions),
-    }
-    for kind, count in letters.items():
+    }.items():
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
     for door, stream in (("responses", first.keys.responses), ("starts", first.keys.starts)):
         count = first.sum("XLEN", stream)
@@ -481,10 +478,9 @@ def _queued(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     """Yield the number of each graph's concurrency keys for which runs wait, and the longest wait."""
     waits: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for one in partitions:
-        indexes = [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
         looks = [
             look
-            for index in indexes
+            for index in [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
             for look in (("ZCARD", index), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         ]
         replies = _pipelined(one, looks)
@@ -524,11 +520,10 @@ def _workers(
     yield Metric(
         "runner_executing_oldest_seconds", "For how long the first of them runs.", longest
     )
-    skew = max((abs(worker.ahead) for worker in reporting), default=0) / 1000
     yield Metric(
         "runner_clock_skew_seconds",
         "By how much a worker's clock differs from the store's.",
-        skew,
+        max((abs(worker.ahead) for worker in reporting), default=0) / 1000,
     )
     current = partitions[0].redis.texts(partitions[0].keys.graphs)
     served = {served for worker in alive for served in worker.graphs.items()}
@@ -547,8 +542,7 @@ def _workers(
 def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
     fields: dict[bytes, float] = defaultdict(float)
     for one in partitions:
-        pairs = mapping_of(one.redis.call("HGETALL", one.keys.metrics))
-        for name, value in pairs.items():
+        for name, value in mapping_of(one.redis.call("HGETALL", one.keys.metrics)).items():
             fields[name] += float(value)
     for family, suffix, count, labels in measurements.histograms(fields):
         yield Metric(
@@ -621,11 +615,10 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     commands: list[Sequence[str | int]] = []
     for name in names:
         queue = f"{keys.prefix}limit:q:{name}"
-        holders = f"{keys.prefix}limit:h:{name}"
         commands += [
             ("ZRANGE", queue, 0, 0, "WITHSCORES"),
             ("ZCARD", queue),
-            ("ZRANGE", holders, 0, MOST_HOLDERS - 1),
+            ("ZRANGE", f"{keys.prefix}limit:h:{name}", 0, MOST_HOLDERS - 1),
         ]
     replies = redis.call_all(*commands) if commands else []
     return [
