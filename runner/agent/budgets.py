@@ -40,6 +40,7 @@ from runner.records.budgets import (
 )
 from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt
+from runner.records.validation import is_number
 
 MONTH = 30 * 86_400.0
 
@@ -87,9 +88,7 @@ class Price:
             self.cache_write,
             *self.calls.values(),
         ):
-            if isinstance(number, bool) or not (
-                isinstance(number, (int, float)) and 0 <= number < math.inf
-            ):
+            if not (is_number(number) and 0 <= number < math.inf):
                 raise DefinitionError(f"a price must be a number from 0, not {number!r:.40}.")
 
     def of_reply(self, usage: Mapping[str, int]) -> int:

@@ -124,6 +124,8 @@ class _PydanticPast(Past):
 class _PydanticExecution(FrameworkExecution[_PydanticPast]):
     """One execution: the agent's input, and the state to store."""
 
+    distribution = "pydantic-ai-slim"
+
     def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
         super().__init__(visit, past, KIND, approval)
         self._usage = dict(past.usage)
@@ -193,12 +195,8 @@ class _PydanticExecution(FrameworkExecution[_PydanticPast]):
         await async_loop.in_thread(self._visit.save, self._saved(_dumped(messages)))
 
     def _saved(self, messages: list[JSON]) -> Saved:
-        self._past.questions = self._questions.document()
         self._past.usage = self._usage
-        self._past.library = installed("pydantic-ai-slim")
-        return self._messages.saved(
-            dict(vars(self._past)), codec.pack(messages, "the agent's messages")
-        )
+        return self._messages.saved(self._state(), codec.pack(messages, "the agent's messages"))
 
     # -- questions --------------------------------------------------------------------------------
 

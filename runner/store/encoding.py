@@ -575,10 +575,18 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         timeout_ms=meta["timeout"],
         nodes={name: _node(load(fields[f"n:{name}".encode()])) for name in names},
         outgoing={
-            name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names
+            name: tuple(
+                OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
+                for target, kind, scope, loop, *on_expire in _edges(fields, "o", name)
+            )
+            for name in names
         },
         incoming={
-            name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names
+            name: tuple(
+                InEdge(source, position, EdgeKind(kind), loop)
+                for source, position, kind, loop in _edges(fields, "i", name)
+            )
+            for name in names
         },
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
         admission=Admission.load(meta["starts"]) if "starts" in meta else None,
@@ -601,16 +609,6 @@ def _node(shape: JSONObject) -> NodeTopology:
         "limits": limits,
     }
     return NodeTopology(**{**shape, **values})
-
-
-def _out_edge(edge: list[JSON]) -> OutEdge:
-    target, kind, scope, loop, *on_expire = edge
-    return OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
-
-
-def _in(edge: list[JSON]) -> InEdge:
-    source, position, kind, loop = edge
-    return InEdge(source, position, EdgeKind(kind), loop)
 
 
 def _loop(shape: JSONObject) -> LoopTopology:

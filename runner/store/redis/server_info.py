@@ -309,8 +309,8 @@ def _ready(
             (name.decode().split("|", 2), float(due)) for name, due in mapping_of(names).items()
         ]
         nodes = [(run, node, due) for (kind, run, node), due in timers if kind == "node"]
-        records = _pipelined(
-            one, [("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes]
+        records = one.redis.call_all(
+            *(("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes)
         )
         ready = [
             (
@@ -323,12 +323,11 @@ def _ready(
             if of and stored and stored.startswith(b"ready ")
         ]
         partition_addresses = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
-        shapes = _pipelined(
-            one,
-            [
+        shapes = one.redis.call_all(
+            *(
                 ("HGET", one.keys.shape(shape), f"n:{node}")
                 for shape, node in partition_addresses
-            ],
+            )
         )
         queues = {
             place: json.loads(text)["queue"]
@@ -388,10 +387,6 @@ def _fair_nodes(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
             max(0, now - min(since)) / 1000,
             labels,
         )
-
-
-def _pipelined(one: Partition, commands: Sequence[Sequence[str]]) -> list[Any]:
-    return one.redis.call_all(*commands) if commands else []
 
 
 def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
@@ -483,7 +478,7 @@ def _queued(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
             for index in [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
             for look in (("ZCARD", index), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         ]
-        replies = _pipelined(one, looks)
+        replies = one.redis.call_all(*looks)
         for graph, keys, first in zip(one.graphs, replies[::2], replies[1::2], strict=True):
             if first:
                 waits[graph].append((keys, float(first[1])))
@@ -620,7 +615,7 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
             ("ZCARD", queue),
             ("ZRANGE", f"{keys.prefix}limit:h:{name}", 0, MOST_HOLDERS - 1),
         ]
-    replies = redis.call_all(*commands) if commands else []
+    replies = redis.call_all(*commands)
     return [
         WaitingKey(
             name,
@@ -645,14 +640,14 @@ def fair_keys(partitions: Iterable[tuple[RedisConnection, Keys]], most: int) -> 
         looks = [("ZRANGE", f"{fair}p:{lane[0]}|{lane[1]}", 0, most - 1) for lane in lanes]
         lines = [
             (*lane, key.decode())
-            for lane, names in zip(lanes, redis.call_all(*looks) if looks else [], strict=True)
+            for lane, names in zip(lanes, redis.call_all(*looks), strict=True)
             for key in names
         ]
         commands: list[Sequence[str | int]] = []
         for queue, priority, key in lines:
             name = f"{fair}n:{queue}|{priority}:{key}"
             commands += [("ZCARD", name), ("ZRANGE", name, 0, 0, "WITHSCORES")]
-        replies = redis.call_all(*commands) if commands else []
+        replies = redis.call_all(*commands)
         for line, nodes, first in zip(lines, replies[::2], replies[1::2], strict=True):
             if first:
                 waits[line].append((nodes, int(float(first[1]))))
