@@ -40,6 +40,7 @@ from runner.records.budgets import (
 )
 from runner.records.codec import JSONObject
 from runner.records.interrupts import Interrupt
+from runner.records.validation import is_number
 
 MONTH = 30 * 86_400.0
 
@@ -87,9 +88,7 @@ class Price:
             self.cache_write,
             *self.calls.values(),
         ):
-            if isinstance(number, bool) or not (
-                isinstance(number, (int, float)) and 0 <= number < math.inf
-            ):
+            if not (is_number(number) and 0 <= number < math.inf):
                 raise DefinitionError(f"a price must be a number from 0, not {number!r:.40}.")
 
     def of_reply(self, usage: Mapping[str, int]) -> int:
@@ -400,10 +399,9 @@ class Meter:
                 self._tags = await self._checkpointer.tags()
             tag = bound.budget.per.removeprefix("tag:")
             if tag in self._tags:  # the budget doesn't apply to a run without the tag
-                tag_sum = Tagged(
-                    tag, self._tags[tag], max(1, round(bound.budget.window * 1000))
-                )
-                sums.setdefault(tag_sum, []).append(bound)
+                sums.setdefault(
+                    Tagged(tag, self._tags[tag], max(1, round(bound.budget.window * 1000))), []
+                ).append(bound)
         return sums
 
     async def _spend(
@@ -456,9 +454,8 @@ class Meter:
         if bound.rule is None or judge is None:
             return codec.plain(codec.unpack(question.response))
         if question.id not in self._judged:
-            ruled_question = replace(question, rule=bound.rule.frozen())
             self._judged[question.id] = codec.plain(
-                judge.approval(ruled_question, question).response
+                judge.approval(replace(question, rule=bound.rule.frozen()), question).response
             )
         return self._judged[question.id]
 

@@ -277,11 +277,10 @@ class ModelCall:
 
     def _options(self, model_state: JSON, *, force_output: bool) -> JSONObject:
         prompt = self._config.system_prompt
-        choice = (
-            {"tool": {"name": self._config.definition.structured}} if force_output else None
-        )
         return {
-            "tool_choice": choice,
+            "tool_choice": {"tool": {"name": self._config.definition.structured}}
+            if force_output
+            else None,
             "system_prompt_content": [{"text": prompt}] if isinstance(prompt, str) else prompt,
             "invocation_state": self._effects.checkpointer.invocation_state,
             "model_state": model_state,

@@ -72,10 +72,9 @@ class HookEvents:
         """Return the live exception of a record, or the restored one."""
         if record is None:
             return None
-        live = next(
+        return next(
             (error for candidate, error in self._exceptions if candidate == record), None
-        )
-        return live or failures.restore(record)
+        ) or failures.restore(record)
 
     def tool_for(self, key: str, attempt: int, name: str) -> AgentTool:
         """Return the tool to run: the one selected by a callback, or the agent's own."""
@@ -122,8 +121,7 @@ class HookEvents:
         if tool is None:
             return None
         try:
-            whole = whole_arguments(tool, use["input"])
-            action = call_action(tool, whole, self._address.judge)
+            action = call_action(tool, whole_arguments(tool, use["input"]), self._address.judge)
             action.digest()
         except (ValidationError, UsageError) as error:
             event.cancel_tool = f"Error: {type(error).__name__} - {error}"
@@ -207,9 +205,8 @@ class HookEvents:
             case hooks.BeforeToolCallEvent():
                 return self._selection(command, event)
             case hooks.AfterToolCallEvent():
-                result = replaced_result(event.result, str(event.tool_use["name"]))
                 return {
-                    "result": result,
+                    "result": replaced_result(event.result, str(event.tool_use["name"])),
                     "retry": event.retry,
                     "retry_cancelled": event.retry_cancelled,
                 }

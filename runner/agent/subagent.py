@@ -80,7 +80,7 @@ class SubagentTool:
         )
         if state.visit != visit:
             state = begin(state, visit, _prompt(execution.command.use["input"]), messages)
-        drive = Drive(
+        ending = await Drive(
             self.config,
             checkpointer,
             state,
@@ -89,8 +89,7 @@ class SubagentTool:
             cancel=execution.effects.view.cancel_signal,
             emit=lambda event: execution.stream(SubagentEvent(event)),
             above=execution.effects.meter,
-        )
-        ending = await drive.run()
+        ).run()
         usage = {name: n - state.usage.get(name, 0) for name, n in ending.state.usage.items()}
         return self._outcome(execution, ending, usage, checkpointer.state_with(ending.saved))
 

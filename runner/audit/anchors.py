@@ -79,8 +79,7 @@ class FileAnchor:
         """Return the last checkpoint of a tree."""
         try:
             with self._path.open("rb") as file:
-                start = max(0, file.seek(0, os.SEEK_END) - TAIL)
-                for offset in dict.fromkeys((start, 0)):
+                for offset in dict.fromkeys((max(0, file.seek(0, os.SEEK_END) - TAIL), 0)):
                     file.seek(offset)
                     text = file.read().decode("utf-8", "replace")
                     same = [note for note in notes(text) if _origin(note) == origin]
@@ -167,8 +166,7 @@ def _anchor(target: str) -> Anchor:
 
 def notes(text: str) -> Iterator[str]:
     """Read the checkpoints in a text with any number of them, except an incomplete last one."""
-    blocks = text.replace("\r\n", "\n").split("\n\n")
-    for body, signatures in itertools.pairwise(blocks):
+    for body, signatures in itertools.pairwise(text.replace("\r\n", "\n").split("\n\n")):
         lines = [line for line in signatures.splitlines() if line.startswith("— ")]
         head = body.strip("\n")
         if lines and head.count("\n") >= 2 and not head.startswith("— "):

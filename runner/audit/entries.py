@@ -158,8 +158,7 @@ def _actor(type_: str, question: Interrupt | None, detail: str) -> str:
         return detail
     if question is None:
         return ""
-    actors = {"decided": question.responder, "asked": question.requester}
-    return actors.get(type_) or ""
+    return {"decided": question.responder, "asked": question.requester}.get(type_) or ""
 
 
 def _hashes(

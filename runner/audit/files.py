@@ -97,9 +97,8 @@ def read_public(path_or_key: str) -> Mapping[str, Ed25519PublicKey]:
         if b"-----BEGIN" in data:
             key: object = load_pem_public_key(data)
         elif data.lstrip().startswith(b"{"):
-            value = json.loads(data)
             key = Ed25519PublicKey.from_public_bytes(
-                base64.urlsafe_b64decode(value["x"] + "==")
+                base64.urlsafe_b64decode(json.loads(data)["x"] + "==")
             )
         else:
             return _by_id(line for line in data.decode().splitlines() if line.strip())

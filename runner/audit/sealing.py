@@ -75,9 +75,8 @@ def read_signer(path: str, name: str) -> Signer:
     try:
         data = Path(path).expanduser().read_bytes()
         if data.lstrip().startswith(b"{"):
-            secret = str(json.loads(data)["d"])
             key: object = Ed25519PrivateKey.from_private_bytes(
-                base64.urlsafe_b64decode(secret + "==")
+                base64.urlsafe_b64decode(str(json.loads(data)["d"]) + "==")
             )
         else:
             key = load_pem_private_key(data, None)
@@ -105,9 +104,8 @@ def sealing_policy(settings: Settings, archive: Archive | None = None) -> Sealin
     Raises:
         UsageError: the key or an anchor can't be used.
     """
-    signer = read_signer(settings.audit_key, settings.namespace) if settings.audit_key else None
     return SealingPolicy(
-        signer,
+        read_signer(settings.audit_key, settings.namespace) if settings.audit_key else None,
         anchors(settings.audit_anchor),
         round(settings.audit_sign * 1000),
         round(settings.audit_keep * 1000),
@@ -125,8 +123,7 @@ def sealed_entry(raw: bytes, n: int) -> JSONObject:
             return entry
     except (UnstorableError, CorruptDocument):
         pass
-    digest = "sha256:" + hashlib.sha256(raw).hexdigest()
-    return audit_entries.malformed(n, digest)
+    return audit_entries.malformed(n, "sha256:" + hashlib.sha256(raw).hexdigest())
 
 
 class Sealing:
@@ -170,9 +167,8 @@ class Sealing:
 
     def _seal(self, head: Head, rows: Sequence[tuple[str, bytes]]) -> bool:
         leaves = [leaf_of(sealed_entry(raw, n)) for n, (_, raw) in enumerate(rows, head.size)]
-        tree = head.frontier.extend(leaves)
         fields = {
-            **tree_fields("frontier", "size", tree),
+            **tree_fields("frontier", "size", head.frontier.extend(leaves)),
             "last": rows[-1][0],
             "steps": head.steps + _steps(rows),
         }

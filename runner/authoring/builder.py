@@ -39,7 +39,7 @@ from runner.execution.nodes import with_events
 from runner.hooks import Callback, HookProvider, HookRegistry
 from runner.limits.limit import Limit, check_limits
 from runner.local import Graph
-from runner.records.validation import similar
+from runner.records.validation import is_number, similar
 from runner.store.interface import Store
 
 MAX_ID = 128  # characters; ids appear in keys, paths and log lines
@@ -521,11 +521,7 @@ def _checked_queue(value: object, name: str) -> str:
 
 
 def _positive(value: float, name: str) -> float:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or not 0 < value < math.inf
-    ):
+    if not (is_number(value) and 0 < value < math.inf):
         raise DefinitionError(f"{name} must be a number above 0, not {value!r}.")
     return value
 

@@ -279,10 +279,9 @@ def _runs(client: Client, prefix: str, limit: int) -> list[RunSummary]:
     since, until = span
     filters: dict[str, Any] = {"since": since, "until": until} if prefix[2:] else {}
     runs: list[RunSummary] = []
-    page = read_pages(
+    for run in read_pages(
         lambda number, after: client.runs(**filters, limit=number, cursor=after), LIMIT, None
-    )
-    for run in page:
+    ):
         if run.run_id.startswith(prefix):
             runs.append(run)
             if len(runs) >= limit:

@@ -169,10 +169,9 @@ def _run_worker(
     from runner.dev.worker_process import worker_process
 
     output = context.output
-    address = context.settings.server_url or f"http://127.0.0.1:{port}"
     environment = context.environment() | {
         "RUNNER_REDIS_URL": url,
-        "RUNNER_SERVER_URL": address,
+        "RUNNER_SERVER_URL": context.settings.server_url or f"http://127.0.0.1:{port}",
     }
     worker = stack.enter_context(worker_process(environment, concurrency=concurrency))
     worker.wait_ready(output.note if context.debug else None)

@@ -108,12 +108,11 @@ def exit_of_run(status: str) -> Exit:
 
 def exit_of_receipt(receipt: Receipt) -> Exit:
     """Return the exit code for the receipt of an answer or a vote."""
-    codes = {
+    return {
         "accepted": Exit.DONE,
         "counted": Exit.DONE,
         "withdrawn_vote": Exit.DONE,
         "rejected": Exit.USAGE,
         "unknown": Exit.NOT_FOUND,
         "forbidden": Exit.NOT_ALLOWED,
-    }
-    return codes.get(receipt.status, Exit.CONFLICT)
+    }.get(receipt.status, Exit.CONFLICT)

@@ -254,8 +254,7 @@ def draw(context: CommandContext, name: str, format_: str) -> None:
     """
     from runner.authoring.drawing import draw as draw_graph
 
-    definition = context.load_graphs().get(name).definition
-    text = draw_graph(definition, format_)
+    text = draw_graph(context.load_graphs().get(name).definition, format_)
     if context.output.as_json:
         context.output.data(GraphDrawing(name, format_, text))
     else:

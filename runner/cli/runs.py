@@ -269,8 +269,7 @@ def export(context: CommandContext, run_id: str) -> None:
     """
     from runner.operations.exports import read_export
 
-    archived_export = _archived_export(context, run_id)
-    context.output.data(archived_export or read_export(context.store, run_id))
+    context.output.data(_archived_export(context, run_id) or read_export(context.store, run_id))
 
 
 def _archived_export(context: CommandContext, run_id: str) -> JSONMapping | None:
@@ -399,8 +398,7 @@ def _change_of_node(action: Action, text: str, *options: Callable[[Any], Any]) -
 
         outputs = [] if output is None else [read_json(output, "--output")]
         by = by or context.user or "operator"
-        engine = context.client.engine
-        intervene(engine, run_id, node, action, *outputs, by=by, reason=reason)
+        intervene(context.client.engine, run_id, node, action, *outputs, by=by, reason=reason)
         _write_status(context, context.client.run(run_id))
 
 

@@ -324,8 +324,7 @@ class CompatGraph(runner.Graph):
             self.nodes[name].result = item
         shown: Any = {k: len(v) if isinstance(v, set) else v for k, v in vars(state).items()}
         asked = questions(result.interrupts)
-        order = state.execution_order
-        shown |= {"interrupts": asked, "node_history": order}
+        shown |= {"interrupts": asked, "node_history": state.execution_order}
         kind: Any = SwarmResult if isinstance(self, runner.Swarm) else theirs.GraphResult
         return kind(**{field.name: shown[field.name] for field in fields(kind)})
 

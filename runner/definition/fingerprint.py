@@ -48,7 +48,6 @@ def fingerprint(definition: Definition) -> str:
     queue: list[object] = [definition.queue] if definition.queue else []
     queue += [astuple(definition.admission)] if definition.admission else []
     queue += [astuple(definition.fairness)] if definition.fairness else []
-    over = model.signature((spec.id, spec.map) for spec in definition.nodes.values())
     return _hash(
         [
             definition.id,
@@ -57,7 +56,7 @@ def fingerprint(definition: Definition) -> str:
             edges,
             definition.entries,
             limits,
-            *over,
+            *model.signature((spec.id, spec.map) for spec in definition.nodes.values()),
             *queue,
         ]
     )

@@ -266,8 +266,7 @@ class Topology:
     has_undos: bool = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        has_undos = any(name.startswith(UNDO) for name in self.nodes)
-        object.__setattr__(self, "has_undos", has_undos)
+        object.__setattr__(self, "has_undos", any(name.startswith(UNDO) for name in self.nodes))
         by = [limit.by for node in self.nodes.values() for limit in node.limits]
         by += [self.admission.by] if self.admission else []
         by += [self.fairness.by] if self.fairness else []

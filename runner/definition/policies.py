@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from runner.errors import DataMismatch, DefinitionError, PayloadTooLarge
 from runner.immutable import immutable
 from runner.records.failures import ErrorRecord
+from runner.records.validation import is_number
 
 
 @immutable
@@ -45,18 +46,10 @@ class RetryPolicy:
         object.__setattr__(self, "retry_on", classes)
 
     def _counts(self) -> bool:
-        numbers: tuple[object, ...] = (
-            self.max_attempts,
-            self.backoff,
-            self.jitter,
-            self.max_backoff,
-        )
+        numbers = (self.max_attempts, self.backoff, self.jitter, self.max_backoff)
         return (
             isinstance(self.max_attempts, int)
-            and all(
-                isinstance(number, (int, float)) and not isinstance(number, bool)
-                for number in numbers
-            )
+            and all(map(is_number, numbers))
             and self.max_attempts >= 1
             and 0 <= self.backoff < math.inf
             and 0 <= self.max_backoff < math.inf

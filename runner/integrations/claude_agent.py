@@ -15,7 +15,6 @@ import json
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
-from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +33,12 @@ from runner.integrations.framework import (
     Past,
     approval,
     packed,
+    text_input,
     usage_of,
 )
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON, JSONMapping, JSONObject
-from runner.records.executors import Visit, input_text
+from runner.records.executors import Visit
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("claude-agent", "ClaudeAgent"):
@@ -117,7 +117,7 @@ class ClaudeAgent(FrameworkNode):
         visit.check()
         options = await async_loop.in_thread(self._factory)
         execution = _ClaudeExecution(visit, past, _checked(options), self._gate, self._approval)
-        return await execution.run(self._input or _input)
+        return await execution.run(self._input or text_input)
 
 
 @dataclass(kw_only=True)
@@ -159,6 +159,8 @@ class DocumentStore:
 class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
     """One execution: the options for Claude Code, and the state to store."""
 
+    distribution = "claude-agent-sdk"
+
     def __init__(
         self,
         visit: Visit,
@@ -174,7 +176,6 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
         rows = visit.messages if past.session else ()
         self._store = DocumentStore([{**row, "key": {**row["key"], **project}} for row in rows])
         self._verdicts: dict[str, JSONObject] = {}
-        self._stopped: Exception | None = None
 
     async def run(self, make: Callable[[Visit], str]) -> Outcome:
         """Continue from the stored document."""
@@ -278,8 +279,7 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
             return PermissionResultAllow(updated_input=tool_input)
         verdict = self._verdict("request", context.tool_use_id, name, tool_input) or {}
         if verdict.get("permissionDecision") != "allow":
-            reason = verdict.get("permissionDecisionReason", ALONE)
-            return PermissionResultDeny(message=reason)
+            return PermissionResultDeny(message=verdict.get("permissionDecisionReason", ALONE))
         return PermissionResultAllow(updated_input=verdict.get("updatedInput", tool_input))
 
     def _verdict(
@@ -350,12 +350,7 @@ class _ClaudeExecution(FrameworkExecution[_ClaudePast]):
         return {"permissionDecision": "allow", **edit}
 
     def _saved(self) -> Saved:
-        document = {
-            **vars(self._past),
-            "questions": self._questions.document(),
-            "library": installed("claude-agent-sdk"),
-        }
-        return self._messages.saved(document, self._store.rows)
+        return self._messages.saved(self._state(), self._store.rows)
 
 
 def _checked(options: Any) -> ClaudeAgentOptions:
@@ -409,10 +404,6 @@ def _settings(options: ClaudeAgentOptions, gate: Sequence[str]) -> str:
     settings["permissions"]["ask"] += gate
     settings["permissions"]["allow"] += options.allowed_tools
     return json.dumps(settings)
-
-
-def _input(visit: Visit) -> str:
-    return input_text(visit.task, visit.inputs)
 
 
 def _counts(usage: JSONMapping) -> dict[str, int]:

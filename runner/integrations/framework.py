@@ -10,6 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from importlib.metadata import version as installed
 from types import SimpleNamespace
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
@@ -37,7 +38,7 @@ from runner.records import codec
 from runner.records.asking import is_answered, is_asked_again, numbered_question
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON, JSONObject
-from runner.records.executors import Visit
+from runner.records.executors import Visit, input_text
 from runner.records.interrupts import Address, Interrupt, answer_value, as_asked
 from runner.records.outcomes import Failed, Outcome
 
@@ -102,6 +103,11 @@ class FrameworkNode:
         """Return this visit's past; from an earlier visit only the conversation is kept."""
         past = restored(kind, visit, type(self).__name__)
         return past if past.visit == visit.address.visit else kind(visit=visit.address.visit)
+
+
+def text_input(visit: Visit) -> str:
+    """Return the input of an agent that takes one text."""
+    return input_text(visit.task, visit.inputs)
 
 
 @dataclass(kw_only=True)
@@ -349,8 +355,7 @@ class CallGate:
 
     def rule(self, tool: str, args: Any) -> Rule | None:
         """Return a call's rule, or None if it needs no approval. A policy's errors are raised."""
-        gate = policies.of_tool(self._gates, tool)
-        return policies.rule_of(gate, args, self._context(tool))
+        return policies.rule_of(policies.of_tool(self._gates, tool), args, self._context(tool))
 
     def ask(self, call: FrameworkCall, schema: JSON) -> Asked:
         """Ask if a call may be made: by its rule, else by a plain question answered by `schema`.
@@ -513,6 +518,9 @@ class _GatedCall:
 class FrameworkExecution(Generic[PastT]):
     """One execution of a node: its visit, its questions, its gate, and the state that it stores."""
 
+    distribution: str
+    """The package whose version is stored with the state."""
+
     def __init__(self, visit: Visit, past: PastT, kind: str, approval: Gates) -> None:
         self._visit = visit
         self._past = past
@@ -520,6 +528,15 @@ class FrameworkExecution(Generic[PastT]):
         self._questions = Questions(kind, visit.address, visit.answers, past.questions)
         self._gate = CallGate(visit, self._questions, approval)
         self._messages = StoredMessages(visit.messages)
+        self._stopped: Exception | None = None
+
+    def _state(self) -> JSONObject:
+        """Return the state to store."""
+        return {
+            **vars(self._past),
+            "questions": self._questions.document(),
+            "library": installed(self.distribution),
+        }
 
     def _unanswered(self, asked: Iterable[Asked]) -> list[Interrupt]:
         """Return the questions that have no answer yet."""

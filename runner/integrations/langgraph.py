@@ -168,18 +168,24 @@ def _check(graph: Any) -> None:
         )
 
 
+def _graphs(graph: Any) -> list[Any]:
+    """List a graph and the graphs inside it."""
+    return [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
+
+
 def _has_deltas(graph: Any) -> bool:
     """Return whether restoring a channel needs checkpoints before the newest one."""
-    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
     return any(
         isinstance(channel, DeltaChannel)
-        for each in graphs
+        for each in _graphs(graph)
         for channel in each.channels.values()
     )
 
 
 class _Execution(FrameworkExecution[_LangGraphPast]):
     """One execution of a graph, and the state to store."""
+
+    distribution = "langgraph"
 
     def __init__(
         self,
@@ -358,11 +364,9 @@ class _Execution(FrameworkExecution[_LangGraphPast]):
         """Return the state to store."""
         return Saved(
             {
-                **vars(self._past),
+                **self._state(),
                 "begun": True,
-                "questions": self._questions.document(),
                 "usage": self.usage,
-                "library": installed("langgraph"),
                 "thread": self.saver.document(),
             }
         )
@@ -480,8 +484,7 @@ def _tool_schemas(graph: Any) -> JSONObject:
     None if tools of one name have different schemas, as it isn't known which one is called, or for
     Pydantic 1.
     """
-    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
-    nodes = [node.bound for each in graphs for node in each.nodes.values()]
+    nodes = [node.bound for each in _graphs(graph) for node in each.nodes.values()]
     tools = [each for node in nodes for each in getattr(node, "tools_by_name", {}).values()]
     schemas: JSONObject = {}
     for tool in tools:
@@ -504,8 +507,7 @@ def _asked_about(graph: Any, approval: Gates) -> frozenset[str] | None:
     """
     if not isinstance(approval, (Rule, Mapping)):
         return None
-    graphs = [graph, *(subgraph for _, subgraph in graph.get_subgraphs(recurse=True))]
-    middleware = {id(each): each for one in graphs for each in _middleware(one)}
+    middleware = {id(each): each for one in _graphs(graph) for each in _middleware(one)}
     asked_about = {
         tool: config
         for each in middleware.values()
@@ -574,8 +576,7 @@ def _decision_schema(call: _Call, args_schema: Any) -> JSONObject:
             "additionalProperties": False,
         }
 
-    decisions = [decision(kind) for kind in DECISIONS if kind in call.allowed]
-    return {"anyOf": decisions, **top}
+    return {"anyOf": [decision(kind) for kind in DECISIONS if kind in call.allowed], **top}
 
 
 def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSONObject:
@@ -584,8 +585,7 @@ def _decision_of(call: _Call, approval: Approval, args: Any, whole: Any) -> JSON
         case "approve" if args == whole:
             return {"type": "approve"}
         case "approve" | "edit":
-            edited_action = {"name": call.name, "args": args}
-            return {"type": "edit", "edited_action": edited_action}
+            return {"type": "edit", "edited_action": {"name": call.name, "args": args}}
         case "reject":
             message = approval.response["rejected"]
             return {"type": "reject", **({"message": str(message)} if message else {})}
@@ -645,8 +645,7 @@ class _Callbacks(BaseCallbackHandler):
                         "totalTokens": counts["total_tokens"],
                     },
                 )
-            ids = {call["id"] for call in message.tool_calls}
-            if len(ids) < len(message.tool_calls):
+            if len({call["id"] for call in message.tool_calls}) < len(message.tool_calls):
                 raise ModelFault(
                     "the model gave one id to two calls of a reply; none of them was made."
                 )

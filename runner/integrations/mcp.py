@@ -434,8 +434,7 @@ class McpTool:
             raise UsageError(f"the task {name} didn't end in time and was cancelled.")
         if responses:
             await self._of_task("tasks/update", task, responses)
-            answered = [*task["answered"], *responses]
-            task = {**task, "requests": {}, "answered": answered}
+            task = {**task, "requests": {}, "answered": [*task["answered"], *responses]}
             await self._save(execution, task)
         state = await self._of_task("tasks/get", task)
         if state.status is None:
@@ -489,10 +488,9 @@ class McpTool:
         open_questions: list[Interrupt] = []
         call = call_name(execution.id, 1)
         for key, request in document.get("requests", {}).items():
-            scope = f"mcp:{call}:{document['round']}:{key}"
             asker = Asker(
                 execution.checkpointer.address,
-                scope,
+                f"mcp:{call}:{document['round']}:{key}",
                 execution.command.attempt,
                 execution.questions,
             )

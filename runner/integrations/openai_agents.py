@@ -35,12 +35,13 @@ from runner.integrations.framework import (
     inner_name,
     packed,
     strict,
+    text_input,
     usage_of,
     whole_call,
 )
 from runner.records.checkpoints import Saved
 from runner.records.codec import JSON, JSONObject, kind_of
-from runner.records.executors import Visit, input_text
+from runner.records.executors import Visit
 from runner.records.outcomes import Interrupted, Outcome, Succeeded
 
 with needs_extra("openai-agents", "OpenAIAgent"):
@@ -112,7 +113,7 @@ class OpenAIAgent(FrameworkNode):
         agent = await async_loop.in_thread(self._factory)
         context = await async_loop.in_thread(self._context or _context, visit)
         execution = _OpenAIExecution(visit, past, self._approval, self._options)
-        return await execution.run(agent, context, self._input or _input)
+        return await execution.run(agent, context, self._input or text_input)
 
 
 @dataclass(kw_only=True)
@@ -125,13 +126,13 @@ class _OpenAIPast(Past):
 class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
     """One execution: the agent's input, and the state to store."""
 
+    distribution = "openai-agents"
+
     def __init__(
         self, visit: Visit, past: _OpenAIPast, approval: Gates, options: dict[str, Any]
     ) -> None:
         super().__init__(visit, past, KIND, approval)
         self._options = options
-        self._usage = dict(past.usage)
-        self._stopped: Exception | None = None
         self._calls: list[object] = []
 
     async def run(
@@ -151,11 +152,11 @@ class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
                 calls = given.get_interruptions()
                 questions = await async_loop.in_thread(self._ask_all, calls)
                 if open_questions := self._unanswered(questions):
-                    return Interrupted(open_questions, self._saved(), self._usage)
+                    return Interrupted(open_questions, self._saved(), self._past.usage)
                 await self._decide(given, calls, questions)
             result = await self._invoke(agent, given, context)
             self._past.begun = True
-            self._usage = _counts(result.context_wrapper.usage)
+            self._past.usage = _counts(result.context_wrapper.usage)
             if not result.interruptions:
                 return self._ended(result.final_output)
             self._past.state = _dumped(result.to_state())
@@ -295,32 +296,21 @@ class _OpenAIExecution(FrameworkExecution[_OpenAIPast]):
             return await RunState.from_json(agent, document, context_override=context)
         except (UserError, TypeError, ValueError, KeyError) as error:
             raise CorruptDocument(
-                f"openai-agents {installed('openai-agents')} can't read the state that version "
+                f"openai-agents {installed(self.distribution)} can't read the state that version "
                 f"{self._past.library} has stored: {error}. Run the node with that version, and keep the "
                 "agents' names."
             ) from error
 
     def _saved(self) -> Saved:
-        return Saved(
-            {
-                **vars(self._past),
-                "questions": self._questions.document(),
-                "usage": self._usage,
-                "library": installed("openai-agents"),
-            }
-        )
+        return Saved(self._state())
 
     def _ended(self, output: Any) -> Succeeded:
         self._past.state = None
-        return Succeeded(*packed(output), self._usage, self._saved())
+        return Succeeded(*packed(output), self._past.usage, self._saved())
 
 
 def _context(visit: Visit) -> Any:
     return {"idempotency_key": visit.idempotency_key}
-
-
-def _input(visit: Visit) -> str:
-    return input_text(visit.task, visit.inputs)
 
 
 def _dumped(state: Any) -> JSON:

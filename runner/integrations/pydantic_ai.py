@@ -103,8 +103,7 @@ class PydanticAIAgent(FrameworkNode):
         self._deps = deps
 
     async def _execute(self, visit: Visit) -> Outcome:
-        past = self._past(_PydanticPast, visit)
-        execution = _PydanticExecution(visit, past, self._approval)
+        execution = _PydanticExecution(visit, self._past(_PydanticPast, visit), self._approval)
         agent = await async_loop.in_thread(self._factory)
         deps = (
             await async_loop.in_thread(self._deps, visit.invocation_state)
@@ -124,6 +123,8 @@ class _PydanticPast(Past):
 
 class _PydanticExecution(FrameworkExecution[_PydanticPast]):
     """One execution: the agent's input, and the state to store."""
+
+    distribution = "pydantic-ai-slim"
 
     def __init__(self, visit: Visit, past: _PydanticPast, approval: Gates) -> None:
         super().__init__(visit, past, KIND, approval)
@@ -194,12 +195,8 @@ class _PydanticExecution(FrameworkExecution[_PydanticPast]):
         await async_loop.in_thread(self._visit.save, self._saved(_dumped(messages)))
 
     def _saved(self, messages: list[JSON]) -> Saved:
-        self._past.questions = self._questions.document()
         self._past.usage = self._usage
-        self._past.library = installed("pydantic-ai-slim")
-        return self._messages.saved(
-            dict(vars(self._past)), codec.pack(messages, "the agent's messages")
-        )
+        return self._messages.saved(self._state(), codec.pack(messages, "the agent's messages"))
 
     # -- questions --------------------------------------------------------------------------------
 

@@ -162,7 +162,6 @@ class _StrandsExecution(FrameworkExecution[_StrandsPast]):
         self._given: dict[str, int] = {}
         self._resuming = False
         self._cancelled = False
-        self._stopped: Exception | None = None
 
     async def run(self) -> Outcome:
         """Continue from the stored document."""

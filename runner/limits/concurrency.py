@@ -14,6 +14,7 @@ from runner.errors import DefinitionError
 from runner.immutable import immutable
 from runner.limits.limit import TAG
 from runner.records.run import FINAL, Status
+from runner.records.validation import is_number
 
 WhenFull = Literal["queue", "refuse", "replace", "skip"]
 
@@ -78,8 +79,7 @@ class Debounce:
         """Refuse invalid values at the declaration."""
         _check_by("Debounce", self.by)
         for number in (self.seconds, self.seconds if self.at_most is None else self.at_most):
-            is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
-            if not (is_number and 0 < number <= LONGEST_DEBOUNCE):
+            if not (is_number(number) and 0 < number <= LONGEST_DEBOUNCE):
                 raise DefinitionError(
                     "Debounce: seconds and at_most are numbers above 0, up to a year, not "
                     f"{number!r:.40}."

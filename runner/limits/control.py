@@ -312,5 +312,4 @@ def conflicts(declarations: Sequence[Declaration]) -> str:
 def words(concurrency: int | None, interval: int | None) -> str:
     """Describe the numbers of a limit in words."""
     slots = f"{concurrency} at a time" if concurrency else ""
-    rate = f"one each {interval:,} ms" if interval else ""
-    return ", ".join(filter(None, (slots, rate)))
+    return ", ".join(filter(None, (slots, f"one each {interval:,} ms" if interval else "")))

@@ -13,6 +13,7 @@ from dataclasses import field
 
 from runner.errors import DefinitionError
 from runner.immutable import immutable
+from runner.records.validation import is_number
 
 TAG = "tag:"
 
@@ -63,9 +64,10 @@ class Fairness:
                 f"fairness: weights are a number for each key, not {self.weights!r:.40}."
             )
         for key, weight in self.weights.items():
-            is_number = isinstance(weight, (int, float)) and not isinstance(weight, bool)
             if not (
-                isinstance(key, str) and is_number and LEAST_WEIGHT <= weight <= MOST_WEIGHT
+                isinstance(key, str)
+                and is_number(weight)
+                and LEAST_WEIGHT <= weight <= MOST_WEIGHT
             ):
                 raise DefinitionError(
                     f"fairness: the weight of {key!r} is a number from {LEAST_WEIGHT} to {MOST_WEIGHT}, not "

@@ -12,6 +12,7 @@ from runner.immutable import immutable
 from runner.limits.setting import DeclaredNumbers, LimitSetting
 from runner.records import codec
 from runner.records.codec import JSON, LazyValue
+from runner.records.validation import is_number
 
 TAG, INPUT = "tag:", "input:"
 
@@ -152,7 +153,7 @@ def _value_at(task: JSON | LazyValue, path: str) -> tuple[str, str]:
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e300
+    return is_number(value) and 0 < value < 1e300
 
 
 def name_of(key: str) -> str:

@@ -72,7 +72,6 @@ class ErrorRecord:
 def record(error: BaseException, depth: int = 0) -> ErrorRecord:
     """Store an exception: type, message, arguments, attributes, notes, causes and traceback."""
     cls = type(error)
-    context = None if error.__cause__ is not None else error.__context__
     return ErrorRecord(
         type=_name(cls),
         message=_text(error, str),
@@ -82,7 +81,7 @@ def record(error: BaseException, depth: int = 0) -> ErrorRecord:
         notes=[_short(_storable(str(note))) for note in getattr(error, "__notes__", ())],
         traceback="" if depth else _traceback(error),
         cause=_chained(error.__cause__, depth),
-        context=_chained(context, depth),
+        context=_chained(None if error.__cause__ is not None else error.__context__, depth),
         suppress_context=error.__suppress_context__,
         shown=_text(error, repr),
         members=_members(error, depth + MEMBER_DEPTH),

@@ -700,10 +700,9 @@ def check_lifetime(expires_in: object, field: str) -> None:
     Raises:
         UsageError: it is not a number of seconds from 0.001 to a hundred years.
     """
-    if expires_in is None:
-        return
-    counts = isinstance(expires_in, (int, float)) and not isinstance(expires_in, bool)
-    if not counts or not 0.001 <= expires_in <= MAX_LIFETIME:  # type: ignore[operator] # it is a number
+    if expires_in is not None and not (
+        validation.is_number(expires_in) and 0.001 <= expires_in <= MAX_LIFETIME
+    ):
         raise UsageError(
             f"{field}: expires_in must be more than 0 seconds (0.001 and more), and at most a hundred years, "
             f"not {expires_in!r:.80}; without it the question waits without limit."
@@ -812,11 +811,7 @@ def checked_reminders(
     if every is not None and times:
         raise UsageError(f"{field}: set remind_every or remind_after, not both.")
     for seconds in [*times, *([] if every is None else [every])]:
-        if (
-            isinstance(seconds, bool)
-            or not isinstance(seconds, (int, float))
-            or not 0 < seconds < math.inf
-        ):
+        if not (validation.is_number(seconds) and 0 < seconds < math.inf):
             raise UsageError(
                 f"{field}: reminders come after more than 0 seconds, not {seconds!r}."
             )

@@ -50,8 +50,6 @@ class JobView:
 
 def job_view(job: Job) -> JobView:
     items = tuple(RunOfJob(run_id, job.results.get(run_id)) for run_id in job.run_ids)
-    total = len(job.run_ids)
-    ended_count = len(job.results)
     return JobView(
         job.job_id,
         job.action,
@@ -59,7 +57,7 @@ def job_view(job: Job) -> JobView:
         job.by,
         job.created_at,
         job.ended_at,
-        total,
-        ended_count,
+        len(job.run_ids),
+        len(job.results),
         items,
     )

@@ -79,10 +79,9 @@ class AnswerMessage(Message):
         Raises:
             UnstorableError: the response can't be stored.
         """
-        response = codec.pack(self.response, "response")
         return Decision(
             self.interrupt_id,
-            response,
+            codec.pack(self.response, "response"),
             self.responder,
             self.idempotency_key or key,
             self.digest,
@@ -302,12 +301,11 @@ def start_body(
         "task": codec.plain(codec.pack(task, "task")),
     }
     body["requester"] = key_of(requester)
-    fields = {
+    return body | {
         name: codec.plain(codec.pack(value, name))
         for name, value in optional.items()
         if value is not None
     }
-    return body | fields
 
 
 def key_of(principal: Principal | str) -> str:

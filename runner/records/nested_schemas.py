@@ -34,8 +34,7 @@ def nested(schema: JSONMapping) -> tuple[JSONMapping, JSONMapping]:
         _, whole, top = _addressed(schema)
         return whole, top
     names = {"$defs", "$schema"} & schema.keys()
-    inner = codec.without(schema, *names)
-    return inner, {name: schema[name] for name in names}
+    return codec.without(schema, *names), {name: schema[name] for name in names}
 
 
 def _addressed(

@@ -59,8 +59,7 @@ def completed(
     if not run_id:
         return dict(message)
     is_question = message["kind"].startswith("interrupt.")
-    path = (
+    url = page(
         f"/q/{quote(message['detail'], safe='')}" if is_question else f"/runs/{quote(run_id)}"
     )
-    url = page(path)
     return {**message, "tags": dict(tags(run_id)), **({"url": url} if url else {})}

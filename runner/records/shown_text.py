@@ -69,8 +69,7 @@ def _without_twins(match: re.Match[str]) -> str:
     text = match[0]
     letters = [char for char in text if char.isalpha() and char not in BLANK]
     foreign = {char for char in letters if "LATIN" not in unicodedata.name(char, "")}
-    is_mixed = foreign and foreign <= TWINS and len(foreign) < len(set(letters))
-    if is_mixed:
+    if foreign and foreign <= TWINS and len(foreign) < len(set(letters)):
         return "".join(_escape(char) if char in foreign else char for char in text)
     return text
 

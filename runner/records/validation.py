@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, time
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import pydantic
 
@@ -24,6 +24,11 @@ MAX_REASON = 10_000
 """The most characters of the reason of an operation."""
 
 MAX_PEOPLE = 1000
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a value is an integer or a float; a boolean isn't."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def one_line(value: object) -> str:

@@ -136,9 +136,8 @@ def begin_visit(
         stop(changes, Status.FAILED, f'max_node_executions ({limit}) reached before "{node}"')
         return
     changes.run = replace(changes.run, started=changes.run.started + 1)
-    record = changes.node(node)
     dispatch(
         changes,
         node,
-        replace(record, visit=visit, attempt=1, via=via, edges=""),
+        replace(changes.node(node), visit=visit, attempt=1, via=via, edges=""),
     )

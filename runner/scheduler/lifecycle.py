@@ -44,13 +44,12 @@ from runner.scheduler.maps import advance_map, count_failure, rewind
 
 def finish(changes: Changes, node: str, record: NodeRecord, status: Status, edges: str) -> None:
     """Record the end of a visit and send its arrivals; a failure may stop the run."""
-    taken_edges = edges if status is Status.COMPLETED else ""
     changes.put(
         node,
         replace(
             record,
             status=status,
-            edges=taken_edges,
+            edges=edges if status is Status.COMPLETED else "",
             crashes=0,
             releases=0,
             busy=False,
@@ -256,10 +255,9 @@ def _source(changes: Changes, record: NodeRecord, edge: InEdge) -> list[tuple[st
     if edge.kind is EdgeKind.BACK:
         return [pair for pair in record.via if pair[0] == edge.source]
     if edge.kind is EdgeKind.EXIT:
-        exits = changes.loop(edge.loop).taken
         return [
             (name, visit)
-            for name, position, visit in exits
+            for name, position, visit in changes.loop(edge.loop).taken
             if (name, position) == (edge.source, edge.position)
         ]
     source = changes.node(edge.source)

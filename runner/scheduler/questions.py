@@ -210,8 +210,9 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
     visit = question.visit
     record = changes.node(question.node_id)
     ends = ends_node(question)
-    if ends and _at_work(record):
-        # A running node may finish. No answer is accepted meanwhile; the timer is set again.
+    if ends and (record.status is Status.RUNNING or record.items or record.busy):
+        # A worker, a child run, an item or an external task works for the node, which may finish. No
+        # answer is accepted meanwhile; the timer is set again.
         changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
         return changes.result("later")
     changes.add(
@@ -222,11 +223,6 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
     if ends and record.visit == visit and record.status in IDLE:
         return _conclude(changes, question)
     return _resolve(changes, node, visit, [interrupt])
-
-
-def _at_work(record: NodeRecord) -> bool:
-    """Return whether a worker, a child run, a map's item or an external task is working for the node."""
-    return record.status is Status.RUNNING or record.items or record.busy
 
 
 def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:

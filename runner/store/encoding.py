@@ -358,7 +358,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
         asked_by = f"{SEPARATOR}{node}{SEPARATOR}{visit}{SEPARATOR}"
         names = (name if SEPARATOR in name else asked_by + name for name in fields["questions"])
         fields["questions"] = tuple(full_id(run_id, name) for name in names)
-    record = NodeRecord(
+    return NodeRecord(
         status=STATUSES[status],
         visit=int(visit),
         attempt=int(attempt),
@@ -367,8 +367,7 @@ def node_record(run_id: str, node: str, data: bytes | None) -> tuple[NodeRecord,
         edges="" if edges == "-" else edges,
         nonce="" if nonce == "-" else nonce,
         **fields,
-    )
-    return record, scope
+    ), scope
 
 
 def loop_record(data: bytes) -> LoopRecord:
@@ -432,7 +431,6 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
             short_id(name).removeprefix(asked_by) for name in record.questions
         ]
     fields = extra["questions"] if list(extra) == ["questions"] else extra
-    tail = dump(fields).decode() if extra else ""
     return NODE.text(
         status=record.status,
         visit=record.visit,
@@ -441,7 +439,7 @@ def node_text(node: str, record: NodeRecord, scope: int) -> str:
         stamp=record.stamp,
         edges=record.edges or "-",
         nonce=record.nonce or "-",
-        rest=tail,
+        rest=dump(fields).decode() if extra else "",
     )
 
 
@@ -577,10 +575,18 @@ def topology_of(graph_id: str, fingerprint: str, fields: Mapping[bytes, bytes]) 
         timeout_ms=meta["timeout"],
         nodes={name: _node(load(fields[f"n:{name}".encode()])) for name in names},
         outgoing={
-            name: tuple(_out_edge(edge) for edge in _edges(fields, "o", name)) for name in names
+            name: tuple(
+                OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
+                for target, kind, scope, loop, *on_expire in _edges(fields, "o", name)
+            )
+            for name in names
         },
         incoming={
-            name: tuple(_in(edge) for edge in _edges(fields, "i", name)) for name in names
+            name: tuple(
+                InEdge(source, position, EdgeKind(kind), loop)
+                for source, position, kind, loop in _edges(fields, "i", name)
+            )
+            for name in names
         },
         loops=tuple(_loop(load(fields[b"l:%d" % number])) for number in loops),
         admission=Admission.load(meta["starts"]) if "starts" in meta else None,
@@ -603,16 +609,6 @@ def _node(shape: JSONObject) -> NodeTopology:
         "limits": limits,
     }
     return NodeTopology(**{**shape, **values})
-
-
-def _out_edge(edge: list[JSON]) -> OutEdge:
-    target, kind, scope, loop, *on_expire = edge
-    return OutEdge(target, EdgeKind(kind), scope, loop, bool(on_expire))
-
-
-def _in(edge: list[JSON]) -> InEdge:
-    source, position, kind, loop = edge
-    return InEdge(source, position, EdgeKind(kind), loop)
 
 
 def _loop(shape: JSONObject) -> LoopTopology:

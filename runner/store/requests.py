@@ -321,8 +321,7 @@ def _delay(transaction: UnitOfWork[RunT], start: Start, rules: Admission) -> Rep
     transaction.lists.add(DELAYED + key_of(start.graph_id, rules.by, tag), start.run_id)
     debounce = rules.debounce or Debounce(0)
     reason = f"waits for other starts of {label(rules.by, tag)}"
-    due = debounce.due(now, now)
-    reply = make(transaction, start.run_id, scheduler.delay, reason, due)
+    reply = make(transaction, start.run_id, scheduler.delay, reason, debounce.due(now, now))
     return replace(reply, run_id=start.run_id)
 
 
@@ -676,13 +675,12 @@ class ConfirmHandOver(VisitRequest):
     timeout_ms: int
 
     def plan(self, transaction: UnitOfWork[RunT]) -> Reply:
-        timeout = self.timeout_ms
         return visit(
             transaction,
             self.token,
             scheduler.confirm_hand_over,
             self.reference,
-            timeout_ms=timeout,
+            timeout_ms=self.timeout_ms,
         )
 
 
@@ -748,7 +746,7 @@ class AnswerQuestions(Request[Reply]):
                     if run and question:
                         run.decide(question, each, self.nonce, now)
                 payloads = {each.interrupt_id: answer_payload(each) for each in group}
-                reply = make(
+                doorbells += make(
                     transaction,
                     run_id,
                     scheduler.answer,
@@ -756,8 +754,7 @@ class AnswerQuestions(Request[Reply]):
                     number,
                     list(payloads),
                     payloads=payloads,
-                )
-                doorbells += reply.doorbells
+                ).doorbells
         return Reply("answered", doorbells, receipts=receipts)
 
 
@@ -990,17 +987,14 @@ class MigrateRuns(Request[Reply]):
                 if key:
                     transaction.lists.add(OPEN + key[0], move.run_id)
             run.reopened = nonce
-            data = migration_payloads(move)
-            questions = move.replacements
-            reply = make(
+            doorbells += make(
                 transaction,
                 move.run_id,
                 scheduler.migrate,
                 move,
-                questions=questions,
-                payloads=data,
-            )
-            doorbells += reply.doorbells
+                questions=move.replacements,
+                payloads=migration_payloads(move),
+            ).doorbells
         return Reply("migrated", doorbells)
 
 

@@ -259,10 +259,9 @@ class InProcessRun:
         Raises:
             UsageError: the task can't be stored.
         """
-        run = self._client.start(
+        self.id = self._client.start(
             self._graph_id, task, invocation_state=state, tags=tags, requester=requester
-        )
-        self.id = run.id
+        ).id
         self.go_on()
 
     def ring(self, doorbells: Sequence[Doorbell]) -> None:
@@ -318,10 +317,9 @@ class InProcessRun:
             UsageError: not exactly one question fits. ResponseError: the answer is refused.
         """
         answers = answers_from(answer(self.result, response, name))
-        receipts = apply_decisions(
+        for receipt in apply_decisions(
             self._engine, [replace(decision, responder=responder) for decision in answers]
-        )
-        for receipt in receipts:
+        ):
             if receipt.status is not ReceiptStatus.ACCEPTED:
                 raise ResponseError(
                     f"{receipt.status}: {receipt.detail}; no answer was applied."

@@ -128,8 +128,7 @@ class WebhookAdmin:
 
     def remove(self, webhook_id: str) -> None:
         """Delete a webhook with its deliveries; nothing more is sent."""
-        webhook = self._webhooks.remove(webhook_id)
-        self._groups.leave(webhook.group)
+        self._groups.leave(self._webhooks.remove(webhook_id).group)
         self._deliveries.forget(webhook_id)
 
     def deliveries(

@@ -95,8 +95,7 @@ def _advance(transition: Transition) -> None:
     elif state.cancelled:
         transition.close_pass("cancelled")
     elif ready and not state.announced:
-        number = max(call.attempt for call in ready)
-        transition.fire_hook("before_tools", state.turn, number)
+        transition.fire_hook("before_tools", state.turn, max(call.attempt for call in ready))
     elif ready:
         _start(transition, ready)
     elif state.announced or _is_complete(transition):
@@ -154,12 +153,11 @@ def after_tools_fired(transition: Transition, event: HookFired) -> None:
         return
     reply = None
     if end := event.changes.get("end_turn", False):
-        content = (
+        reply = callback_reply(
             end
             if isinstance(end, list)
             else [{"text": end if isinstance(end, str) else ENDED_EARLY}]
         )
-        reply = callback_reply(content)
     transition.go_on(phase=Phase.RESULTS, reply=reply)
 
 

@@ -102,12 +102,11 @@ def model_replied(transition: Transition, event: ModelReplied) -> None:
     state = transition.state
     if event.redact is not None:
         transition.add(RedactMessage(event.redact))
-    model_state = state.model_state if event.model_state is None else event.model_state
     transition.go_on(
         phase=Phase.AFTER_MODEL,
         reply=event.reply,
         usage=add_usage(state.usage, event.usage),
-        model_state=model_state,
+        model_state=state.model_state if event.model_state is None else event.model_state,
         window=event.window,
     )
 

@@ -180,8 +180,7 @@ def _delay(headers: Mapping[str, str]) -> float | None:
         if math.isfinite(seconds):
             return seconds
     try:
-        due = parsedate_to_datetime(headers.get("retry-after", ""))
-        return due.timestamp() - time.time()
+        return parsedate_to_datetime(headers.get("retry-after", "")).timestamp() - time.time()
     except (TypeError, ValueError, OverflowError):
         return None
 
@@ -302,8 +301,7 @@ class _Block:
         text = "".join(self.text)
         reasoning = "".join(self.reasoning)
         if self.tool is not None:
-            has_name = self.tool.get("name") is not None
-            if has_name:
+            if self.tool.get("name") is not None:
                 return {"toolUse": {**self.tool, **_parsed("".join(self.input))}}
             return None
         if self.citations:

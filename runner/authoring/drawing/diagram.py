@@ -232,10 +232,9 @@ def _box(spec: NodeSpec, start: str, run: RunShown | None, path: str) -> Box:
         if spec.map is not None and spec.map.concurrency
         else ""
     )
-    caption = ", ".join(note for note in (spec.kind, bound, start) if note)
     return Box(
         spec.id,
-        caption,
+        ", ".join(note for note in (spec.kind, bound, start) if note),
         spec.kind,
         "" if run is None else run.states.get(name, "pending"),
         diagram(child, run, f"{name}{PATH}") if child is not None and is_open else None,

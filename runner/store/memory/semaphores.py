@@ -75,10 +75,9 @@ class Semaphores:
         setting = self.settings.get(name_of(key))
         slots = setting.slots(key, concurrency) if setting else concurrency
         held = {holder: ends for holder, ends in self.holders[key].items() if ends > now}
-        queue = sorted(
+        first = sorted(
             self.waiting[key], key=lambda member: _order(member, self.waiting[key][member])
-        )
-        first = queue[: max(0, slots - len(held))]
+        )[: max(0, slots - len(held))]
         for member in first:
             del self.waiting[key][member]
         self.holders[key] = held | dict.fromkeys(first, float(until))

@@ -289,7 +289,7 @@ class RedisConnection:
         return self.call(*command, exchange=exchange)
 
     def call_all(self, *commands: Sequence[Argument]) -> list[Any]:
-        """Send commands for keys of one server at once, and return their replies.
+        """Send any number of commands for keys of one server at once, and return their replies.
 
         Raises:
             StoreError: the store could not be reached, or refused a command.
@@ -300,7 +300,7 @@ class RedisConnection:
             connection.send_packed_command([packed], check_health=False)
             return [_reply(connection) for _ in commands]
 
-        replies: list[Any] = self.call(*commands[0], exchange=exchange)
+        replies: list[Any] = self.call(*commands[0], exchange=exchange) if commands else []
         with self.translated():
             for reply in replies:
                 if isinstance(reply, redis.ResponseError):

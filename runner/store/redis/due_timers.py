@@ -167,8 +167,7 @@ def _admit(transaction: Transaction, at_most: str, key: str) -> Reply:
     """Begin runs of a key whose bound a deploy has changed; if any began, the next sweep continues."""
     doorbells: list[Doorbell] = []
     for run in admitted(transaction, key, int(at_most)):
-        name = run.record.run_id
-        doorbells += requests.make(transaction, name, scheduler.begin).doorbells
+        doorbells += requests.make(transaction, run.record.run_id, scheduler.begin).doorbells
         transaction.write_set.timer(f"admit|{at_most}|{key}", transaction.clock())
     return Reply("admitted", doorbells)
 
@@ -214,7 +213,6 @@ def let_expire(transaction: Transaction, limit: int) -> Reply:
     entries: list[bytes] = write_set.read_set.reply(*range_command)
     pairs = mapping_of(entries).items()
     expired = [entry for entry, at in pairs if float(at) <= transaction.clock()]
-    graphs = {run_end.forget(write_set, entry) for entry in expired}
-    for graph_id in graphs - {""}:
+    for graph_id in {run_end.forget(write_set, entry) for entry in expired} - {""}:
         questions.forget_closed(write_set, graph_id)
     return Reply("swept", count=len(children) + (limit if len(expired) == limit else 0))

@@ -372,9 +372,8 @@ class Keys:
     def runs(self, query: RunQuery, graphs: Iterable[str]) -> list[list[str]]:
         """Return sets of indexes; each set has all matching runs, which belong to these graphs."""
         statuses = STATUSES if query.status is None else (query.status,)
-        each = [f"{self.prefix}runs:{status}:{name}" for name in graphs for status in statuses]
         return [
-            each,
+            [f"{self.prefix}runs:{status}:{name}" for name in graphs for status in statuses],
             *([f"{self.prefix}runs:t:{name}={value}"] for name, value in query.tags.items()),
         ]
 

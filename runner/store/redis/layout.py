@@ -101,8 +101,7 @@ class Layout:
 
     def _home_of(self, graph_id: str, fact: bytes, tags: Mapping[str, str], usable: int) -> int:
         """Return the partition of a key: an earlier one as long as the key has open runs there."""
-        by = fact.removeprefix(BY_KEY).decode()
-        key = key_of(graph_id, by, tag_of(tags))
+        key = key_of(graph_id, fact.removeprefix(BY_KEY).decode(), tag_of(tags))
         homes = self._homes(key, usable)
         for number in homes[:-1]:
             prefix = self._keys[number].prefix

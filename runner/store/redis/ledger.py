@@ -163,7 +163,6 @@ class AuditLog:
 
     def unsealed(self, head: Head) -> tuple[int, int]:
         """Return the number of steps whose entries aren't sealed yet, and the oldest one's wait in ms."""
-        length = int(self._redis.call("XLEN", self._keys.audit))
-        waiting = max(0, length - head.steps)
+        waiting = max(0, int(self._redis.call("XLEN", self._keys.audit)) - head.steps)
         oldest = self.after(head.last, 1) if waiting else []
         return waiting, head.now - int(oldest[0][0].partition("-")[0]) if oldest else 0

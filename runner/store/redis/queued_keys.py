@@ -68,7 +68,7 @@ def _entries(
             ("ZRANGE", index, low, low, "BYSCORE", "WITHSCORES"),
             ("ZRANGE", index, *following_range),
         ]
-    replies = redis.call_all(*commands) if commands else []
+    replies = redis.call_all(*commands)
     return [
         _Entry(redis, keys, name, of_graph(name, "").encode() + key, int(float(since)))
         for name, same, following in zip(names, replies[::2], replies[1::2], strict=True)
@@ -92,12 +92,8 @@ def _read(entries: Sequence[_Entry]) -> dict[_Entry, QueuedKey]:
     replies = redis.call_all(*commands)
     lists = [reply for number, reply in enumerate(replies) if number % 3]
     runs = list(dict.fromkeys(run for members in lists for run in members[::2]))
-    records = (
-        redis.call_all(
-            *(("HGET", entries[0].keys.run("").encode() + run, "run") for run in runs)
-        )
-        if runs
-        else []
+    records = redis.call_all(
+        *(("HGET", entries[0].keys.run("").encode() + run, "run") for run in runs)
     )
     status_by_word = {str(status): status for status in STATUSES}
     statuses = {

@@ -254,8 +254,7 @@ def started_runs(
     """Count the runs of each graph that began after a time (ms), until another; not runs inside others."""
     counts = Counter[str]()
     for redis, keys in partitions:
-        graphs = [name for name in redis.texts(keys.graphs) if name == outermost(name)]
-        for graph in graphs:
+        for graph in [name for name in redis.texts(keys.graphs) if name == outermost(name)]:
             (indexes,) = keys.runs(RunQuery(), [graph])
             looks = [("ZCOUNT", index, f"({since}", until) for index in indexes]
             counts[graph] += sum(redis.call_all(*looks))
@@ -281,14 +280,13 @@ def _questions(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         max(0.0, now - asked) / 1000,
     )
     for within, seconds in EXPIRING.items():
-        due = sum(
-            int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
-            for one, key in indexes
-        )
         yield Metric(
             "runner_questions_expiring",
             "Open questions that expire within so long.",
-            due,
+            sum(
+                int(one.redis.call("ZCOUNT", one.keys.expiring(key), now, now + seconds * 1000))
+                for one, key in indexes
+            ),
             {"within": within},
         )
 
@@ -311,8 +309,8 @@ def _ready(
             (name.decode().split("|", 2), float(due)) for name, due in mapping_of(names).items()
         ]
         nodes = [(run, node, due) for (kind, run, node), due in timers if kind == "node"]
-        records = _pipelined(
-            one, [("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes]
+        records = one.redis.call_all(
+            *(("HMGET", one.keys.run(run), "of", f"n:{node}") for run, node, _ in nodes)
         )
         ready = [
             (
@@ -325,12 +323,11 @@ def _ready(
             if of and stored and stored.startswith(b"ready ")
         ]
         partition_addresses = list(dict.fromkeys((shape, node) for shape, node, _, _ in ready))
-        shapes = _pipelined(
-            one,
-            [
+        shapes = one.redis.call_all(
+            *(
                 ("HGET", one.keys.shape(shape), f"n:{node}")
                 for shape, node in partition_addresses
-            ],
+            )
         )
         queues = {
             place: json.loads(text)["queue"]
@@ -392,10 +389,6 @@ def _fair_nodes(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         )
 
 
-def _pipelined(one: Partition, commands: Sequence[Sequence[str]]) -> list[Any]:
-    return one.redis.call_all(*commands) if commands else []
-
-
 def _memory(partitions: Sequence[Partition]) -> Iterator[Metric]:
     for place, one in {one.redis.place: one for one in partitions}.items():
         try:
@@ -426,11 +419,10 @@ def _rest(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
         "runner_archive_failing", "1 while the last write to the archive failed.", int(fails)
     )
     first = partitions[0]
-    letters = {
+    for kind, count in {
         "message": first.sum("XLEN", first.keys.dead_messages),
         "node": sum(one.sum("XLEN", one.keys.dead) for one in partitions),
-    }
-    for kind, count in letters.items():
+    }.items():
         yield Metric("runner_dead_letters", "Dead letters, by kind.", count, {"kind": kind})
     for door, stream in (("responses", first.keys.responses), ("starts", first.keys.starts)):
         count = first.sum("XLEN", stream)
@@ -481,13 +473,12 @@ def _queued(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
     """Yield the number of each graph's concurrency keys for which runs wait, and the longest wait."""
     waits: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for one in partitions:
-        indexes = [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
         looks = [
             look
-            for index in indexes
+            for index in [f"{one.keys.prefix}{queued_index(graph)}" for graph in one.graphs]
             for look in (("ZCARD", index), ("ZRANGE", index, "0", "0", "WITHSCORES"))
         ]
-        replies = _pipelined(one, looks)
+        replies = one.redis.call_all(*looks)
         for graph, keys, first in zip(one.graphs, replies[::2], replies[1::2], strict=True):
             if first:
                 waits[graph].append((keys, float(first[1])))
@@ -524,11 +515,10 @@ def _workers(
     yield Metric(
         "runner_executing_oldest_seconds", "For how long the first of them runs.", longest
     )
-    skew = max((abs(worker.ahead) for worker in reporting), default=0) / 1000
     yield Metric(
         "runner_clock_skew_seconds",
         "By how much a worker's clock differs from the store's.",
-        skew,
+        max((abs(worker.ahead) for worker in reporting), default=0) / 1000,
     )
     current = partitions[0].redis.texts(partitions[0].keys.graphs)
     served = {served for worker in alive for served in worker.graphs.items()}
@@ -547,8 +537,7 @@ def _workers(
 def _histograms(partitions: Sequence[Partition]) -> Iterator[Metric]:
     fields: dict[bytes, float] = defaultdict(float)
     for one in partitions:
-        pairs = mapping_of(one.redis.call("HGETALL", one.keys.metrics))
-        for name, value in pairs.items():
+        for name, value in mapping_of(one.redis.call("HGETALL", one.keys.metrics)).items():
             fields[name] += float(value)
     for family, suffix, count, labels in measurements.histograms(fields):
         yield Metric(
@@ -621,13 +610,12 @@ def _waiting_keys(redis: RedisConnection, keys: Keys) -> list[WaitingKey]:
     commands: list[Sequence[str | int]] = []
     for name in names:
         queue = f"{keys.prefix}limit:q:{name}"
-        holders = f"{keys.prefix}limit:h:{name}"
         commands += [
             ("ZRANGE", queue, 0, 0, "WITHSCORES"),
             ("ZCARD", queue),
-            ("ZRANGE", holders, 0, MOST_HOLDERS - 1),
+            ("ZRANGE", f"{keys.prefix}limit:h:{name}", 0, MOST_HOLDERS - 1),
         ]
-    replies = redis.call_all(*commands) if commands else []
+    replies = redis.call_all(*commands)
     return [
         WaitingKey(
             name,
@@ -652,14 +640,14 @@ def fair_keys(partitions: Iterable[tuple[RedisConnection, Keys]], most: int) -> 
         looks = [("ZRANGE", f"{fair}p:{lane[0]}|{lane[1]}", 0, most - 1) for lane in lanes]
         lines = [
             (*lane, key.decode())
-            for lane, names in zip(lanes, redis.call_all(*looks) if looks else [], strict=True)
+            for lane, names in zip(lanes, redis.call_all(*looks), strict=True)
             for key in names
         ]
         commands: list[Sequence[str | int]] = []
         for queue, priority, key in lines:
             name = f"{fair}n:{queue}|{priority}:{key}"
             commands += [("ZCARD", name), ("ZRANGE", name, 0, 0, "WITHSCORES")]
-        replies = redis.call_all(*commands) if commands else []
+        replies = redis.call_all(*commands)
         for line, nodes, first in zip(lines, replies[::2], replies[1::2], strict=True):
             if first:
                 waits[line].append((nodes, int(float(first[1]))))

@@ -243,13 +243,12 @@ class RedisStore:
             self._fast.remember(topology)
             self._shapes.put(topology.fingerprint, topology)
             rule = topology.admission and topology.admission.concurrency
-            bound = rule.at_most if rule else 10**9
             arguments = (
                 topology.graph_id,
                 topology.fingerprint,
                 int(replace),
                 layout.LAYOUT,
-                bound,
+                rule.at_most if rule else 10**9,
             )
             word, *current = self._call("publish", *arguments)
             if word == b"missing":
@@ -324,8 +323,7 @@ class RedisStore:
         It returns to the stream of its door when the question is asked, or after `seconds`. The word is
         "kept", "asked" if the question was asked by now, or "crowded" if no more fit.
         """
-        address = address_of(interrupt_id)
-        if address is None:
+        if address_of(interrupt_id) is None:
             return "crowded"
         text = dump(message)
 
@@ -667,8 +665,7 @@ class RedisStore:
             fields = names
         elif root := self._redis.call("HGET", key, "root"):
             key = self._keys.run(root.decode())
-        values = self._redis.call("HMGET", key, *fields)
-        pairs = zip(names, values, strict=True)
+        pairs = zip(names, self._redis.call("HMGET", key, *fields), strict=True)
         return budgets.sums(
             {name: value.decode() for name, value in pairs if value is not None}
         )
@@ -808,6 +805,5 @@ def _event(run_id: str, number: int, text: bytes, fields: Mapping[bytes, bytes])
     data: JSON = None
     with suppress(CorruptDocument):  # readers of the question report it
         question = encoding.question(event.detail, asked or b"", None)
-        people = question.assignees[: event.data]
-        data = question_payload(replace(question, assignees=people))
+        data = question_payload(replace(question, assignees=question.assignees[: event.data]))
     return replace(event, data=data)

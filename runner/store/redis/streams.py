@@ -120,21 +120,23 @@ class Group:
     @contextmanager
     def _joining(self) -> Iterator[None]:
         if not self._joined:
-            self._join()
+            for stream in self._streams:
+                _create_group(self._redis, stream, self._name, "0")
+            self._joined = True
         try:
             yield
         except StoreError as error:
             self._joined = "NOGROUP" not in str(error)
             raise
 
-    def _join(self) -> None:
-        for stream in self._streams:
-            try:
-                self._redis.call("XGROUP", "CREATE", stream, self._name, "0", "MKSTREAM")
-            except StoreError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
-        self._joined = True
+
+def _create_group(connection: RedisConnection, stream: str, group: str, start: str) -> None:
+    """Create a group, which reads a stream after `start`, unless it exists."""
+    try:
+        connection.call("XGROUP", "CREATE", stream, group, start, "MKSTREAM")
+    except StoreError as error:
+        if "BUSYGROUP" not in str(error):
+            raise
 
 
 def _raw(stream: str, entries: Sequence[Any]) -> Found:
@@ -395,11 +397,7 @@ class NoticeGroups:
     def listen(self, group: str) -> None:
         """Keep new notices for a group from now on."""
         for server, stream in self._streams:
-            try:
-                server.call("XGROUP", "CREATE", stream, group, "$", "MKSTREAM")
-            except StoreError as error:
-                if "BUSYGROUP" not in str(error):
-                    raise
+            _create_group(server, stream, group, "$")
 
     def leave(self, group: str) -> None:
         """Stop keeping notices for a group, and drop the notices that it has not taken."""

@@ -66,11 +66,10 @@ def write(write_set: WriteSet, record: RunRecord, start: Start) -> None:
         write_set.command("SET", idem, record.run_id)
     if record.parent:
         write_set.command("RPUSH", f"{run_key(record.parent)}:c", record.run_id)
-    lists = [
+    for name in [
         f"{record.status}:{record.graph_id}",
         *(f"t:{tag}={value}" for tag, value in start.tags.items()),
-    ]
-    for name in lists:
+    ]:
         write_set.command("ZADD", f"runs:{name}", created_at, record.run_id)
     use_shape(write_set, record.fingerprint)
 

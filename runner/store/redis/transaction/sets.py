@@ -275,8 +275,7 @@ class ReadSet:
         self.looks = self.looks + 1
         for (key, names), values in zip(hashes, reply[1:], strict=False):
             self._fields.setdefault(key, {}).update(zip(names, values, strict=True))
-        replies = reply[1 + len(hashes) :]
-        self._replies.update(zip(self._missing_replies, replies, strict=True))
+        self._replies.update(zip(self._missing_replies, reply[1 + len(hashes) :], strict=True))
         self._missing_fields, self._missing_replies = {}, {}
 
     @property
