@@ -27,6 +27,7 @@ PLAIN_WORDS = [
         "does not have the expected form",
     ),
     (re.compile(r'is not of type "integer"$'), "is not a whole number"),
+    (re.compile(r'is not of type "number"$'), "is not a number such as 1234.56"),
     (re.compile(r'is not of type "(\w+)"$'), r"is not a \1"),
     (re.compile(r'is not a "(\S+)"$'), r"is not a valid \1"),
     (re.compile(r'^("\w+") is a required property$'), r"\1 is needed"),

@@ -31,7 +31,7 @@ INPUTS = {"date": "date", "email": "email", "uri": "url"}
 LINE = r"[^\r\n]*"
 TRIMMED = r"(\S(.*\S)?)?"
 HELD = {
-    "number": r"(-?(\d+(\.\d+)?|\.\d+)([eE][-+]?\d+)?)?",
+    "number": LINE,
     "date": r"(\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01]))?",
     "email": TRIMMED,
     "url": TRIMMED,
@@ -64,7 +64,8 @@ class Choice:
 
 @immutable
 class Field:
-    """One field: `kind` is "choice", "long", "lines" (one value in each), "json", a type of HTML's input,
+    """One field: `kind` is "choice", "long", "lines" (one value in each), "json", "number" (as text: an
+    input of that type leaves out characters, such as the comma of 12,5), a type of HTML's input,
     "group" or "list", which have `parts`, or "whole", the answer as JSON; `value` is the typed text, `was`
     the earlier one, if a value is edited.
     """
@@ -244,10 +245,9 @@ def with_first_values(schema: JSONMapping | None, reason: Any) -> JSONMapping | 
 def _input(answer: AnswerField) -> tuple[str, JSONObject]:
     schema = answer.schema
     match schema.get("type"):
-        case "integer" | "number" as kind:
-            bounds = {"min": schema.get("minimum"), "max": schema.get("maximum")}
-            bounds["step"] = schema.get("multipleOf") or (1 if kind == "integer" else "any")
-            return "number", codec.without_none(bounds)
+        case "integer" | "number":
+            # Keyboards of digits may lack a minus.
+            return "number", {"inputmode": "decimal"} if schema.get("minimum", -1) >= 0 else {}
         case "string":
             longest = schema.get("maxLength", LONG + 1 if PROSE.search(answer.name) else LONG)
             example = next(iter(schema.get("examples", ())), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import re
 
 import pytest
@@ -163,6 +164,23 @@ def test_long_values_fold_and_are_complete(desk):
     assert f'{PDF}" download="scan.pdf">scan.pdf</a> <span class="hint">41,009 bytes' in page
     table = page[page.index('class="facts"') : page.index("</table>")]
     assert (table.count(CONTRACT), table.count(PDF)) == (1, 2)  # a file also in its link
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("typed", ["12,5", "1.234,56", "1,234.56", "0x10"])
+def test_an_amount_typed_the_local_way_becomes_no_other(desk, typed):
+    """A browser's input of numbers leaves out the comma of 12,5; a text comes as typed, and is refused."""
+    question = asked(desk, "pay")
+    path = f"/q/{question.id}"
+    assert re.search(r'<input type="text" name="f.amount"', desk.page(path))
+    edit = {"decision": "edit", "digest": question.digest, "f.amount": typed}
+    reply = send(desk, path, **edit)
+
+    assert reply.status_code == 422
+    said = f'"{typed}" is not a number such as 1234.56'
+    assert said in html.unescape(reply.text)
+    assert f'name="f.amount" value="{typed}"' in reply.text
+    assert desk.client.interrupt(question.id).is_open
 
 
 @pytest.mark.slow

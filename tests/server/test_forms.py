@@ -41,7 +41,7 @@ SCHEMA = Answer.model_json_schema()
 
 
 def test_each_field_has_its_control():
-    """Choices are radio buttons, numbers have their bounds, what has no control is JSON."""
+    """Choices are radio buttons, numbers a keyboard of digits, what has no control is JSON."""
     fields = {part.name: part for part in fields_of(SCHEMA)}
 
     kinds = {name: part.kind for name, part in fields.items()}
@@ -61,7 +61,7 @@ def test_each_field_has_its_control():
     assert [(part.name, part.required) for part in fields["address"].parts] == [
         ("address/street", True)
     ]
-    assert fields["amount"].bounds == {"min": 0, "max": 100, "step": "any"}
+    assert fields["amount"].bounds == {"inputmode": "decimal"}
     assert [choice.label for choice in fields["urgent"].choices] == ["Yes", "No"]
     assert [name for name, part in fields.items() if part.required] == [
         "decision",
@@ -405,7 +405,7 @@ def test_problems_are_said_in_plain_words():
     assert answer_of(SUPPLIER, sent)[1] == {
         "name": "A value is needed.",
         "zip": '"1011" does not have the expected form, such as 10115',
-        "accounts/0/limit": '"many" is not a number',
+        "accounts/0/limit": '"many" is not a number such as 1234.56',
     }
     assert answer_of(
         SCHEMA, {"decision": '"approve"', "urgent": "true", "amount": "1", "scores": "1\nx"}

@@ -16,7 +16,7 @@ from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.server.access import Person
 from runner.server.deciding import act, be_away, decide
-from runner.server.pages import inbox
+from runner.server.pages import inbox, rendering
 from runner.store.encoding import COMPRESSED
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site
@@ -674,3 +674,26 @@ def test_a_damaged_question_hides_no_other(site, damage):
     assert (refused.status_code, "is damaged" in refused.json()["detail"]) == (500, True)
     assert runs[1].cancel("damaged")
     assert site.client.engine.store.peek(runs[1].id).status is Status.CANCELLED
+
+
+def test_an_unchanged_row_is_rendered_once(desk):
+    """A list that changed renders only the rows that did; who may see less gets rows of their own."""
+    questions = [
+        asked(desk, "transfers", {"amount": n, "currency": "EUR", "iban": "DE89"})
+        for n in range(5)
+    ]
+    kept = rendering.TEMPLATES.globals["question_row"]
+
+    def rendered(query="tab=all"):
+        before = kept.cache_info().misses
+        assert len(rows(desk, query)) == 5
+        return kept.cache_info().misses - before
+
+    rendered()
+    act(*who(desk, "ana"), questions[2].id, "claim", ttl=60)
+
+    assert [rendered(), rendered()] == [1, 0]
+    assert "claimed by ana" in desk.page("/inbox?tab=all")
+    desk.as_role("viewer", name="eva")
+    assert rendered() == 5
+    assert "DE89" not in desk.page("/inbox?tab=all")

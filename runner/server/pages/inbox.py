@@ -56,7 +56,10 @@ VIEWS, MOST_BYTES = "runner_views", 3_800
 
 @immutable
 class InboxRow:
-    """A question in a reader's inbox; `number` equal questions of a map are folded into its row."""
+    """A question in a reader's inbox; `about` is its subject, if its title is only its name.
+
+    `number` equal questions of a map are folded into its row.
+    """
 
     question: QuestionView
     about: str
@@ -72,7 +75,7 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
     seen = seen_by(person, question)
     return InboxRow(
         seen,
-        _about(seen),
+        _about(seen) if seen.title == seen.name else "",
         deciders(question.rule, question.assignees)
         if question.is_open
         else ", ".join(map(plain_name, decision_of(question).by)),
@@ -246,8 +249,12 @@ def save_view(
     if len(text) > MOST_BYTES:
         raise Problem(422, "This browser can't store more views; remove one first.")
     response = back(request, f"/inbox?{view_address}" if view_address else "/inbox")
-    secure = request.url.scheme == "https"
     response.set_cookie(
-        VIEWS, text, max_age=31_536_000, httponly=True, samesite="lax", secure=secure
+        VIEWS,
+        text,
+        max_age=31_536_000,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
     )
     return response

@@ -133,8 +133,8 @@ class QuestionList:
         limit = limit or ROWS
         if self.tab == "done":
             by = self.filters["by"]
-            key = person.principal.key if by == "me" else by
-            closed = closed_questions(store, query, limit, self.cursor, by=key)
+            by = person.principal.key if by == "me" else by
+            closed = closed_questions(store, query, limit, self.cursor, by=by)
             return Page([read_question(store, item) for item in closed], closed.next)
         if self.tab in {"mine", "voted", "requested"}:
             return own_page(services, person, self.tab, query, limit, self.cursor)  # type: ignore[arg-type] # one of the three

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -36,23 +37,7 @@ STATIC = {
 }
 HASHES = {name: hashlib.sha256(content).hexdigest()[:12] for name, content in STATIC.items()}
 
-TAGS = {
-    "p",
-    "em",
-    "strong",
-    "code",
-    "pre",
-    "ul",
-    "ol",
-    "li",
-    "blockquote",
-    "h1",
-    "h2",
-    "h3",
-    "h4",
-    "hr",
-    "br",
-}
+TAGS = set("p em strong code pre ul ol li blockquote h1 h2 h3 h4 hr br".split())  # noqa: SIM905 - in one line
 """Elements that agents' text may have; no links, since people follow them, and no images, since they load."""
 
 MARKDOWN = (
@@ -117,10 +102,10 @@ def moment(milliseconds: int | None) -> Markup:
     if not milliseconds:
         return Markup("-")
     exact = datetime.fromtimestamp(milliseconds // 1000, UTC)
-    distance = ago(milliseconds, round(time.time() * 1000))
     # These are digits and words of this module, which need no escaping.
     return Markup(  # noqa: S704 - as above
-        f'<time datetime="{exact.isoformat()}" title="{exact:%Y-%m-%d %H:%M:%S} UTC">{distance}</time>'
+        f'<time datetime="{exact.isoformat()}" title="{exact:%Y-%m-%d %H:%M:%S} UTC">'
+        f"{ago(milliseconds, round(time.time() * 1000))}</time>"
     )
 
 
@@ -180,6 +165,10 @@ TEMPLATES.globals |= {
     "token_name": TOKEN,
     "verbs": VERBS,
 }
+# A row shows only the values that the macro is called with, so equal ones are rendered once.
+TEMPLATES.globals["question_row"] = lru_cache(2_000)(
+    TEMPLATES.get_template("rows.html").module.__dict__["question_row"]
+)
 
 
 def page(
