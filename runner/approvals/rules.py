@@ -322,13 +322,13 @@ def _check(rule: Rule) -> None:
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES:
         raise UsageError(f"a rule may have {MAX_STAGES} stages.")
-    for name, choices, known in (
+    for name, chosen, known in (
         ("decisions", rule.decisions or [""], DECISIONS),
         ("kinds", rule.kinds, KINDS),
     ):
-        if isinstance(choices, str) or not set(choices) <= set(known):
+        if isinstance(chosen, str) or not set(chosen) <= set(known):
             raise UsageError(
-                f"{name} of a rule must be some of {', '.join(known)}, not {choices!r:.80}."
+                f"{name} of a rule must be some of {', '.join(known)}, not {chosen!r:.80}."
             )
     if rule.agents and rule.kinds:
         raise UsageError("a rule has either agents=True, or its kinds: name agents among them.")
