@@ -226,6 +226,7 @@ def facts(
         or standing.spent.get(key) == standing.tally.round,
         original=approved(question),
         voted_in=voter_record.get("round"),
+        voted_for=voter_record.get("effect", ""),
         plain_issuer=operation.plain_issuer,
     )
 
@@ -433,6 +434,7 @@ def part_of(
         **{name: vote[name] for name in ("stage", "decision", "effect", "weight")},
         "nonce": nonce,
         "key": ballot.idempotency_key,
+        "comment": ballot.comment,
         "jti": jti_of(ballot),
         "receipt": [
             str(vote_receipt.status),

@@ -216,11 +216,7 @@ class Rule:
             "stages": [stage.frozen() for stage in self.stages],
             "exclude": [selector(entry) for entry in self.exclude],
             "agents": self.agents,
-            "auth": {
-                "level": self.auth.level,
-                "max_age": self.auth.max_age,
-                "acr": self.auth.acr,
-            },
+            "auth": asdict(self.auth),
             "decisions": list(self.decisions),
             "edit": self.edit,
             "delegate": self.delegate,
@@ -326,73 +322,49 @@ def _check(rule: Rule) -> None:
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES:
         raise UsageError(f"a rule may have {MAX_STAGES} stages.")
-    if not rule.decisions or not set(rule.decisions) <= set(DECISIONS):
-        raise UsageError(
-            f"decisions of a rule must be some of {', '.join(DECISIONS)}, not {rule.decisions!r:.80}."
-        )
-    if isinstance(rule.kinds, str) or not set(rule.kinds) <= set(KINDS):
-        raise UsageError(
-            f"kinds of a rule must be some of {', '.join(KINDS)}, not {rule.kinds!r:.80}."
-        )
+    for name, chosen, known in (
+        ("decisions", rule.decisions or [""], DECISIONS),
+        ("kinds", rule.kinds, KINDS),
+    ):
+        if isinstance(chosen, str) or not set(chosen) <= set(known):
+            raise UsageError(
+                f"{name} of a rule must be some of {', '.join(known)}, not {chosen!r:.80}."
+            )
     if rule.agents and rule.kinds:
         raise UsageError("a rule has either agents=True, or its kinds: name agents among them.")
     for name, value, choices in (
         ("edit", rule.edit, ("resets", "keeps")),
         ("delegate", rule.delegate, ("none", "group", "anyone")),
+        ("agents", rule.agents, (True, False)),
     ):
         if value not in choices:
-            raise UsageError(
-                f"{name} of a rule must be one of {', '.join(choices)}, not {value!r:.40}."
-            )
-    for step in rule.steps:
-        _check_reach(rule, step)
-    if rule.stages and not _stored.get():
+            raise UsageError(f"{name} of a rule must be one of {choices}, not {value!r:.40}.")
+    if _stored.get():
+        return
+    check_reach(rule)
+    rule.frozen()
+    if rule.grants and not rule.grants.bounds.keys() <= {"type", "properties", "required"}:
+        raise UsageError(
+            "bounds of the grants of a rule must be a JSON Schema, such as "
+            '{"properties": {"amount": {"maximum": 50}}}.'
+        )
+    if rule.stages:
         _check_stages(rule)
 
 
 def _check_stages(rule: Rule) -> None:
     """Refuse settings that would be ignored: a reader would take them for conditions."""
     default = Rule().frozen()
-    outside = rule.frozen()
-    ignored = [name for name in OF_A_STAGE if outside[name] != default[name]]
-    if ignored:
+    outside, *inside = (
+        {name for name, value in each.frozen().items() if value != default.get(name)}
+        for each in (rule, *rule.stages)
+    )
+    if ignored := ", ".join(sorted(outside.intersection(OF_A_STAGE))):
         raise UsageError(
-            f"{', '.join(ignored)}: each stage of a rule has its own, and the rule around them has none."
+            f"{ignored}: each stage of a rule has its own, and the rule around them has none."
         )
-    for stage in rule.stages:
-        settings = stage.frozen()
-        changed = {name for name in settings if settings[name] != default.get(name)}
-        if ignored := sorted(changed - IN_A_STAGE):
-            raise UsageError(
-                f"{', '.join(ignored)}: a stage has none of its own, only the rule."
-            )
-
-
-def _check_reach(rule: Rule, step: Rule) -> None:
-    """Refuse a stage that no voters could meet."""
-    if max(rule.auth.level, step.auth.level) == OWN_KEY and (rule.auth.acr or step.auth.acr):
-        raise UsageError(
-            "auth of a rule can't have an acr at level 3: a key of one's own signs without a login. Ask for "
-            "acr at level 2, or for level 3 without it."
-        )
-    eligible = {selector(entry) for entry in step.eligible}
-    if rule.escalate or not all(form.startswith("user:") for form in eligible):
-        return
-    voters = eligible - {selector(entry) for entry in (*rule.exclude, *step.exclude)}
-    kinds = {form: form.split(":")[1] for form in voters}
-    barred = {
-        form for form in voters if not (rule.counts(kinds[form]) and step.counts(kinds[form]))
-    }
-    most = sum(weight_of(step, [form]) for form in voters - barred)
-    if most < step.need:
-        why = (
-            f"; {', '.join(sorted({kinds[form] for form in barred}))} is not in its kinds"
-            * bool(barred)
-        )
-        raise UsageError(
-            f"a rule needs {step.need}, but those who are eligible and not excluded weigh {most} "
-            f"together{why}."
-        )
+    if ignored := ", ".join(sorted(set().union(*inside) - IN_A_STAGE)):
+        raise UsageError(f"{ignored}: a stage has none of its own, only the rule.")
 
 
 def _check_selectors(rule: Rule) -> None:
@@ -742,8 +714,8 @@ class VoterFacts:
     by node, the keys of everyone who answered it, `escalated` are selectors that have become
     eligible. `lent` is the stage in which the voter may stand in for an eligible person; `gave` is
     true if the voter has delegated. `original` is the effect of approving the action as shown,
-    `voted_in` the round in which the voter voted before. `plain_issuer` is the issuer of names
-    without one, "" if none is set.
+    `voted_in` the round in which the voter voted before, for `voted_for`. `plain_issuer` is the
+    issuer of names without one, "" if none is set.
     """
 
     requesters: Collection[str] = ()
@@ -753,6 +725,7 @@ class VoterFacts:
     gave: bool = False
     original: str = ""
     voted_in: int | None = None
+    voted_for: str = ""
     plain_issuer: str = ""
 
 
@@ -762,8 +735,9 @@ def cast(
     """Judge a voter and count their vote; return the vote as it was counted, too.
 
     An approval of changed arguments is an edit, unless another person has voted for these before;
-    then an edit is an approval. An edit that resets votes weighs nothing if its voter may not vote
-    in the first stage.
+    then an edit is an approval, unless its voter has voted for others in this round: they change
+    their vote by it. An edit that resets votes weighs nothing if its voter may not vote in the
+    first stage.
 
     The weight of `vote` is ignored: the rule has it. The store counts by this, and a worker does so
     again if the rule asks for signatures; without them the worker only adds up the stored weights,
@@ -771,7 +745,9 @@ def cast(
     """
     if facts.original and vote.decision in {"approve", "edit"}:
         is_supported = vote.effect in {facts.original, tally.settled, *tally.effects}
-        vote = replace(vote, decision="approve" if is_supported else "edit")
+        changes = facts.voted_in == tally.round and vote.effect != facts.voted_for
+        if not (changes and vote.decision == "edit" and rule.edit == "resets"):
+            vote = replace(vote, decision="approve" if is_supported else "edit")
     why = barred(rule, voter, facts, tally.stage)
     if why:
         return Count("forbidden", tally, detail=why), vote
@@ -823,3 +799,34 @@ def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
         stage=stage,
         plain_issuer=facts.plain_issuer,
     )
+
+
+BY_NAME = VoterFacts(plain_issuer="?")
+"""Facts known where a rule is declared: a name without an issuer is another than that of a login."""
+
+
+def check_reach(rule: Rule, facts: VoterFacts = BY_NAME) -> None:
+    """Refuse a stage that no voters could meet, as far as it names them."""
+    for stage, step in enumerate(rule.steps):
+        acr = rule.auth.acr or step.auth.acr
+        if acr and OWN_KEY in {rule.auth.level, step.auth.level}:
+            raise UsageError(
+                "auth of a rule can't have an acr at level 3: a key of one's own signs without a login. Ask "
+                "for acr at level 2, or for level 3 without it."
+            )
+        forms = {selector(entry) for entry in step.eligible}
+        if rule.escalate or not all(
+            form.startswith("user:") for form in forms.union(map(selector, step.weights))
+        ):
+            continue
+        reasons = {}
+        for form in forms:
+            voter = Voter(Principal.read(form[5:]), level=OWN_KEY, login_age=0, acr=acr)
+            reasons[form] = barred(rule, voter, facts, stage)
+        most = sum(weight_of(step, [form]) for form in forms if not reasons[form])
+        if most < step.need:
+            why = [f"; {plain_name(form[5:])}: {why}" for form, why in reasons.items() if why]
+            raise UsageError(
+                f"a rule needs {step.need}, but those who may decide weigh {most} together"
+                f"{''.join(sorted(why))}."
+            )

@@ -21,6 +21,8 @@ from runner.approvals.rules import (
     Approval,
     Requester,
     Rule,
+    VoterFacts,
+    check_reach,
     excluded_answerers,
     excludes_requester,
 )
@@ -124,28 +126,32 @@ class VisitJudge:
         """Check the facts that a rule depends on.
 
         Raises:
-            UsageError: it excludes the requester, who is not known, or names an unknown node or
-                calendar.
+            UsageError: it excludes the requester, who is not known, leaves too few who may decide,
+                or names an unknown node or calendar.
         """
         escalates_at(rule, 0)
         self._check_exclusions(rule)
-        if not excludes_requester(rule):
-            return
-        requester = self._store.requester(self._run_id)
-        level = level_of(rule)
-        if not is_named(requester):
-            raise UsageError(
-                "the rule excludes who asked for the run, but no one was named when it was started: start it "
-                "with requester=, or make it from another run with by=."
-            )
-        if not level:
-            return
-        keys = self._keys.read()
-        signed = judgement.requester_level(requester, keys, self._root(self._run_id))
-        if signed < level and (keys or not requester.get("body")):
-            raise UsageError(
-                f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
-                f"proven at level {signed} alone: have who starts it sign at that level."
+        people: Sequence[str] = ()
+        if excludes_requester(rule):
+            requester = self._store.requester(self._run_id)
+            level = level_of(rule)
+            if not is_named(requester):
+                raise UsageError(
+                    "the rule excludes who asked for the run, but no one was named when it was started: "
+                    "start it with requester=, or make it from another run with by=."
+                )
+            keys = self._keys.read() if level else {}
+            signed = judgement.requester_level(requester, keys, self._root(self._run_id))
+            if signed < level and (keys or not requester.get("body")):
+                raise UsageError(
+                    f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
+                    f"proven at level {signed} alone: have who starts it sign at that level."
+                )
+            people = requester["principal"], *requester.get("on_behalf_of", ())
+        answered_by = answerers_of(self._store, rule, self._run_id, is_nested=self._nested)
+        if people or answered_by:
+            check_reach(
+                rule, VoterFacts(people, answered_by, plain_issuer=self._plain_issuer())
             )
 
     def requester(self) -> Requester:
@@ -181,12 +187,11 @@ class VisitJudge:
             if amounts is None:
                 continue
             requester = requester or self.requester()
-            answerers_by_node = answerers_of(self._store, rule, self._run_id)
             if grants.judge(
                 record,
                 rule,
                 requester,
-                answerers_by_node,
+                answerers_of(self._store, rule, self._run_id),
                 keys=self._keys.read,
                 now=self._now(),
             ):
@@ -218,12 +223,16 @@ class VisitJudge:
         if excludes_requester(rule):
             requester = self._store.requester(answer.run_id)
             root = self._root(answer.run_id)
-        answered_by = answerers(self._store, rule, answer)
-        began = began_at(self._store, answer)
-        votes = self._votes.get(answer.id) or self._store.votes(answer.id)
-        issuer = self._plain_issuer() if level_of(rule) else ""
-        keys = self._keys.read
-        return Evidence(votes, requester, answered_by, keys, root, began, issuer, self.tenant)
+        return Evidence(
+            self._votes.get(answer.id) or self._store.votes(answer.id),
+            requester,
+            answerers(self._store, rule, answer),
+            self._keys.read,
+            root,
+            began_at(self._store, answer),
+            self._plain_issuer() if level_of(rule) else "",
+            self.tenant,
+        )
 
     def _root(self, run_id: str) -> str:
         """Return the outermost run; for a nested graph's run it comes from the store."""
@@ -265,8 +274,12 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
 
 def answerers(store: Store, rule: Rule, question: Interrupt) -> dict[str, frozenset[str]]:
     """Return, by node as a rule names it, who answered it: in the question's run or one around it."""
-    is_nested = PATH in (question.place or {}).get("graph", "")
-    return answerers_of(store, rule, question.run_id, is_nested=is_nested)
+    return answerers_of(
+        store,
+        rule,
+        question.run_id,
+        is_nested=PATH in (question.place or {}).get("graph", ""),
+    )
 
 
 def answerers_of(

@@ -25,8 +25,8 @@ from runner.approvals.rules import (
     barred,
     may_stand_in,
     needed,
+    people_of,
     plain_name,
-    selector,
 )
 from runner.approvals.visit_judge import answerers, began_at
 from runner.approvals.voting import ApplyOperation, CastVote, rule_of
@@ -45,6 +45,7 @@ from runner.records.codec import JSON, JSONMapping, JSONObject
 from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus
 from runner.records.run import outermost
 from runner.records.validation import mismatch
+from runner.store.interface import Reply, Request
 from runner.store.receipts import check_answer
 from runner.store.requests import ChangeAbsence, new_nonce
 
@@ -110,9 +111,7 @@ def apply_vote(
         return refusal
     if kind in rule.decisions and rule.delegate != "none":
         ballot = _stand_in(engine, question, rule, ballot)
-    reply = engine.store.do(CastVote(ballot, new_nonce()))
-    (receipt,) = reply.receipts
-    engine.ring(reply)
+    receipt = _done(engine, CastVote(ballot, new_nonce()))
     if kind == "respond" and receipt.have is not None and (undone := instead(question.action)):
         receipt = replace(receipt, detail=f"for an answer instead: {undone}")
     return freezing.with_freeze(engine, receipt) if engine.freezes.known else receipt
@@ -172,9 +171,8 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
             plain_issuer=engine.plain_issuer,
             lent={"body": absence.body, "until": absence.until},
         )
-        reply = engine.store.do(ApplyOperation(operation, new_nonce()))
-        engine.ring(reply)
-        if reply.receipts[0].status is ReceiptStatus.ACCEPTED:
+        receipt = _done(engine, ApplyOperation(operation, new_nonce()))
+        if receipt.status is ReceiptStatus.ACCEPTED:
             break
     return ballot
 
@@ -184,9 +182,9 @@ def answer_of_absent(engine: Engine, answer: Decision, question: Interrupt | Non
     names = question.assignees if question and question.is_open else ()
     if question is None or not names or answer.responder is None or answer.responder in names:
         return answer
-    now = now_of(engine)
-    absences_of = engine.store.signed(Absence).values()
-    for absence in standing_in(absences_of, question, 0, now):
+    for absence in standing_in(
+        engine.store.signed(Absence).values(), question, 0, now_of(engine)
+    ):
         if plain_name(absence.to) == answer.responder:
             return replace(answer, instead_of=absence.by)
     return answer
@@ -211,8 +209,7 @@ def lend(
             "with reask."
         )
     if instead_of is None:
-        forms = {selector(form) for step in rule.steps for form in step.eligible}
-        names = [form.removeprefix("user:") for form in forms if form.startswith("user:")]
+        names = people_of(rule)
         if len(names) != 1:
             raise UsageError(
                 f"say whom they replace (instead_of): the rule names {len(names)} people."
@@ -229,7 +226,12 @@ def lend(
         plain_issuer=engine.plain_issuer,
         by=by,
     )
-    reply = engine.store.do(ApplyOperation(operation, new_nonce()))
+    return _done(engine, ApplyOperation(operation, new_nonce()))
+
+
+def _done(engine: Engine, request: Request[Reply]) -> Receipt:
+    """Make a request about one question; return its receipt."""
+    reply = engine.store.do(request)
     engine.ring(reply)
     return reply.receipts[0]
 
@@ -254,22 +256,21 @@ def begin_absence(engine: Engine, body: JSONMapping, voter: Voter) -> Absence:
         UsageError: it is over already, or its signature does not hold.
         DirectoryError: the directory can't be asked who they are; nothing was stored.
     """
-    message: JSONMapping = body
-    if not 0 < message["until"] - now_of(engine) <= 2 * LONGEST:
+    if not 0 < body["until"] - now_of(engine) <= 2 * LONGEST:
         raise UsageError(
             "an absence ends in the future and begins within 366 days; nothing was stored."
         )
     voter, signed_body = sender_of(engine, voter, body, 0)
-    if voter.doubt or voter.principal.key != message["by"]:
+    if voter.doubt or voter.principal.key != body["by"]:
         raise UsageError(
             f"nothing was stored: {voter.doubt or 'another person has signed it'}."
         )
     absence = Absence(
-        str(message["by"]),
-        str(message["to"]),
-        message["since"],
-        message["until"],
-        list(message["only"]),
+        str(body["by"]),
+        str(body["to"]),
+        body["since"],
+        body["until"],
+        list(body["only"]),
         sorted(voter.groups),
         sorted(voter.roles),
         dict(signed_body) if signed_body.get("proof") else {},
@@ -342,25 +343,24 @@ def apply_operation(
         DirectoryError: the directory can't be asked who they are; nothing was done.
         ConflictError: it is `queued`, and this process does not have the graph.
     """
-    message: JSONMapping = body
-    name = message["interrupt_id"]
-    kind = message["operation"]
-    comment = message.get("comment", "")
-    ttl = message.get("ttl") or 0
+    name = body["interrupt_id"]
+    kind = body["operation"]
+    comment = body.get("comment", "")
+    ttl = body.get("ttl") or 0
     validation.checked(comment, "the comment", validation.MAX_REASON)
     if kind == "comment" and not comment:
         raise UsageError("a comment has some text.")
     if kind == "claim" and not 1 <= ttl <= MOST_CLAIMED:
         raise UsageError(f"a claim holds for 1 to {MOST_CLAIMED:,} seconds, not {ttl!r:.40}.")
-    if kind == "delegate" and not message.get("to"):
+    if kind == "delegate" and not body.get("to"):
         raise UsageError("a delegation names `to`, who may vote instead.")
-    by = by or Voter(Principal.read(message["by"]))
+    by = by or Voter(Principal.read(body["by"]))
     question = engine.store.interrupts([name])[0]
     answered_by: dict[str, frozenset[str]] = {}
     if queued and question is not None and question.rule is not None:
         _check_served(engine, question)
     delegate = (
-        _looked_up(engine, Voter(Principal.read(message["to"]))) if kind == "delegate" else None
+        _looked_up(engine, Voter(Principal.read(body["to"]))) if kind == "delegate" else None
     )
     if question is not None:
         rule = rule_of(question)
@@ -370,30 +370,25 @@ def apply_operation(
             answer = Decision(name, None, plain_name(by.principal.key))
             answer = answer_of_absent(engine, answer, question)
             if not answer.instead_of and answer.responder not in question.assignees:
-                detail = "the question is assigned to other people"
-                return answer.receipt(ReceiptStatus.FORBIDDEN, detail)
-    marks = {
-        "idempotency_key": message.get("idempotency_key") or key,
-        "shown_at": message.get("shown_at", 0),
-    }
+                return answer.receipt(
+                    ReceiptStatus.FORBIDDEN, "the question is assigned to other people"
+                )
     operation = Operation(
         name,
         by,
         kind,
         delegate,
-        _end(engine, message.get("until")) if delegate else 0,
+        _end(engine, body.get("until")) if delegate else 0,
         round(ttl * 1000),
         comment=comment,
         answered=answered_by,
         body=body,
         plain_issuer=engine.plain_issuer,
         began=began_at(engine.store, question) if question else 0,
-        **marks,
+        idempotency_key=body.get("idempotency_key") or key,
+        shown_at=body.get("shown_at", 0),
     )
-    reply = engine.store.do(ApplyOperation(operation, new_nonce()))
-    (receipt,) = reply.receipts
-    engine.ring(reply)
-    return receipt
+    return _done(engine, ApplyOperation(operation, new_nonce()))
 
 
 def principal_of(text: Principal | str) -> Principal:
@@ -492,14 +487,11 @@ def requester_of(engine: Engine, body: JSONMapping) -> JSONObject:
     Raises:
         UsageError: a name isn't a principal, or the proof does not hold.
     """
-    message: JSONMapping = body
-    principal = Principal.read(str(message["requester"])).key
+    principal = Principal.read(str(body["requester"])).key
     requester: JSONObject = {"principal": principal}
-    if message.get("on_behalf_of"):
-        requester["on_behalf_of"] = [
-            Principal.read(name).key for name in message["on_behalf_of"]
-        ]
-    proof = message.get("proof")
+    if body.get("on_behalf_of"):
+        requester["on_behalf_of"] = [Principal.read(name).key for name in body["on_behalf_of"]]
+    proof = body.get("proof")
     if proof is None:
         return requester
     keys = engine.decision_keys.read()

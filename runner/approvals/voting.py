@@ -69,16 +69,18 @@ class CastVote(Request[Reply]):
         run, question, standing, voter_record = state
         rule = rule_of(question)
         facts = ballots.facts(question, ballot, standing, voter_record, now)
-        vote_cast = rules.Vote(key, ballot.decision, ballot.effect)
-        count, vote_counted = rules.cast(rule, standing.tally, voter, vote_cast, facts)
+        count, vote_counted = rules.cast(
+            rule, standing.tally, voter, rules.Vote(key, ballot.decision, ballot.effect), facts
+        )
         receipt = ballots.counted(ballot, count)
         if count.word in {"duplicate", "forbidden"}:
             return _refuse(transaction, run, ballot, receipt)
         number = standing.votes + 1
         stage = 0 if count.tally.round > standing.tally.round else standing.tally.stage
         selector = rules.used_selector(rule, voter, facts, standing.tally.stage)
-        position = (selector, stage, count.tally.round)
-        vote_record = ballots.stored_vote(ballot, vote_counted, number, position, now)
+        vote_record = ballots.stored_vote(
+            ballot, vote_counted, number, (selector, stage, count.tally.round), now
+        )
         if selector == rules.DELEGATED and "body" in voter_record["lent"]:
             vote_record["lent"] = voter_record["lent"]["body"]
         # The person's earlier vote is void but kept: the worker counts all votes again in
@@ -90,8 +92,11 @@ class CastVote(Request[Reply]):
         if (jti := ballots.jti_of(ballot)) is not None:
             run.put_voter(name, f"{JTI}{jti}", {"by": key})
         spent = dict(standing.spent)
+        lent = dict(standing.lent)
         if vote_counted.weight and selector == rules.DELEGATED:
-            spent[standing.lent[key]] = count.tally.round
+            spent[lent[key]] = count.tally.round
+        elif vote_counted.weight:  # they have no vote left for another
+            lent.pop(key, None)
         edited_at = standing.edited_at
         if count.tally.round > standing.tally.round:
             edited_at = ballots.proof_of(ballot).get("iat", 0)
@@ -100,12 +105,11 @@ class CastVote(Request[Reply]):
             until = now + round(rule.undo * 1000)
             if question.expires_in is not None:
                 until = min(until, question.ends_at)
-            answer = ballots.answer(question, ballot, count)
             pending = PendingDecision(
                 key,
                 now,
                 until,
-                answer,
+                ballots.answer(question, ballot, count),
                 nonce,
                 standing.tally,
                 standing.spent,
@@ -118,6 +122,7 @@ class CastVote(Request[Reply]):
                 standing,
                 tally=count.tally,
                 votes=number,
+                lent=lent,
                 spent=spent,
                 edited_at=edited_at,
                 pending=pending if rule.undo else None,
@@ -194,12 +199,12 @@ def _resume(transaction: UnitOfWork[RunT], run: RunT, answer: Decision) -> Reply
     if address is None:
         return Reply("unknown")
     payloads: JSONObject = {answer.interrupt_id: answer_payload(answer)}
-    node_visit = (address.node_id, address.visit)
     return make(
         transaction,
         run.record.run_id,
         scheduler.answer,
-        *node_visit,
+        address.node_id,
+        address.visit,
         list(payloads),
         payloads=payloads,
     )
@@ -210,8 +215,11 @@ def _taken(run: StoredRun, ballot: Submission) -> Receipt | None:
     jti = ballots.jti_of(ballot)
     if jti is None or not run.voter(ballot.interrupt_id, f"{JTI}{jti}"):
         return None
-    detail = "a vote with this jti has counted; sign each vote with its own jti"
-    return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
+    return ballots.receipt(
+        ballot,
+        ReceiptStatus.DUPLICATE,
+        "a vote with this jti has counted; sign each vote with its own jti",
+    )
 
 
 def _copied(transaction: UnitOfWork[RunT], operation: Submission) -> Receipt | None:
@@ -232,8 +240,13 @@ def _refuse(
     if receipt.status is not ReceiptStatus.FORBIDDEN:
         return Reply("refused", receipts=[receipt])
     choice = operation.decision if isinstance(operation, Ballot) else operation.kind
-    data = {**ballots.identity(operation), "decision": choice, "detail": receipt.detail}
-    reply = note(transaction, run, EventKind.INTERRUPT_REFUSED, operation.interrupt_id, data)
+    reply = note(
+        transaction,
+        run,
+        EventKind.INTERRUPT_REFUSED,
+        operation.interrupt_id,
+        {**ballots.identity(operation), "decision": choice, "detail": receipt.detail},
+    )
     return replace(reply, receipts=[receipt])
 
 
@@ -249,6 +262,7 @@ class Case:
     operation: Operation
     standing: Standing
     part: JSONMapping
+    part_of_delegate: JSONMapping
     now: int
 
     @property
@@ -261,14 +275,14 @@ class Case:
         why = rules.barred(
             self.rule, self.operation.voter, self.facts, self.standing.tally.stage
         )
-        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+        return self.refusal(why) if why else None
 
     def unsure(self) -> Receipt | None:
         """Refuse a person whose identity isn't proven well enough."""
         why = rules.unsure(self.rule, self.operation.voter, self.standing.tally.stage)
-        return self.refusal(ReceiptStatus.FORBIDDEN, why) if why else None
+        return self.refusal(why) if why else None
 
-    def refusal(self, status: ReceiptStatus, detail: str) -> Receipt:
+    def refusal(self, detail: str, status: ReceiptStatus = ReceiptStatus.FORBIDDEN) -> Receipt:
         """Return a receipt with the reason for refusing."""
         return ballots.receipt(self.operation, status, detail)
 
@@ -306,31 +320,38 @@ class ApplyOperation(Request[Reply]):
         operation = self.operation
         nonce = self.nonce
         name = operation.interrupt_id
-        key = operation.voter.principal.key
         now = transaction.clock()
         state = _state(transaction, operation, nonce)
         if isinstance(state, Reply):
             return state
         run, question, standing, voter_record = state
         facts = ballots.facts(question, operation, standing, voter_record, now)
+        to = operation.to and operation.to.principal.key
+        part_of_delegate = run.voter(name, to) if to else {}
         outcome = _OPERATIONS[operation.kind](
-            Case(rule_of(question), facts, operation, standing, voter_record, now)
+            Case(
+                rule_of(question),
+                facts,
+                operation,
+                standing,
+                voter_record,
+                part_of_delegate,
+                now,
+            )
         )
         if isinstance(outcome, Receipt):
             return _refuse(transaction, run, operation, outcome)
         if outcome.gone:
             run.put_vote(name, outcome.gone, None)
-        if outcome.loan is not None and operation.to is not None:
-            delegate = operation.to.principal.key
-            run.assign(name, rules.plain_name(delegate))
-            run.put_voter(name, delegate, {**run.voter(name, delegate), "lent": outcome.loan})
+        if outcome.loan is not None and to:
+            run.assign(name, rules.plain_name(to))
+            run.put_voter(name, to, {**part_of_delegate, "lent": outcome.loan})
         voter_record = ballots.signed_in(
             operation, voter_record if outcome.part is None else outcome.part, now
         )
-        receipt = ballots.receipt(operation, outcome.status)
         run.put_voter(
             name,
-            key,
+            operation.voter.principal.key,
             {
                 **voter_record,
                 "operation": [str(outcome.status), *ballots.marks(operation, nonce)],
@@ -340,9 +361,14 @@ class ApplyOperation(Request[Reply]):
         if standing.pending and not outcome.standing.pending:
             transaction.drop_timer(TimerKind.DECIDE, run.record.run_id, name)
             set_timers(transaction, run, question)
-        data = {**ballots.identity(operation), **outcome.data}
-        reply = note(transaction, run, EVENTS[operation.kind], name, data)
-        return replace(reply, receipts=[receipt])
+        reply = note(
+            transaction,
+            run,
+            EVENTS[operation.kind],
+            name,
+            {**ballots.identity(operation), **outcome.data},
+        )
+        return replace(reply, receipts=[ballots.receipt(operation, outcome.status)])
 
 
 def _claim(case: Case) -> Done | Receipt:
@@ -352,7 +378,7 @@ def _claim(case: Case) -> Done | Receipt:
         return refusal
     if standing.claim not in {"", case.key} and standing.claimed_until > case.now:
         return case.refusal(
-            ReceiptStatus.DUPLICATE, f"claimed by {rules.plain_name(standing.claim)}"
+            f"claimed by {rules.plain_name(standing.claim)}", ReceiptStatus.DUPLICATE
         )
     until = case.now + case.operation.ttl
     return Done(replace(standing, claim=case.key, claimed_until=until), {"until": until})
@@ -362,7 +388,7 @@ def _release(case: Case) -> Done | Receipt:
     if refusal := case.unsure():
         return refusal
     if case.standing.claim != case.key:
-        return case.refusal(ReceiptStatus.FORBIDDEN, "it is not claimed by you")
+        return case.refusal("it is not claimed by you")
     return Done(replace(case.standing, claim="", claimed_until=0))
 
 
@@ -384,30 +410,28 @@ def _delegate(case: Case) -> Done | Receipt:
     if refusal := replace(case, facts=replace(case.facts, gave=False)).barred():
         return refusal
     if to is None or rule.delegate == "none" or case.key in lent:
-        return case.refusal(
-            ReceiptStatus.FORBIDDEN, "a vote on this question can't be delegated"
-        )
+        return case.refusal("a vote on this question can't be delegated")
     if case.part.get("round") == case.standing.tally.round:
-        return case.refusal(ReceiptStatus.DUPLICATE, "you have voted")
+        return case.refusal("you have voted", ReceiptStatus.DUPLICATE)
     if case.standing.spent.get(case.key) == case.standing.tally.round:
-        return case.refusal(ReceiptStatus.DUPLICATE, "another has voted in your place")
+        return case.refusal("another has voted in your place", ReceiptStatus.DUPLICATE)
     lent = {stand_in: by for stand_in, by in lent.items() if by != case.key}
     ends = {by: end for by, end in case.standing.ends.items() if by in lent.values()}
     if to.principal.key == case.key:
         return Done(replace(case.standing, lent=lent, ends=ends), {"to": case.key})
+    if case.part_of_delegate.get("round") == case.standing.tally.round:
+        return case.refusal(
+            "they have voted, so your vote would be lost: name another", ReceiptStatus.DUPLICATE
+        )
     loan = ballots.loan(case.operation, stage)
     proves = "body" in loan  # then the delegate's groups come from their own proof
     if not proves and not rules.may_stand_in(rule.delegate, case.operation.voter.groups, to):
-        return case.refusal(
-            ReceiptStatus.FORBIDDEN, "only a member of your own group may vote in your place"
-        )
+        return case.refusal("only a member of your own group may vote in your place")
     if to.principal.key in lent or len(lent) >= MOST_LENT:
-        return case.refusal(
-            ReceiptStatus.FORBIDDEN, "they vote in another's place, or too many do"
-        )
+        return case.refusal("they vote in another's place, or too many do")
     why = rules.barred(rule, to, replace(case.facts, lent=stage, gave=False), stage)
     if why and why != rules.unsure(rule, to, stage):
-        return case.refusal(ReceiptStatus.FORBIDDEN, f"they may not vote in your place: {why}")
+        return case.refusal(f"they may not vote in your place: {why}")
     lent[to.principal.key] = case.key
     data: JSONObject = {"to": to.principal.key}
     if case.operation.until:
@@ -422,20 +446,27 @@ def _withdraw(case: Case) -> Done | Receipt:
     voter_record = dict(case.part)
     tally = case.standing.tally
     # Voters may take their vote back even if they no longer stand in for somebody.
-    position = (voter_record.get("round"), voter_record.get("stage"))
-    if refusal := case.unsure() if position == (tally.round, tally.stage) else case.barred():
+    is_now = (voter_record.get("round"), voter_record.get("stage")) == (
+        tally.round,
+        tally.stage,
+    )
+    if refusal := case.unsure() if is_now else case.barred():
         return refusal
     if voter_record.get("round") != tally.round:
-        return case.refusal(ReceiptStatus.REJECTED, "you have no vote that counts")
+        return case.refusal("you have no vote that counts", ReceiptStatus.REJECTED)
     has_other_votes = tally.effects.get(voter_record["effect"], 0) > voter_record["weight"]
     built_on = voter_record["decision"] == "edit" and (
         case.rule.edit == "resets" or has_other_votes
     )
     pending = case.standing.pending
     if pending is None and (voter_record["stage"] != tally.stage or built_on):
-        return case.refusal(
-            ReceiptStatus.REJECTED, "others have built on this vote: it can't be taken back"
+        detail = (
+            "it has voided the votes before it, so it can't be taken back: edit again, even to the call "
+            "as it was shown"
+            if voter_record["decision"] == "edit" and not has_other_votes
+            else "others have built on this vote: it can't be taken back"
         )
+        return case.refusal(detail, ReceiptStatus.REJECTED)
     tally = rules.without(
         tally,
         rules.Vote(
@@ -447,7 +478,6 @@ def _withdraw(case: Case) -> Done | Receipt:
         voter_record.pop(name, None)
     # If the vote's message is delivered again, it must be recognized as withdrawn.
     voter_record["receipt"] = [str(ReceiptStatus.WITHDRAWN_VOTE)]
-    data: JSONObject = {"decision": "withdrawn", "prev_vote": vote_number}
     spent = dict(case.standing.spent)
     spent.pop(case.standing.lent.get(case.key, ""), None)
     standing = replace(case.standing, tally=tally, spent=spent)
@@ -465,7 +495,7 @@ def _withdraw(case: Case) -> Done | Receipt:
         )
     return Done(
         standing,
-        data,
+        {"decision": "withdrawn", "prev_vote": vote_number},
         voter_record,
         gone=vote_number,
         status=ReceiptStatus.WITHDRAWN_VOTE,

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from runner import GraphBuilder
 from runner.approvals import digests, policies
 from runner.approvals.policies import CallContext, Gates, Policy
-from runner.approvals.rules import Auth, Principal, Requester, Rule
+from runner.approvals.rules import Auth, Grants, Principal, Requester, Rule
 from runner.client import Client
 from runner.definition.registry import Registry
 from runner.errors import (
@@ -53,7 +53,7 @@ from runner.records.executors import Visit
 from runner.records.interrupts import Interrupt
 from runner.records.outcomes import Failed, Interrupted, Outcome, Succeeded
 from runner.records.run import Status
-from runner.records.validation import violation
+from runner.records.validation import check_keywords, violation
 from runner.settings import Settings
 from runner.store.requests import EmitEvent
 from runner.store.shared import Shared, open_store
@@ -332,14 +332,25 @@ def _yaml_policy(path: str) -> Policy:
     with needs_extra("gate", "policies in YAML"):
         import yaml  # type: ignore[import-untyped]  # noqa: PLC0415 - a policy in Python doesn't need it
 
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """Refuses a key that is there twice: YAML would ignore the first."""
+
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as declared
+            names = [key.value for key, _ in node.value]
+            if len({*names}) < len(names):
+                raise DefinitionError(f"a key is there twice: {', '.join(names)}.")
+            return super().construct_mapping(node, deep)
+
     text = Path(path).read_text(encoding="utf-8")
-    entries = [_entry(**entry) for entry in yaml.safe_load(text)["calls"]]
+    entries = [_entry(**entry) for entry in yaml.load(text, Loader)["calls"]]  # noqa: S506 - a safe one
 
     def rule(args: JSONMapping, call: CallContext) -> Rule | None:
         """Return the rule of the first entry that fits; a call that none fits is for anyone to approve."""
         for tools, bounds, rule in entries:
-            is_named = any(fnmatchcase(call.tool, pattern) for pattern in tools)
-            if is_named and not violation(bounds, dict(args))[1]:
+            if (
+                any(fnmatchcase(call.tool, pattern) for pattern in tools)
+                and not violation(bounds, dict(args))[1]
+            ):
                 return rule
         return Rule(because="no entry of the policy fits this call")
 
@@ -353,9 +364,7 @@ def _entry(
     """Return an entry's patterns of names, the schema of its arguments, and its rule."""
     bounds = bounds or {}
     schema = {"properties": bounds, "required": sorted(bounds)}
-    where, problem = violation(schema, {})
-    if where is None and problem:
-        raise DefinitionError(f"the bounds {bounds} aren't JSON Schemas: {problem}.")
+    check_keywords(schema, f"bounds {bounds}")
     loose = [name for name in bounds if not bounds[name].keys() & {"type", "enum", "const"}]
     if loose:  # {maximum: 5} fits the text "100"
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
@@ -367,4 +376,5 @@ def _entry(
 def _rule(fields: JSONMapping) -> Rule:
     auth = Auth(**fields.get("auth") or {})
     stages = [_rule(stage) for stage in fields.get("stages") or ()]
-    return Rule(**{**fields, "auth": auth, "stages": stages})
+    grants = Grants(**fields["grants"]) if "grants" in fields else None
+    return Rule(**{**fields, "auth": auth, "stages": stages, "grants": grants})

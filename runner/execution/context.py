@@ -247,12 +247,9 @@ class ClaimedVisit:
             raise ApprovalMismatch(
                 f"the approval of {name!r} was not used in its time: fork the run from the node that asked."
             )
-        expected_action = (
-            None
-            if action is None
-            else Action(self._judge.tenant, "function", name, codec.plain(action))
+        same = action is None or approval.effect == (
+            Action(self._judge.tenant, "function", name, codec.plain(action)).digest()
         )
-        same = expected_action is None or expected_action.digest() == approval.effect
         # An answer in place of the shown action approves none.
         approves = {"approve", "edit"} if question.action else {"approve", "edit", "respond"}
         if approval.decision not in approves or not same:
@@ -300,7 +297,8 @@ class ClaimedVisit:
             nodes = ", ".join(node for node, _ in visits) or "no node"
             raise ApprovalMismatch(
                 f"no one has decided {name!r} by a rule: {nodes} came before this one, without a decided "
-                "question of that name. Name the node that asks: ctx.approved(name, action, node=...)."
+                "question of that name. Name the node that asks: ctx.approved(name, action, node=...). A "
+                "fork has none of its first run's decisions: fork from the node that asked."
             )
         return question
 

@@ -119,6 +119,27 @@ def check_schema(schema: JSONMapping, field: str) -> None:
         raise UsageError(f"{field} can't be used: {reason}.")
 
 
+STRICT = {
+    "$dynamicAnchor": "meta",
+    "$ref": "https://json-schema.org/draft/2020-12/schema",
+    "unevaluatedProperties": False,
+}
+"""The schema of schemas with known keywords alone, at every depth: others have no effect."""
+
+
+def check_keywords(schema: JSONMapping, field: str) -> None:
+    """Check a schema as `check_schema` does, and that JSON Schema has each of its keywords.
+
+    Raises:
+        UsageError: it can't be used, or would ignore a keyword, such as `maximun`.
+    """
+    import jsonschema_rs  # noqa: PLC0415 - as below
+
+    check_schema(schema, field)
+    if errors := [*jsonschema_rs.validator_for(STRICT).iter_errors(schema)]:
+        raise UsageError(f"{field} can't be used: {errors[-1].message}.")
+
+
 def check_paths(schema: JSONMapping, field: str) -> None:
     """Check only a schema's paths while a program starts, because loading a validator is slow.
 

@@ -25,6 +25,8 @@ from runner.records.interrupts import (
 from runner.records.size_limits import MAX_ANSWER, MAX_RESULT
 from runner.records.validation import mismatch
 
+OTHER_KEY = "the idempotency key belongs to another vote; this one was not counted"
+
 
 def receipts_for(
     answers: Sequence[Decision],
@@ -42,8 +44,11 @@ def receipts_for(
     receipts, fresh = [], []
     ids: set[str] = set()
     for answer, interrupt in zip(answers, questions, strict=True):
-        is_answered = interrupt is not None and interrupt.status is InterruptStatus.ANSWERED
-        is_repeat = is_answered and winner(answer.interrupt_id) == nonce
+        is_repeat = (
+            interrupt is not None
+            and interrupt.status is InterruptStatus.ANSWERED
+            and winner(answer.interrupt_id) == nonce
+        )
         receipt = _receipt_for(answer, interrupt, now, is_repeat=is_repeat)
         if answer.interrupt_id in ids:
             receipt = answer.receipt(
@@ -110,30 +115,19 @@ def _receipt_for(
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return answer.receipt(ReceiptStatus.UNKNOWN, "no such question was asked")
-    same_key = (
-        answer.idempotency_key is not None
-        and answer.idempotency_key == interrupt.idempotency_key
+    marks = answer.idempotency_key, answer.responder
+    same_key = marks[0] is not None and marks == (
+        interrupt.idempotency_key,
+        interrupt.responder,
     )
-    match interrupt.status:
-        case InterruptStatus.ANSWERED if (is_repeat or same_key) and interrupt.rule is None:
+    if interrupt.rule is None and (
+        is_repeat or (same_key and interrupt.status is InterruptStatus.ANSWERED)
+    ):
+        if is_repeat or answer.response == interrupt.response:
             return answer.receipt(ReceiptStatus.ACCEPTED, "")
-        case InterruptStatus.ANSWERED:
-            responder = interrupt.responder or "another person"
-            return answer.receipt(ReceiptStatus.DUPLICATE, f"already answered by {responder}")
-        case InterruptStatus.EXPIRED:
-            return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
-        case InterruptStatus.WITHDRAWN:
-            return answer.receipt(ReceiptStatus.SUPERSEDED, "the question was withdrawn")
-    return _receipt_for_open(answer, interrupt, now)
-
-
-def _receipt_for_open(answer: Decision, interrupt: Interrupt, now: int) -> Receipt:
-    if interrupt.is_over(now):
-        return answer.receipt(ReceiptStatus.EXPIRED, "the time to answer is over")
-    if answer.digest is not None and answer.digest != interrupt.digest:
-        return answer.receipt(
-            ReceiptStatus.REJECTED, "the digest doesn't match the open question"
-        )
+        return answer.receipt(ReceiptStatus.REJECTED, OTHER_KEY)
+    if refusal := _refusal(interrupt, answer.digest, now):
+        return answer.receipt(*refusal)
     if interrupt.rule is not None:
         return answer.receipt(ReceiptStatus.FORBIDDEN, "the question is decided by votes")
     lender = answer.instead_of and plain_name(answer.instead_of)
@@ -158,9 +152,9 @@ def repeated_vote(ballot: Ballot, voter_record: JSONMapping, nonce: str) -> Rece
     key = ballot.idempotency_key
     if not same and key is not None and key == voter_record.get("key"):
         is_withdrawn = voter_record["receipt"][0] == ReceiptStatus.WITHDRAWN_VOTE
-        if ballot.effect != voter_record["effect"] and not is_withdrawn:
-            detail = "the idempotency key belongs to another vote; this one was not counted"
-            return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
+        earlier = voter_record["effect"], voter_record.get("comment", ballot.comment)
+        if (ballot.effect, ballot.comment) != earlier and not is_withdrawn:
+            return ballots.receipt(ballot, ReceiptStatus.REJECTED, OTHER_KEY)
         same = True
     if not (same and voter_record.get("receipt")):
         return None
@@ -182,22 +176,26 @@ def repeated_operation(
 
 def too_late(ballot: Submission, question: Interrupt, now: int) -> Receipt | None:
     """Return the refusal of a vote that is too late or has another digest; None for a good vote."""
+    refusal = _refusal(question, ballot.digest, now)
+    return ballots.receipt(ballot, *refusal) if refusal else None
+
+
+def _refusal(
+    question: Interrupt, digest: str | None, now: int
+) -> tuple[ReceiptStatus, str] | None:
+    """Return why a question takes no answer any more, or none for the question of this digest."""
     match question.status:
         case InterruptStatus.ANSWERED:
-            responder = (
-                plain_name(question.responder) if question.responder else "another person"
-            )
-            detail = f"already decided by {responder}: {question.decision}"
-            return ballots.receipt(ballot, ReceiptStatus.DUPLICATE, detail)
+            who = plain_name(question.responder) if question.responder else "another person"
+            decision = f"decided by {who}: {question.decision}"
+            detail = f"already {decision if question.rule else f'answered by {who}'}"
+            return ReceiptStatus.DUPLICATE, detail
         case InterruptStatus.WITHDRAWN:
-            return ballots.receipt(
-                ballot, ReceiptStatus.SUPERSEDED, "the question was withdrawn"
-            )
+            return ReceiptStatus.SUPERSEDED, "the question was withdrawn"
     if question.status is InterruptStatus.EXPIRED or question.is_over(now):
-        return ballots.receipt(ballot, ReceiptStatus.EXPIRED, "the time to answer is over")
-    if ballot.digest is not None and ballot.digest != question.digest:
-        detail = "the digest doesn't match the open question"
-        return ballots.receipt(ballot, ReceiptStatus.REJECTED, detail)
+        return ReceiptStatus.EXPIRED, "the time to answer is over"
+    if digest not in {None, question.digest}:
+        return ReceiptStatus.REJECTED, "the digest doesn't match the open question"
     return None
 
 

@@ -85,11 +85,15 @@ def test_questions_are_listed_and_answered(in_redis):
     receipt = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
     again = client.respond(first.id, {"fine": True}, responder="ann", idempotency_key="k")
     late = client.respond(first.id, {"fine": False}, responder="bob")
+    other = client.respond(first.id, {"fine": False}, responder="ann", idempotency_key="k")
+    copied = client.respond(first.id, {"fine": True}, responder="eve", idempotency_key="k")
     shape = runs[1].respond(answers((second.id, "yes")))
 
     assert (receipt.status, receipt.run_id) == ("accepted", runs[0].id)
     assert again.status == "accepted"
-    assert (late.status, late.detail) == ("duplicate", "already answered by ann")
+    for refused in (late, copied):
+        assert (refused.status, refused.detail) == ("duplicate", "already answered by ann")
+    assert (other.status, "another vote" in other.detail) == ("rejected", True)
     assert [each.status for each in shape] == ["accepted"]
     bench.finish_all()
     assert [run.result().results["a"].output for run in runs] == [{"fine": True}, "yes"]

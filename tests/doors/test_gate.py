@@ -446,6 +446,24 @@ def test_a_policy_in_yaml_names_the_level_of_identity(tmp_path):
     assert [(stage.need, stage.auth.level) for stage in found.stages] == [(2, 0), (1, 3)]
 
 
+def test_a_policy_in_yaml_may_allow_grants(tmp_path, opened, people):
+    """One decision then makes the calls within its bounds, and people are asked about others."""
+    bounds = "{properties: {amount: {maximum: 600}}}"
+    fields = f"eligible: [ana], grants: {{bounds: {bounds}, uses: 2}}"
+    (tmp_path / "policy.yaml").write_text(f"calls: [{{tools: pay, rule: {{{fields}}}}}]")
+    with opened(wait=0.5) as client:
+        assert client.text("pay", **BIG)[1]
+        asked = question(people)
+        people.grant(
+            asked.id, by="ana", bounds={"properties": {"amount": {"maximum": 550}}}, uses=1
+        )
+        vote(people)
+        assert client.text("pay", **BIG) == ("pay: 500 to bob", False)
+        assert client.text("pay", to="eve", amount=550) == ("pay: 550 to eve", False)
+        assert client.text("pay", to="eve", amount=550)[1]
+    assert paid(tmp_path) == ["pay bob 500 none", "pay eve 550 none"]
+
+
 def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):
     """`approval` of the file is what `mcp_tools` takes: a rule, a function, or a mapping of both."""
     path = tmp_path / "policy.py"
@@ -470,6 +488,14 @@ def test_a_policy_in_python_is_a_function_of_tool_and_arguments(tmp_path):
         "calls: [{tools: a, rule: pass, bounds: {amount: {type: money}}}]",
         "calls: [{tools: a, rule: pass, bound: {}}]",
         "calls: [{tools: a, rule: pass, bounds: {amount: {maximum: 5}}}]",
+        "calls: [{tools: a, rule: pass, bounds: {amount: {type: integer, maximun: 5}}}]",
+        "calls: [{tools: a, rule: pass, bounds: {to: {type: array, items: {enums: [a]}}}}]",
+        "calls: [{tools: a, bounds: {amount: {const: 1}}, rule: pass, bounds: {}}]",
+        "calls: [{tools: a, bounds: {amount: {type: integer, maximum: 5, maximum: 50}}, rule: pass}]",
+        "calls: [{tools: a, rule: {agents: 'no'}}]",
+        "calls: [{tools: a, rule: {grants: true}}]",
+        "calls: [{tools: a, rule: {escalate: {60: [eva]}}}]",
+        "calls: [{tools: a, rule: {escalate: [[60, ['rol:lead']]]}}]",
     ],
 )
 def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):

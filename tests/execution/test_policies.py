@@ -23,6 +23,7 @@ from tests.agent.visits import use
 from tests.execution import test_effects
 from tests.execution.test_effects import DOOR, LOGIN, SIGNED, vote
 from tests.execution.test_forged_writes import Shop
+from tests.graphs import wired
 
 keys = test_effects.keys
 
@@ -185,6 +186,27 @@ def test_signed_votes_hold_by_the_rule_of_a_policy(run_graph, keys):
     assert payments == []
     assert vote(run, "ben", signed=True, keys=keys) == "accepted"
     assert payments == [("1", Decimal(900))]
+
+
+@pytest.mark.parametrize("excluded", ["requester", "answered:first", "answered:../first"])
+def test_no_question_is_asked_that_too_few_may_decide(run_graph, excluded):
+    """Ana has asked for the run, or answered before: a rule that needs both fails the node, and says why."""
+
+    def status(need):
+        rule = Rule(eligible=["ana", "ben"], need=need, exclude=[excluded])
+        nodes = {
+            "first": lambda ctx: ctx.interrupt("go?"),
+            "pay": lambda ctx: ctx.interrupt("pay?", rule=rule).decision,
+        }
+        if ".." in excluded:
+            nodes["pay"] = wired({"inner": nodes["pay"]}).build()
+        run = run_graph(wired(nodes, "first pay").build(), requester="ana")
+        return run.answer("yes", responder="ana")
+
+    assert "those who may decide weigh 1 together; ana: who " in str(
+        status(2).results["pay"].result
+    )
+    assert status(1).status == "interrupted"
 
 
 def test_a_node_may_have_a_policy(run_graph):

@@ -32,6 +32,7 @@ CHOICES: Mapping[str, tuple[DecisionKind, str]] = MappingProxyType(
     {
         "approve": ("approve", SHOWN),
         "edit": ("edit", EDITED),
+        "edit back": ("edit", SHOWN),
         "agree to the edit": ("approve", EDITED),
         "reject": ("reject", ""),
     }
@@ -119,9 +120,9 @@ class Machine:
     # -- what stands in the library ----------------------------------------------------------------
 
     def cast(
-        self, tally: Tally, voter: str, vote: Vote, voted_in: int | None
+        self, tally: Tally, voter: str, vote: Vote, voted_in: int | None, voted_for: str = ""
     ) -> tuple[Count, Vote]:
-        facts = VoterFacts((REQUESTER,), original=SHOWN, voted_in=voted_in)
+        facts = VoterFacts((REQUESTER,), original=SHOWN, voted_in=voted_in, voted_for=voted_for)
         return rules.cast(self.rule, tally, self._voters[voter], vote, facts)
 
     def recount(self, votes: Sequence[Vote]) -> Count:
@@ -139,7 +140,10 @@ class Machine:
             return state
         rounds, key = dict(state.rounds), self._voters[voter].principal.key
         asked = Vote(key, *CHOICES[choice])
-        count, vote = self.cast(state.tally.tally(), voter, asked, rounds.get(key))
+        own = [vote.effect for vote in state.votes if vote.principal == key]
+        count, vote = self.cast(
+            state.tally.tally(), voter, asked, rounds.get(key), "".join(own[-1:])
+        )
         if count.word not in {"counted", "accepted"}:
             return state
         if vote.weight:

@@ -159,7 +159,7 @@ FAULTS = (
     ),
     Mutation(
         "approvals/voting.py",
-        "spent[standing.lent[key]] = count.tally.round",
+        "spent[lent[key]] = count.tally.round",
         "pass",
         "who has delegated takes that back and votes, too",
         test="tests/contract/test_stores.py::TestMemoryStore::test_one_may_vote_in_the_place_of_another",

@@ -211,7 +211,7 @@ def never_decides(cast: Callable[..., tuple[Count, Vote]], *vote: object) -> tup
 
 CONTROLS: Mapping[str, dict[str, Callable[..., Any]]] = {
     "one_person_counts_once": {
-        "cast": lambda own, tally, who, vote, _: own(tally, who, vote, None)
+        "cast": lambda own, tally, who, vote, *_: own(tally, who, vote, None)
     },
     "enough_people_want_what_is_decided": {"cast": sums_all},
     "a_veto_ends_it": {"cast": only_counts},
@@ -271,6 +271,7 @@ SHOWN_ACTION = Action("runner", "tool", "pay", {"amount": "10"})
 STORED: Mapping[str, tuple[DecisionKind, JSON]] = {
     "approve": ("approve", True),
     "edit": ("edit", {"amount": "5"}),
+    "edit back": ("edit", {"amount": "10"}),
     "agree to the edit": ("approve", {"amount": "5"}),
     "reject": ("reject", None),
 }

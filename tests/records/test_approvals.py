@@ -17,6 +17,7 @@ from runner.approvals.rules import (
     MAX_EDITS,
     MAX_EFFECTS,
     Auth,
+    Grants,
     Principal,
     Rule,
     Vote,
@@ -171,6 +172,9 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"stages": [Rule(edit="keeps")]},
         {"stages": [Rule(use_within=60)]},
         {"stages": [Rule(), Rule(calendar="office")]},
+        {"agents": "no"},
+        {"escalate": [(60, ["rol:lead"])]},
+        {"grants": Grants({"amount": {"maximum": 50}})},
     ],
     ids=repr,
 )

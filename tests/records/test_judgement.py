@@ -553,6 +553,17 @@ def test_a_vote_voided_by_an_edit_is_not_counted_after_it():
         judge(asked(rule), answered, evidence(moved))
 
 
+def test_an_edit_back_to_the_call_is_counted_as_the_store_did():
+    """It voids the votes before it, and its voter counts once."""
+    rule = replace(RULE, weights={})
+    shown = asked(rule).action["args"]
+    votes = [("ana", "approve"), ("cfo", "edit", {**shown, "amount": 5}), ("ana", "approve")]
+    stored, votes = decided(
+        asked(rule), *votes, ("cfo", "edit", shown), ("ana", "approve"), rule=rule
+    )
+    assert judge(asked(rule), stored, evidence(votes)).decision == "approve"
+
+
 def test_a_signature_counts_once_among_the_votes():
     """A vote that is stored twice is refused for its signature; as it was cast it counts."""
     question, stored, votes = CASES[0]

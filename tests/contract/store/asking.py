@@ -316,7 +316,7 @@ class AskingContract:
         assert (still.status, still.reason) == ("withdrawn", None)
 
     def test_an_answer_counts_once(self, worker, store):
-        """A second answer is a duplicate; the same request, or the same key, gets its receipt again."""
+        """A second answer is a duplicate; the same one, by request or key, gets its receipt again."""
         run_id, question = worker.asking("a")
         first = [Decision(question.id, 1, "ann", "key")]
 
@@ -324,9 +324,9 @@ class AskingContract:
         assert _statuses(
             store.do(AnswerQuestions([Decision(question.id, 2)], "n1")).receipts
         ) == ["accepted"]
-        assert _statuses(
-            store.do(AnswerQuestions([Decision(question.id, 2, None, "key")], "n2")).receipts
-        ) == ["accepted"]
+        for response, status in ((1, "accepted"), (2, "rejected")):
+            again = [Decision(question.id, response, "ann", "key")]
+            assert _statuses(store.do(AnswerQuestions(again, "n2")).receipts) == [status]
         (late,) = store.do(AnswerQuestions([Decision(question.id, 2, "bob")], "n3")).receipts
         assert (late.status, late.detail) == (
             ReceiptStatus.DUPLICATE,

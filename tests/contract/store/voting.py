@@ -553,6 +553,29 @@ class VotingContract:
         (vote,) = sure.store.votes(sure.question.id)
         assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
 
+    def test_a_vote_is_lent_to_no_one_who_votes_themselves(self, worker):
+        """Who has voted gets no other vote; who votes by their own right leaves the other to its owner."""
+        people = voting(worker, replace(TWO, delegate="anyone"))
+
+        assert people.act("ana", "delegate", to="ben") == "accepted"
+        assert people.words(("ben",)) == ["counted"]
+        assert people.act("ana", "delegate", to="ben") == "duplicate"
+        assert people.words(("ana",)) == ["accepted"]
+
+    def test_an_edit_is_undone_by_an_edit(self, worker):
+        """Everyone must agree: whoever has edited edits back to the call as shown, and votes start anew."""
+        people = voting(worker, Rule(eligible=["ana", "ben"], need=2))
+
+        assert people.words(("ana",), ("ben", "edit", edited("5")), ("ana",), ("ben",)) == [
+            *["counted"] * 3,
+            "duplicate",
+        ]
+        assert people.act("ben", "withdraw_vote") == "rejected"
+        assert "edit again" in people.reply.receipts[0].detail
+        back = ("ben", "edit", dict(REFUND.args))
+        assert people.words(back, back, ("ana",)) == ["counted", "duplicate", "accepted"]
+        assert people.now.decision == "approve"
+
     @pytest.mark.full
     @pytest.mark.parametrize("key", ["first", "second"])
     def test_a_vote_that_was_taken_back_counts_no_more(self, worker, store, key):
