@@ -323,7 +323,7 @@ def _check(rule: Rule) -> None:
     if len(rule.stages) > MAX_STAGES:
         raise UsageError(f"a rule may have {MAX_STAGES} stages.")
     for name, chosen, known in (
-        ("decisions", rule.decisions or [""], DECISIONS),
+        ("decisions", list[str](rule.decisions) or [""], DECISIONS),
         ("kinds", rule.kinds, KINDS),
     ):
         if isinstance(chosen, str) or not set(chosen) <= set(known):
