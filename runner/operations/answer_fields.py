@@ -21,6 +21,11 @@ NULL = {"type": "null"}
 DEEPEST = 8
 """Depth to which nested references and "or null" are read; a schema may refer to itself."""
 
+NUMERAL = re.compile(
+    r"(?!-?([1-9]\d{0,2},\d{3}$|0\d))(-?\d+|-?\d{1,3}([.,' \xa0\u202f])\d{3}(?:\3\d{3})*)(?:(?!\3)[.,](\d+))?",
+    re.ASCII,
+)
+
 PLAIN_WORDS = [
     (
         re.compile(r'(does not match ".*"|is not valid under any .*)$'),
@@ -76,29 +81,36 @@ class AnswerField:
         return self.schema.get("enum") or None
 
     @property
-    def takes_text(self) -> bool:
-        """True if text is one of the named types."""
+    def types(self) -> set[str]:
+        """The names of all types that it may have."""
         unions = [
             self._part(keyword, str(number)).schema
             for keyword in ("anyOf", "oneOf")
             for number in range(len(self.schema.get(keyword, ())))
         ]
-        return any("string" in _types(schema) for schema in (self.schema, *unions))
+        return {name for schema in (self.schema, *unions) for name in _types(schema)}
 
     @property
     def may_be_empty(self) -> bool:
         """True if the schema explicitly allows an empty text."""
         has_empty = "" in (self.choices or ()) or self.schema.get("default") == ""
-        return self.takes_text and (has_empty or self.schema.get("minLength") == 0)
+        return "string" in self.types and (has_empty or self.schema.get("minLength") == 0)
 
     def read(self, text: str) -> Any:
-        """Read a person's input: as text if the schema names text, else as JSON, or text if it isn't JSON."""
-        if self.takes_text:
+        """Read a person's input: as text if the schema names text, else as JSON, or text if it isn't JSON.
+
+        A number may have a decimal comma and groups of digits, but not so that it could be two: 1,234.
+        """
+        if "string" in self.types:
             return text
         try:
             return codec.load_json(text)
         except CorruptDocument:
-            return text
+            written = NUMERAL.fullmatch(text.strip())
+            if written is None or self.types.isdisjoint({"number", "integer"}):
+                return text
+        fraction = f".{written[4]}" if written[4] else ""
+        return codec.load_json(re.sub(r"[^\d-]", "", written[2]) + fraction)
 
     def mismatch(self, value: Any) -> str:
         """Say in plain words how a value violates the schema; "" when it is valid."""

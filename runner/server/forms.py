@@ -174,7 +174,7 @@ def _field(path: str, answer: AnswerField, answer_texts: FormTexts) -> Field:
     if choices:
         return Field(path, "choice", label, is_required, text, description, choices)
     kind, bounds = _input(answer)
-    if kind == "json" and answer.takes_text:
+    if kind == "json" and "string" in answer.types:
         kind = "long"
     if kind in HELD and not re.fullmatch(HELD[kind], text, re.ASCII):
         kind = "text" if re.fullmatch(LINE, text) else "long"

@@ -167,9 +167,9 @@ def test_long_values_fold_and_are_complete(desk):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("typed", ["12,5", "1.234,56", "1,234.56", "0x10"])
-def test_an_amount_typed_the_local_way_becomes_no_other(desk, typed):
-    """A browser's input of numbers leaves out the comma of 12,5; a text comes as typed, and is refused."""
+@pytest.mark.parametrize("typed", ["1,234", "1,23,4", "0x10"])
+def test_an_amount_that_could_be_two_is_refused(desk, typed):
+    """A browser's input of numbers leaves out the comma of 1,234; a text comes as typed, and is refused."""
     question = asked(desk, "pay")
     path = f"/q/{question.id}"
     assert re.search(r'<input type="text" name="f.amount"', desk.page(path))

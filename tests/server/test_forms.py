@@ -399,6 +399,31 @@ def test_a_list_of_objects_has_fields_for_each():
     assert answer_of(SUPPLIER, as_json) == ({**answer, "accounts": [{"iban": "DE91"}]}, {})
 
 
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("12,5", 12.5),
+        ("-0,125", -0.125),
+        ("1.234,56", 1234.56),
+        ("1,234.56", 1234.56),
+        ("1,234,567", 1234567),
+        ("1'234.50", 1234.5),
+        ("1\u202f234,5", 1234.5),
+        ("12345678901234567890", 12345678901234567890),
+        ("1.234", 1.234),
+        ("1e3", 1000),
+        *(
+            (text, text)
+            for text in ("1,234", "-1,234", "1,2,3", "1.23,5", "012,5", "\u0661,\u0662")
+        ),
+    ],
+)
+def test_a_number_is_read_as_it_is_written_anywhere(typed, value):
+    """A decimal comma and groups of digits count, unless they could mean two numbers; texts stay."""
+    assert answer_field({"type": ["number", "null"]}).read(typed) == value
+    assert answer_field({"type": ["number", "string"]}).read(typed) == typed
+
+
 def test_problems_are_said_in_plain_words():
     """With an example, if the schema has one; no word of the schema is in them."""
     sent = {"name": "", "zip": "1011", "accounts/0/limit": "many", "accounts/0/iban": "a"}
