@@ -114,7 +114,7 @@ class PendingDecision:
     """A decision from which nothing follows before a time (`until`, ms): till then `by` may take it back.
 
     Then `answer`, `nonce` and the time of the vote (`at`, ms) are written as the question's answer. `tally`,
-    `spent` and `edited_at` come from the standing before that vote, and `voter` is its voter's part then.
+    `lent`, `spent` and `edited_at` come from the standing before that vote, `voter` is its voter's part then.
     """
 
     by: str
@@ -126,6 +126,7 @@ class PendingDecision:
     spent: Mapping[str, int]
     edited_at: int
     voter: JSONMapping
+    lent: Mapping[str, str] = field(default_factory=dict)
 
 
 @codec.strict

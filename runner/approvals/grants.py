@@ -8,7 +8,7 @@ and for the requester of that run, and the store counts its uses: see docs/how-t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, field, replace
+from dataclasses import asdict, field
 from decimal import Decimal, InvalidOperation
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any
@@ -402,7 +402,7 @@ def counted(
             "reject" if decision == "reject" else "approve",
             effect if decision != "reject" else "",
         )
-        count, counted_vote = rules.cast(replace(rule, escalate=()), tally, voter, vote, facts)
+        count, counted_vote = rules.cast(rule, tally, voter, vote, facts)
         if count.word in {"counted", "accepted"}:
             rounds[counted_vote.principal] = count.tally.round
         tally = count.tally

@@ -322,11 +322,11 @@ def _check(rule: Rule) -> None:
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES:
         raise UsageError(f"a rule may have {MAX_STAGES} stages.")
-    for name, chosen, known in (
-        ("decisions", list[str](rule.decisions) or [""], DECISIONS),
-        ("kinds", rule.kinds, KINDS),
+    for name, chosen, known, least in (
+        ("decisions", rule.decisions or (), DECISIONS, 1),
+        ("kinds", rule.kinds, KINDS, 0),
     ):
-        if isinstance(chosen, str) or not set(chosen) <= set(known):
+        if isinstance(chosen, str) or len(chosen) < least or not set(chosen) <= set(known):
             raise UsageError(
                 f"{name} of a rule must be some of {', '.join(known)}, not {chosen!r:.80}."
             )
@@ -343,11 +343,14 @@ def _check(rule: Rule) -> None:
         return
     check_reach(rule)
     rule.frozen()
-    if rule.grants and not rule.grants.bounds.keys() <= {"type", "properties", "required"}:
-        raise UsageError(
-            "bounds of the grants of a rule must be a JSON Schema, such as "
-            '{"properties": {"amount": {"maximum": 50}}}.'
-        )
+    if rule.grants:
+        bounds = rule.grants.bounds
+        if not bounds.keys() <= {"type", "properties", "required"}:
+            raise UsageError(
+                "bounds of the grants of a rule have only type, properties and required, such as "
+                '{"properties": {"amount": {"maximum": 50}}}.'
+            )
+        validation.check_keywords(bounds, "bounds of the grants of a rule")
     if rule.stages:
         _check_stages(rule)
 
@@ -802,11 +805,12 @@ def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
 
 
 BY_NAME = VoterFacts(plain_issuer="?")
-"""Facts known where a rule is declared: a name without an issuer is another than that of a login."""
+"""Facts known at a declaration: a name without an issuer isn't the person of a login with that name."""
 
 
 def check_reach(rule: Rule, facts: VoterFacts = BY_NAME) -> None:
-    """Refuse a stage that no voters could meet, as far as it names them."""
+    """Refuse a rule that no voters could meet, as far as it names them; each votes in one stage only."""
+    heaviest: dict[str, int] = {}
     for stage, step in enumerate(rule.steps):
         acr = rule.auth.acr or step.auth.acr
         if acr and OWN_KEY in {rule.auth.level, step.auth.level}:
@@ -818,15 +822,26 @@ def check_reach(rule: Rule, facts: VoterFacts = BY_NAME) -> None:
         if rule.escalate or not all(
             form.startswith("user:") for form in forms.union(map(selector, step.weights))
         ):
+            heaviest["others"] = 10**9
             continue
         reasons = {}
         for form in forms:
             voter = Voter(Principal.read(form[5:]), level=OWN_KEY, login_age=0, acr=acr)
             reasons[form] = barred(rule, voter, facts, stage)
-        most = sum(weight_of(step, [form]) for form in forms if not reasons[form])
+        weights = {form: weight_of(step, [form]) for form in forms if not reasons[form]}
+        most = sum(weights.values())
+        heaviest = weights | {
+            form: max(weight, weights.get(form, 0)) for form, weight in heaviest.items()
+        }
         if most < step.need:
             why = [f"; {plain_name(form[5:])}: {why}" for form, why in reasons.items() if why]
             raise UsageError(
                 f"a rule needs {step.need}, but those who may decide weigh {most} together"
                 f"{''.join(sorted(why))}."
             )
+    total, most = sum(step.need for step in rule.steps), sum(heaviest.values())
+    if most < total and rule.delegate == "none":
+        raise UsageError(
+            f"the stages of a rule need {total} in all, but those who may decide, each in one of them, weigh "
+            f"{most} together."
+        )

@@ -126,12 +126,11 @@ class VisitJudge:
         """Check the facts that a rule depends on.
 
         Raises:
-            UsageError: it excludes the requester, who is not known, leaves too few who may decide,
-                or names an unknown node or calendar.
+            UsageError: it excludes the requester, who is not known, or names an unknown node or
+                calendar.
         """
         escalates_at(rule, 0)
         self._check_exclusions(rule)
-        people: Sequence[str] = ()
         if excludes_requester(rule):
             requester = self._store.requester(self._run_id)
             level = level_of(rule)
@@ -147,7 +146,17 @@ class VisitJudge:
                     f"the rule excludes who asked for the run, and asks for level {level}, but the start is "
                     f"proven at level {signed} alone: have who starts it sign at that level."
                 )
-            people = requester["principal"], *requester.get("on_behalf_of", ())
+
+    def check_reach(self, rule: Rule) -> None:
+        """Check, before a question is asked, that the people whom its rule names can decide it.
+
+        Raises:
+            UsageError: too few of them are left.
+        """
+        requester = (
+            (self._store.requester(self._run_id) or {}) if excludes_requester(rule) else {}
+        )
+        people = *filter(None, [requester.get("principal")]), *requester.get("on_behalf_of", ())
         answered_by = answerers_of(self._store, rule, self._run_id, is_nested=self._nested)
         if people or answered_by:
             check_reach(

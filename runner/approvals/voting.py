@@ -115,6 +115,7 @@ class CastVote(Request[Reply]):
                 standing.spent,
                 standing.edited_at,
                 voter_record,
+                standing.lent,
             )
         run.put_standing(
             name,
@@ -463,7 +464,7 @@ def _withdraw(case: Case) -> Done | Receipt:
         detail = (
             "it has voided the votes before it, so it can't be taken back: edit again, even to the call "
             "as it was shown"
-            if voter_record["decision"] == "edit" and not has_other_votes
+            if built_on and not has_other_votes
             else "others have built on this vote: it can't be taken back"
         )
         return case.refusal(detail, ReceiptStatus.REJECTED)
@@ -489,6 +490,7 @@ def _withdraw(case: Case) -> Done | Receipt:
         standing = replace(
             case.standing,
             tally=pending.tally,
+            lent=pending.lent,
             spent=pending.spent,
             edited_at=pending.edited_at,
             pending=None,

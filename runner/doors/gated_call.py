@@ -337,8 +337,8 @@ def _yaml_policy(path: str) -> Policy:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as declared
             names = [key.value for key, _ in node.value]
-            if len({*names}) < len(names):
-                raise DefinitionError(f"a key is there twice: {', '.join(names)}.")
+            if twice := {name for name in names if names.count(name) > 1}:
+                raise DefinitionError(f"written twice: {', '.join(sorted(twice))}.")
             return super().construct_mapping(node, deep)
 
     text = Path(path).read_text(encoding="utf-8")
@@ -376,5 +376,5 @@ def _entry(
 def _rule(fields: JSONMapping) -> Rule:
     auth = Auth(**fields.get("auth") or {})
     stages = [_rule(stage) for stage in fields.get("stages") or ()]
-    grants = Grants(**fields["grants"]) if "grants" in fields else None
+    grants = Grants(**fields["grants"] or {}) if "grants" in fields else None
     return Rule(**{**fields, "auth": auth, "stages": stages, "grants": grants})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import field
 from typing import Any
 from urllib.parse import unquote
@@ -22,7 +23,8 @@ DEEPEST = 8
 """Depth to which nested references and "or null" are read; a schema may refer to itself."""
 
 NUMERAL = re.compile(
-    r"(?!-?([1-9]\d{0,2},\d{3}$|0\d))(-?\d+|-?\d{1,3}([.,' \xa0\u202f])\d{3}(?:\3\d{3})*)(?:(?!\3)[.,](\d+))?",
+    r"(?!-?([1-9]\d{0,2},\d{3}$|0\d))"
+    r"(-?\d+|-?[1-9]\d{0,2}([.,' \xa0\u202f])\d{3}(?:\3\d{3})*)(?:(?!\3)[.,](\d+))?",
     re.ASCII,
 )
 
@@ -96,21 +98,23 @@ class AnswerField:
         has_empty = "" in (self.choices or ()) or self.schema.get("default") == ""
         return "string" in self.types and (has_empty or self.schema.get("minLength") == 0)
 
-    def read(self, text: str) -> Any:
+    def read(self, text: str, *, keeps_text: bool = True) -> Any:
         """Read a person's input: as text if the schema names text, else as JSON, or text if it isn't JSON.
 
-        A number may have a decimal comma and groups of digits, but not so that it could be two: 1,234.
+        A number may have a decimal comma and groups of digits, unless it could be two: 1,234. Without
+        `keeps_text`, as if the schema named no text.
         """
-        if "string" in self.types:
+        if keeps_text and "string" in self.types:
             return text
-        try:
-            return codec.load_json(text)
-        except CorruptDocument:
-            written = NUMERAL.fullmatch(text.strip())
-            if written is None or self.types.isdisjoint({"number", "integer"}):
-                return text
-        fraction = f".{written[4]}" if written[4] else ""
-        return codec.load_json(re.sub(r"[^\d-]", "", written[2]) + fraction)
+        forms = [text]
+        if self.types & {"number", "integer"} and (number := NUMERAL.fullmatch(text.strip())):
+            forms.append(
+                re.sub(r"[^\d-]", "", number[2]) + (f".{number[4]}" if number[4] else "")
+            )
+        for form in forms:
+            with suppress(CorruptDocument):
+                return codec.load_json(form)
+        return text
 
     def mismatch(self, value: Any) -> str:
         """Say in plain words how a value violates the schema; "" when it is valid."""

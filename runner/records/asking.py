@@ -229,6 +229,8 @@ def numbered_question(
         )
         earlier = answers.get(question.id)
         if earlier is None:
+            if address.judge and (rule := options.get("rule")):
+                address.judge.check_reach(rule)
             break
         problem = _problem(earlier, question, schema) if isinstance(schema, type) else ""
         if not (

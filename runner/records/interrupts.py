@@ -190,6 +190,13 @@ class Judge(CallSource, Protocol):
             UsageError: it excludes the requester, who is unknown, or names an unknown calendar.
         """
 
+    def check_reach(self, rule: Rule) -> None:
+        """Check that the people whom the rule of a new question names can decide it.
+
+        Raises:
+            UsageError: too few of them are left.
+        """
+
 
 @immutable
 class Address:

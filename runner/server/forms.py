@@ -491,10 +491,6 @@ def _value(field: AnswerField, text: str, before: Any = None) -> Any:
     """Read a typed text: a choice, a list by its lines, else as the field does; a number stays a number."""
     if _is_lines(field):
         return [_value(field.items, line.strip()) for line in text.split("\n") if line.strip()]
-    is_json = field.choices or not (before is None or isinstance(before, str))
-    if not is_json:
-        return field.read(text)
-    try:
-        return codec.load_json(text)
-    except CorruptDocument:
-        return text
+    return field.read(
+        text, keeps_text=not field.choices and (before is None or isinstance(before, str))
+    )

@@ -25,7 +25,7 @@ from runner.records.interrupts import (
 from runner.records.size_limits import MAX_ANSWER, MAX_RESULT
 from runner.records.validation import mismatch
 
-OTHER_KEY = "the idempotency key belongs to another vote; this one was not counted"
+OTHER_KEY = "the idempotency key belongs to another answer or vote; this one was not counted"
 
 
 def receipts_for(
@@ -115,15 +115,13 @@ def _receipt_for(
     """Return the receipt of one answer to a question in its present state."""
     if interrupt is None:
         return answer.receipt(ReceiptStatus.UNKNOWN, "no such question was asked")
-    marks = answer.idempotency_key, answer.responder
-    same_key = marks[0] is not None and marks == (
-        interrupt.idempotency_key,
-        interrupt.responder,
-    )
+    key = answer.idempotency_key
+    same_key = key is not None and key == interrupt.idempotency_key
     if interrupt.rule is None and (
         is_repeat or (same_key and interrupt.status is InterruptStatus.ANSWERED)
     ):
-        if is_repeat or answer.response == interrupt.response:
+        given = interrupt.responder, interrupt.response
+        if is_repeat or (answer.responder, answer.response) == given:
             return answer.receipt(ReceiptStatus.ACCEPTED, "")
         return answer.receipt(ReceiptStatus.REJECTED, OTHER_KEY)
     if refusal := _refusal(interrupt, answer.digest, now):
@@ -183,7 +181,7 @@ def too_late(ballot: Submission, question: Interrupt, now: int) -> Receipt | Non
 def _refusal(
     question: Interrupt, digest: str | None, now: int
 ) -> tuple[ReceiptStatus, str] | None:
-    """Return why a question takes no answer any more, or none for the question of this digest."""
+    """Return why a question takes no answer any more, or why this is not its digest; None if it does."""
     match question.status:
         case InterruptStatus.ANSWERED:
             who = plain_name(question.responder) if question.responder else "another person"

@@ -209,6 +209,20 @@ def test_no_question_is_asked_that_too_few_may_decide(run_graph, excluded):
     assert status(1).status == "interrupted"
 
 
+def test_an_approval_is_not_lost_by_what_was_answered_since(run_graph):
+    """Whether enough people are left is checked when a question is asked, not when its node goes on."""
+    rule = Rule(eligible=["ana", "ben"], exclude=["answered:pay"])
+
+    def pay(ctx):
+        ctx.interrupt("first?")
+        return ctx.interrupt("second?", rule=rule).decision
+
+    run = run_graph(wired({"pay": pay}).build())
+    run.answer("yes", responder="ana")
+    assert run.vote("approve", by="ben").status == "accepted"
+    assert run.result.results["pay"].output == "approve"
+
+
 def test_a_node_may_have_a_policy(run_graph):
     """It sees the task and the inputs; what needs nobody runs at once."""
     ran = []

@@ -174,7 +174,11 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"stages": [Rule(), Rule(calendar="office")]},
         {"agents": "no"},
         {"escalate": [(60, ["rol:lead"])]},
+        {"stages": [Rule(eligible=["ana"]), Rule(eligible=["ana"])]},
+        {"stages": [Rule(eligible=["ana", "ben"], need=2), Rule(eligible=["ana", "ben"])]},
+        {"decisions": None},
         {"grants": Grants({"amount": {"maximum": 50}})},
+        {"grants": Grants({"properties": {"amount": {"maximun": 50}}})},
     ],
     ids=repr,
 )

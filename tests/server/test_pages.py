@@ -1069,7 +1069,7 @@ def test_a_graph_is_started_from_its_page(redis_url):
     assert send(site, "/graphs/echo", **{"f.answer": '{"a": [1'}).status_code == 422
     site.work()
 
-    assert ('type="number"' in shown, 'value="seven"' in refused.text) == (True, True)
+    assert ('name="f.number"' in shown, 'value="seven"' in refused.text) == (True, True)
     assert started.headers["location"] == twice.headers["location"]
     results = [site.client.run(run.run_id).result().results for run in site.client.runs()]
     assert {key: node.output for nodes in results for key, node in nodes.items()} == {

@@ -285,9 +285,12 @@
   shown();
 
   // -- a call with changed arguments is approved with the changes, by a button that replaces the other one -------
+  // A number written in another way is the same: 100,50 is 100.5. The server refuses 1,234, which could be two.
+  const number = (text) => (text.length < 16 && /^\s*-?\d+(\.\d+|,(?!\d{3}\s*$)\d+)?\s*$/.test(text) ? Number(text.replace(",", ".")) : text);
+  const value = (item, text) => (item.dataset.number === undefined ? text : number(text));
   const differs = (item) => (item.type === "radio"
     ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
-    : item.value !== (item.dataset.was ?? item.defaultValue));
+    : value(item, item.value) !== value(item, item.dataset.was ?? item.defaultValue));
   function offer(form) {
     const [edit, approve] = ["edit", "approve"].map((word) => form?.querySelector(`.buttons [name=decision][value=${word}]`));
     if (!edit || !approve) return;
@@ -302,7 +305,7 @@
   function spell(output) {
     const { elements } = output.closest("form"), name = output.dataset.amountOf, { value } = elements[name];
     const currency = elements[name.replace(/[^./]*$/, "currency")]?.value ?? "";
-    output.textContent = value && Number.isFinite(Number(value)) ? `${money(value)} ${currency}`.trimEnd() : "";
+    output.textContent = value && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
   }
   const spellAll = (root) => all(root, "[data-amount-of]").forEach(spell);
   document.addEventListener("input", (event) => event.target.form && spellAll(event.target.form));

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import socket
 import struct
 import sys
@@ -56,8 +57,8 @@ Address = tuple[str, int]
 MOVED = (AskError, ClusterDownError, MovedError, TryAgainError)
 """The errors for a slot that another server has, that is being moved, or that no server has."""
 
-NO_LOGIN = "unauthenticated"
-"""Part of Redis' refusal of a long command: "unauthenticated bulk length"."""
+NO_LOGIN = re.compile("unauthenticated (multi)?bulk")
+"""Redis' refusal of a long command without a login."""
 
 KEYLESS = frozenset({"CONFIG", "INFO", "PING", "TIME"})
 
@@ -417,7 +418,7 @@ class RedisConnection:
     def _raise(self, error: Exception) -> NoReturn:
         if isinstance(error, NoScriptError):
             raise error
-        if isinstance(error, redis.AuthenticationError) or NO_LOGIN in str(error):
+        if isinstance(error, redis.AuthenticationError) or NO_LOGIN.search(str(error)):
             raise StoreError(
                 f"The store at {self.place} refused the login ({error}). Nothing was done, and "
                 "nothing will be before user and password in RUNNER_REDIS_URL are right."
@@ -488,7 +489,7 @@ def _reply(connection: Any) -> Any:
     try:
         return connection.read_response()
     except redis.ResponseError as refusal:
-        if NO_LOGIN in str(refusal):  # the server has closed the connection
+        if NO_LOGIN.search(str(refusal)):  # the server has closed the connection
             raise
         return refusal  # later replies must still be read
 

@@ -324,8 +324,12 @@ class AskingContract:
         assert _statuses(
             store.do(AnswerQuestions([Decision(question.id, 2)], "n1")).receipts
         ) == ["accepted"]
-        for response, status in ((1, "accepted"), (2, "rejected")):
-            again = [Decision(question.id, response, "ann", "key")]
+        for response, who, status in (
+            (1, "ann", "accepted"),
+            (2, "ann", "rejected"),
+            (1, "bob", "rejected"),
+        ):
+            again = [Decision(question.id, response, who, "key")]
             assert _statuses(store.do(AnswerQuestions(again, "n2")).receipts) == [status]
         (late,) = store.do(AnswerQuestions([Decision(question.id, 2, "bob")], "n3")).receipts
         assert (late.status, late.detail) == (

@@ -56,6 +56,15 @@ STORIES = {
         decided = approve
         """,
     ),
+    "a vote that was lent to somebody is with them again when they take back their own decision": (
+        replace(ALONE, delegate="anyone"),
+        """
+        delegate ana ben
+        approve ben = accepted
+        take_back ben
+        approve ana = forbidden
+        """,
+    ),
     "a veto is taken back, and the question is where it was before": (
         replace(UNDO, veto=1),
         """
