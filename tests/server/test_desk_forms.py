@@ -203,7 +203,10 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
     assert berlin.inner_text("h1").startswith("Pay 48.000,00 EUR to")
     assert "48.000,00" in berlin.inner_text("#call")
     berlin.click("text=Change the arguments")
-    berlin.fill("[name='f.amount']", "4800.5")
+    buttons = [berlin.locator(f".buttons [value={word}]") for word in ("approve", "edit")]
+    for typed, is_changed in (("48000,00", False), ("48.000,01", True), ("4800,5", True)):
+        berlin.fill("[name='f.amount']", typed)
+        assert [button.is_visible() for button in buttons] == [not is_changed, is_changed]
     assert berlin.inner_text("[data-amount-of='f.amount']") == "4.800,50 EUR"
     seen += look(berlin, tmp_path, "pay")
     berlin.click("text=Approve with changes")
