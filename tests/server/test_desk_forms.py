@@ -172,7 +172,7 @@ def test_an_amount_that_could_be_two_is_refused(desk, typed):
     """A browser's input of numbers leaves out the comma of 1,234; a text comes as typed, and is refused."""
     question = asked(desk, "pay")
     path = f"/q/{question.id}"
-    assert re.search(r'<input type="text" name="f.amount"', desk.page(path))
+    assert re.search(r'<input type="text" data-number name="f.amount"', desk.page(path))
     edit = {"decision": "edit", "digest": question.digest, "f.amount": typed}
     reply = send(desk, path, **edit)
 
