@@ -23,8 +23,8 @@ from runner.records.codec import JSON, JSONObject
 DOMAIN = "celery-graph-runner/{kind}/v2\n"
 """Prefix of the JSON: digests of two kinds never coincide."""
 
-UNLIKE = re.compile(r"[:,\[](?<!\w:)-?(?:\d{16}|[NI]|[\d.]+e|\d+\.0(?!\d))")
-"""Finds all numbers whose canonical form differs from that of `ENCODER`, and some texts."""
+MAY_DIFFER = re.compile(r"[:,\[](?<!\w:)-?(?:\d{16}|[NI]|[\d.]+e|\d+\.0(?!\d))")
+"""Finds each number that `ENCODER` may write in another than the canonical form, and sometimes a text."""
 
 ENCODER = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
@@ -40,8 +40,8 @@ def canonical(value: JSON, subject: str) -> bytes:
     """
     try:
         text = ENCODER.encode(value)
-        # Beyond this character names may sort otherwise in UTF-16.
-        if UNLIKE.search(f",{text}") or not (text.isascii() or max(text) < "\ud800"):
+        # Names with characters from here on may sort differently in UTF-16, as the standard wants.
+        if MAY_DIFFER.search(f",{text}") or not (text.isascii() or max(text) < "\ud800"):
             return rfc8785.dumps(value)
         return text.encode()
     except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError) as error:

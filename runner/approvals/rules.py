@@ -322,13 +322,13 @@ def _check(rule: Rule) -> None:
     _check_numbers(rule)
     if len(rule.stages) > MAX_STAGES:
         raise UsageError(f"a rule may have {MAX_STAGES} stages.")
-    for name, chosen, known, least in (
+    for name, values, allowed, minimum in (
         ("decisions", rule.decisions or (), DECISIONS, 1),
         ("kinds", rule.kinds, KINDS, 0),
     ):
-        if isinstance(chosen, str) or len(chosen) < least or not set(chosen) <= set(known):
+        if isinstance(values, str) or len(values) < minimum or not set(values) <= set(allowed):
             raise UsageError(
-                f"{name} of a rule must be some of {', '.join(known)}, not {chosen!r:.80}."
+                f"{name} of a rule must be some of {', '.join(allowed)}, not {values!r:.80}."
             )
     if rule.agents and rule.kinds:
         raise UsageError("a rule has either agents=True, or its kinds: name agents among them.")
@@ -359,8 +359,8 @@ def _check_stages(rule: Rule) -> None:
     """Refuse settings that would be ignored: a reader would take them for conditions."""
     default = Rule().frozen()
     outside, *inside = (
-        {name for name, value in each.frozen().items() if value != default.get(name)}
-        for each in (rule, *rule.stages)
+        {name for name, value in step.frozen().items() if value != default.get(name)}
+        for step in (rule, *rule.stages)
     )
     if ignored := ", ".join(sorted(outside.intersection(OF_A_STAGE))):
         raise UsageError(

@@ -177,8 +177,8 @@ def _has_deltas(graph: Any) -> bool:
     """Return whether restoring a channel needs checkpoints before the newest one."""
     return any(
         isinstance(channel, DeltaChannel)
-        for each in _graphs(graph)
-        for channel in each.channels.values()
+        for subgraph in _graphs(graph)
+        for channel in subgraph.channels.values()
     )
 
 

@@ -120,8 +120,8 @@ def _receipt_for(
     if interrupt.rule is None and (
         is_repeat or (same_key and interrupt.status is InterruptStatus.ANSWERED)
     ):
-        given = interrupt.responder, interrupt.response
-        if is_repeat or (answer.responder, answer.response) == given:
+        same_person = answer.responder == interrupt.responder
+        if is_repeat or (same_person and answer.response == interrupt.response):
             return answer.receipt(ReceiptStatus.ACCEPTED, "")
         return answer.receipt(ReceiptStatus.REJECTED, OTHER_KEY)
     if refusal := _refusal(interrupt, answer.digest, now):
