@@ -34,6 +34,22 @@ def of_map(
 
 
 STORIES = {
+    "an item that waits frees its place; its answer goes on at once": (
+        of_map(1),
+        """
+        claim m
+        expand m 0 1
+        claim m[0]
+        park m[0]
+        stands = executing: m waiting, m[0] waiting, m[1] ready
+        run m[1]
+        stands = interrupted: m waiting, m[0] waiting, m[1] completed
+        answer m[0]
+        stands = executing: m waiting, m[0] ready, m[1] completed
+        run m[0]
+        stands = executing: m ready, m[0] completed, m[1] completed
+        """,
+    ),
     "a child's failure fails nothing by itself: the parent's node is rung, and judges it": (
         "a",
         """
@@ -598,19 +614,6 @@ class DelegationContract:
 
         worker.sweep()
         assert self._map(worker, run_id).active == (window or 1_003)
-
-    def test_an_item_that_waits_frees_its_place(self, worker, store):
-        """Its run is interrupted only when no other item is at work; its answer goes on at once."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
-        questions = worker.park(run_id, "m[0]")
-
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] waiting, m[1] ready"
-        worker.run(run_id, "m[1]")
-        assert worker.statuses(run_id) == "interrupted: m waiting, m[0] waiting, m[1] completed"
-        worker.answer(*questions)
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] ready, m[1] completed"
-        worker.run(run_id, "m[0]")
-        assert worker.read(run_id).nodes["m"].status is Status.READY
 
     @pytest.mark.routed
     def test_an_empty_map_is_ready_at_once(self, worker, store):

@@ -17,7 +17,6 @@ from runner.store.requests import (
     ChangeLimit,
     ClaimVisit,
     ExpandMap,
-    ParkVisit,
     SettleVisit,
 )
 from tests.contract.store.manual_worker import rung, shape, word_of
@@ -40,6 +39,21 @@ LEFT, RIGHT = Limit("l", concurrency=1), Limit("r", concurrency=1)
 BOTH = shape("a b c", limits={"a": [LEFT], "b": [RIGHT], "c": [LEFT, RIGHT]})
 
 STORIES = {
+    "who waits for a person has no place, and must find one again": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        park a
+        rings = b.1.1
+        claim b
+        answer a
+        claim a = limited
+        settle b
+        rings = a.1.1
+        claim a
+        """,
+    ),
     "a node that finds no place has one event of that, however often it is refused": (
         crowd(ONE),
         """
@@ -321,19 +335,6 @@ class LimitContract:
         worker.limited(run_id, "a")
         assert worker.end(worker.token(run_id, "c")) == ["a.1.1"]
         assert worker.end(worker.token(run_id, "a")) == []
-
-    def test_who_waits_for_a_person_has_no_place(self, worker):
-        """A parked node returns its place, and must find one again when it has its answer."""
-        run_id, token = worker.begin(crowd(ONE))
-        worker.limited(run_id, "b")
-        question = worker.question(token)
-        assert rung(worker.store.do(ParkVisit(token, [question], None))) == ["b.1.1"]
-        other = worker.token(run_id, "b")
-        worker.answer(question)
-        worker.limited(run_id, "a")
-
-        assert worker.end(other) == ["a.1.1"]
-        worker.claim(run_id, "a")
 
     @pytest.mark.scripts
     def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker):

@@ -44,6 +44,17 @@ INNER = shape("x", name="inner")
 
 
 STORIES = {
+    "a retry is a new attempt when its delay is over; its error can be read meanwhile": (
+        "a",
+        """
+        claim a
+        retry a 2000
+        error a broken
+        sweep
+        sweep 2 = a.1.2
+        claim a.1.2
+        """,
+    ),
     "a visit is claimed once; a claim of another visit, attempt or run is refused": (
         "a",
         """
@@ -568,16 +579,6 @@ class RunContract:
         assert list(worker.read(run_id).order) == ["a", "b", "a", "b", "c"]
         assert worker.read(run_id).outputs["b", 1] == "again"
         assert store.fetch(run_id, ["b"])[0][1] == "done"
-
-    def test_a_retry_is_a_new_attempt_later(self, worker, store):
-        """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
-        run_id, token = worker.begin("a")
-
-        assert store.do(RetryVisit(token, 2_000, failure("once"), saved(1))).word == "retrying"
-        assert worker.read(run_id).entries["a", 1]["error"]["message"] == "once"
-        assert worker.sweep() == []
-        assert worker.sweep(after=2) == ["a.1.2"]
-        assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
 
     def test_events_have_the_beginning_of_a_long_error(self, worker, store):
         """However long an error is as JSON, the event of its node has the beginning of it."""

@@ -25,6 +25,20 @@ ROUTE: dict[str, Any] = {"expires_in": 60, "on_expire": {"route": "late"}, "reas
 
 
 STORIES = {
+    "an expiry fails a node that does not run again; monitors learn of it by its doorbell": (
+        "a>b",
+        """
+        claim a
+        park a ok? expires_in=60 on_expire=fail
+        sweep 60 = a.1.1
+        claim a = stale
+        stands = failed: a failed
+        error a 'ok?' was not answered within 60 s
+        statuses ok? = expired
+        count node.failed a = 1
+        count_due
+        """,
+    ),
     "a visit whose worker went silent for a lease is rung again, as a new attempt": (
         "a",
         """
@@ -297,25 +311,6 @@ class TimingContract:
             (1, ["c.1.2"]),
             (0, []),
         ]
-
-    def test_an_expiry_can_fail_the_node(self, worker, store):
-        """With "fail" the node fails without running again; its error has the reason, and its run stops.
-
-        Its doorbell rings although no worker can claim it: monitors learn from it how the node ended.
-        """
-        run_id = worker.start("a>b")
-        worker.park(run_id, "a", **FAIL)
-
-        assert worker.sweep(after=60) == ["a.1.1"]
-        assert store.do(ClaimVisit(run_id, "a", 1, 1, "late")).word == "stale"  # type: ignore[union-attr] # a reply
-        assert worker.statuses(run_id) == "failed: a failed"
-        snapshot = worker.read(run_id)
-        error = snapshot.entries["a", 1]["error"]
-        assert error["type"] == "runner.errors:InterruptExpired"
-        assert "'ok?' was not answered within 60 s" in error["message"]
-        assert snapshot.interrupts[0].status is InterruptStatus.EXPIRED
-        assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
-        assert store.sweep().count == 0
 
     def test_an_expiry_can_lead_elsewhere(self, worker, store):
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""
