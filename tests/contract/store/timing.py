@@ -261,12 +261,37 @@ STORIES = {
 }
 
 
+ROUTED = {
+    "of two leases the renewed one is kept": (
+        "a b",
+        """
+        claim a
+        claim b
+        wait 20
+        renew a = ok
+        sweep 20 = b.1.2
+        renew a b = ok stale
+        settle a
+        renew a = stale
+        """,
+    ),
+}
+"""Stories of scripts, and of verbs that partitions route."""
+
+
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
     @stories(STORIES)
     def test_time_does_as_it_is_told(self, worker, graph, story):
         """Leases, deadlines and expiries."""
+        tell(Story(worker, graph), story)
+
+    @pytest.mark.routed
+    @pytest.mark.scripts
+    @stories(ROUTED)
+    def test_leases_are_renewed_as_it_is_told(self, worker, graph, story):
+        """A worker that renews in time keeps its visit; one that lost it learns that."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.full
@@ -281,21 +306,6 @@ class TimingContract:
             waits.append((worker.clock.now - began) // 1000)
 
         assert waits == [30, 60, 120, 240, 300]
-
-    @pytest.mark.routed
-    @pytest.mark.scripts
-    def test_a_renewed_lease_is_kept(self, worker, store):
-        """A worker that renews in time keeps its visit; one that lost it learns that."""
-        run_id = worker.start("a b")
-        held, lost = worker.token(run_id, "a"), worker.token(run_id, "b")
-        worker.clock.advance(20)
-        assert store.renew([held]) == ["ok"]
-
-        assert worker.sweep(after=20) == ["b.1.2"]
-        assert store.renew([held, lost]) == ["ok", "stale"]
-        assert store.renew([]) == []
-        worker.settle(held)
-        assert store.renew([held]) == ["stale"]
 
     def test_a_sweep_does_no_more_than_its_limit(self, worker, store):
         """A sweep handles so many timers and returns how many; the next ones do the rest."""
