@@ -9,16 +9,14 @@ import pytest
 from runner.definition import model
 from runner.definition.model import MapSpec, Topology
 from runner.records.run import MapRecord, NodeRecord, Status
-from runner.store.interface import Claim, Start, Store, Token
+from runner.store.interface import Start, Store, Token
 from runner.store.requests import (
-    ConfirmHandOver,
     EmitEvent,
     ExpandMap,
-    HandOver,
     StartRun,
 )
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
-from tests.contract.store.stories import INNER, WORK, Story, stories, tell
+from tests.contract.store.stories import INNER, Story, stories, tell
 
 
 def of_map(
@@ -704,12 +702,3 @@ class DelegationContract:
         assert worker.store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
 
     # -- external tasks ---------------------------------------------------------------------------------
-
-    def _hand(
-        self, worker: ManualWorker, run_id: str, timeout_ms: int = 0, node: str = "a"
-    ) -> Claim:
-        """Claim a visit, hand its work out and note that it was sent."""
-        claim = worker.claim(run_id, node)
-        assert worker.store.do(HandOver(claim.token, WORK)).word == "handed"
-        assert worker.store.do(ConfirmHandOver(claim.token, WORK, timeout_ms)).word == "sent"
-        return claim
