@@ -384,7 +384,6 @@ SCRIPTS = {
         run c
         stands = completed: a completed, b completed, c completed
         order = a b a b c
-        outputs = a.1=a b.1=b a.2=a b.2=b c.1=c
         """,
     ),
 }
