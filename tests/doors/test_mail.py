@@ -789,7 +789,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "number", [200, pytest.param(100 * settings.default.max_examples, marks=pytest.mark.slow)]
+    "number", [200, pytest.param(20 * settings.default.max_examples, marks=pytest.mark.slow)]
 )
 def test_links_that_are_not_ours_have_no_effect(site, mailbox, number):
     """Forged, old, replayed, foreign and changed links change nothing; the good link beside them does."""
