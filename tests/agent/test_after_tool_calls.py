@@ -149,94 +149,6 @@ def test_a_parked_call_has_no_result_anywhere() -> None:
 # -- what a snapshot must carry ----------------------------------------------------------
 
 
-def test_a_question_during_the_replay_keeps_the_snapshot() -> None:
-    """A second question asked in the replay is answered later, and both answers are there."""
-
-    def two_steps(event: AfterToolCallEvent) -> None:
-        first = event.interrupt("step1", reason="first check")
-        second = event.interrupt("step2", reason="second check")
-        text = event.result["content"][0]["text"]
-        event.result = {"status": "success", "content": [{"text": f"{text} {first} {second}"}]}
-
-    scene = Scene(use("plain", word="a"), hooks=(after(two_steps),))
-    scene.node.run()
-    assert scene.node.names == ["step1"]
-    scene.node.resume(step1="one")
-    assert scene.node.names == ["step2"]
-    done(scene.node.resume(step2="two"))
-    assert scene.ran == ["plain a"]
-    assert scene.node.texts[0] == "ok a one two"
-
-
-def test_an_exception_comes_back_as_itself() -> None:
-    """Type, arguments, attributes, notes and cause survive the pause, without pickle."""
-    errors: list[BaseException] = []
-
-    @tool
-    def deep() -> str:
-        """Fail for a reason."""
-        try:
-            raise KeyError("lost")  # noqa: TRY301 - the cause must be a raised one
-        except KeyError as error:
-            broken = PolicyError("no", 42)
-            broken.add_note("seen twice")
-            raise broken from error
-
-    def look(event: AfterToolCallEvent) -> None:
-        event.interrupt("look")
-        assert event.exception is not None
-        errors.append(event.exception)
-
-    model = ScriptedModel([use("deep"), "end"])
-    node = Node(lambda: Agent("a", model, [deep], hooks=[Hooks(after(look))]))
-    node.run()
-    done(node.resume(look=1))
-    error = errors[0]
-    assert isinstance(error, PolicyError)
-    assert (error.args, error.code, error.__notes__) == (("no", 42), 42, ["seen twice"])
-    assert isinstance(error.__cause__, KeyError)
-
-
-@pytest.mark.full
-def test_retry_and_answer_work_together_and_the_tool_runs_exactly_once_more() -> None:
-    """`retry` with an answer runs the tool once more, and the message holds one result."""
-
-    def again(event: AfterToolCallEvent) -> None:
-        if event.exception is not None and event.interrupt(
-            "again", reason=str(event.exception)
-        ):
-            event.retry = True
-
-    for executor in ("concurrent", "sequential"):
-        scene = Scene(use("boom"), use("plain"), hooks=(after(again),), tool_executor=executor)
-        scene.failures = 1
-        scene.node.run()
-        done(scene.node.resume(again=True))
-        assert sorted(scene.ran) == ["boom", "boom", "plain"]
-        assert scene.node.texts == ["repaired", "ok"]
-
-
-def test_a_retried_call_that_fails_again_asks_again() -> None:
-    """An answer belongs to one attempt; the next failure is a new question with a new id."""
-    ids: list[str] = []
-
-    def again(event: AfterToolCallEvent) -> None:
-        if event.exception is not None:
-            event.retry = bool(event.interrupt("again", reason=event.attempt))
-
-    scene = Scene(use("boom"), hooks=(after(again),))
-    scene.failures = 2
-    for attempt in (1, 2):
-        outcome = scene.node.run()
-        assert isinstance(outcome, Interrupted)
-        assert outcome.interrupts[0].reason == attempt
-        ids.append(outcome.interrupts[0].id)
-        scene.node.answer("again", True)
-    done(scene.node.run())
-    assert len(set(ids)) == 2
-    assert scene.ran == ["boom"] * 3
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["result", "exception", "cancel_message", "kind", "duration"])
 def test_a_malformed_snapshot_is_refused(part: str) -> None:
@@ -282,44 +194,6 @@ def test_interrupt_wins_over_retry_in_the_same_pass() -> None:
 
 
 # -- replay ------------------------------------------------------------------------------------------
-
-
-def test_a_replay_starts_from_the_pristine_event() -> None:
-    """What callbacks did to the event before the question doesn't pile up."""
-
-    def edit(event: AfterToolCallEvent) -> None:
-        event.result["content"][0]["text"] += "+M"
-        event.tool_use["input"]["word"] = "changed"
-
-    def decorate(event: AfterToolCallEvent) -> None:
-        event.interrupt("wait")
-        text = event.result["content"][0]["text"]
-        event.result = {**event.result, "content": [{"text": f"{text}+D"}]}
-
-    scene = Scene(use("plain", word="p"), hooks=(after(decorate), after(edit)))
-    scene.node.run()
-    done(scene.node.resume(wait="x"))
-    assert scene.node.texts[0] == "ok p+M+D"
-    assert scene.node.messages[1]["content"][0]["toolUse"]["input"] == {"word": "p"}
-
-
-def test_all_callbacks_run_in_each_pass_and_all_questions_are_collected() -> None:
-    """Two callbacks ask in one event, both questions are open, and both see their answers."""
-    order: list[str] = []
-
-    def first(event: AfterToolCallEvent) -> None:
-        order.append("first")
-        order.append(event.interrupt("a"))
-
-    def second(event: AfterToolCallEvent) -> None:
-        order.append("second")
-        order.append(event.interrupt("b"))
-
-    scene = Scene(use("plain"), hooks=(after(first), after(second)))
-    scene.node.run()
-    assert scene.node.names == ["b", "a"]
-    done(scene.node.resume(a="A", b="B"))
-    assert order == ["second", "first", "second", "B", "first", "A"]
 
 
 def test_only_newly_answered_calls_are_replayed() -> None:
@@ -420,39 +294,6 @@ def test_a_sequential_batch_stops_at_a_call_that_waits() -> None:
     assert scene.ran == ["plain a"]
     done(scene.node.resume(two=1))
     assert scene.ran == ["plain a", "plain b"]
-
-
-def test_a_mixed_batch_resumes_each_call_where_it_stood() -> None:
-    """One call waits before, one after, one is done, one failed: each goes on from its own place."""
-
-    def before(event: BeforeToolCallEvent) -> None:
-        if event.tool_use["input"].get("word") == "b":
-            event.interrupt("may_b")
-
-    def review(event: AfterToolCallEvent) -> None:
-        if event.tool_use["input"].get("word") == "c":
-            ask(event)
-
-    scene = Scene(
-        use("plain", "t1", word="a"),
-        use("plain", "t2", word="b"),
-        use("plain", "t3", word="c"),
-        use("boom", "t4"),
-        hooks=((BeforeToolCallEvent, before), after(review)),
-    )
-    scene.failures = 1
-    scene.node.run()
-    assert sorted(scene.ran) == ["boom", "plain a", "plain c"]
-    assert sorted(scene.node.names) == ["may_b", "review"]
-    done(scene.node.resume(may_b=True, review="ok"))
-    assert sorted(scene.ran) == ["boom", "plain a", "plain b", "plain c"]
-    assert [r["toolUseId"] for r in scene.node.results] == ["t1", "t2", "t3", "t4"]
-    assert scene.node.texts == [
-        "ok a",
-        "ok b",
-        "person said ok",
-        "Error: PolicyError - ('it broke', 7)",
-    ]
 
 
 def test_before_tools_is_not_fired_for_replays_alone() -> None:
@@ -609,18 +450,6 @@ def test_an_error_in_a_replayed_callback_ends_the_invocation() -> None:
     assert str(failed(outcome).error) == "RuntimeError: callback broke"
     assert scene.node.results == []
     assert scene.ran == ["plain"]
-
-
-def test_a_reason_that_cannot_be_stored_is_refused_where_it_is_asked() -> None:
-    """An unstorable reason fails the node at once, naming the field, and no question is asked."""
-
-    def bad(event: AfterToolCallEvent) -> None:
-        event.interrupt("review", reason={"when": object()})
-
-    scene = Scene(use("plain"), hooks=(after(bad),))
-    outcome = failed(scene.node.run())
-    assert "the reason of interrupt 'review'.when is an object" in str(outcome.error)
-    assert scene.node.published == []
 
 
 def test_a_pass_that_only_waits_also_ends_with_after_invocation() -> None:

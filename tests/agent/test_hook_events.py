@@ -58,35 +58,6 @@ def plain() -> list[Any]:
 
 @pytest.mark.full
 @pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
-@pytest.mark.parametrize("executor", ["concurrent", "sequential"])
-def test_every_event_may_ask_and_nothing_is_repeated_but_its_callbacks(
-    event_type: Any, executor: str
-) -> None:
-    """Each firing asks once; model and tool run as often as without, and the conversation is the same."""
-    fired: list[Any] = []
-    answers: list[Any] = []
-
-    def ask(event: Any) -> None:
-        fired.append((event.is_replay, event.attempt))
-        answers.append(event.interrupt("go"))
-
-    trace = Trace((event_type, ask), tool_executor=executor)
-    outcome = trace.node.run()
-    asked = 0
-    while isinstance(outcome, Interrupted):
-        asked += 1
-        assert asked < 10
-        outcome = trace.node.resume(go=asked)
-    done(outcome)
-    assert trace.lines == ["model", "work 0", "model"]
-    assert trace.conversation == plain()
-    assert asked > 0
-    assert set(answers) == set(range(1, asked + 1))
-    assert any(replay for replay, _ in fired)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("event_type", AGENT_EVENTS, ids=lambda t: t.__name__)
 def test_the_same_name_twice_in_an_event_is_refused(event_type: Any) -> None:
     """Two callbacks under one name: the invocation ends in an error, whichever the event."""
     pair = (event_type, lambda event: event.interrupt("same"))

@@ -18,7 +18,6 @@ from runner.hooks import (
     BeforeToolCallEvent,
     BeforeToolsEvent,
 )
-from runner.records.executors import Input
 from tests.agent.visits import Hooks, Killed, Node, done, failed, scripted, use
 from tests.waiting import wait_until
 
@@ -86,31 +85,6 @@ def result_of(node: Node) -> AgentResult:
 # -- plain turns -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("executor", ["concurrent", "sequential"])
-def test_tools_run_and_their_results_are_one_message_in_the_order_of_the_calls(
-    executor: str,
-) -> None:
-    """Each tool use gets exactly one result, all in one user message."""
-    ledger = Ledger()
-    node = ledger.node(
-        [use("note", "t1", word="a"), use("later", "t2", word="b"), use("boom", "t3")],
-        "end",
-        tool_executor=executor,
-    )
-    done(node.run())
-    assert [(r["toolUseId"], r["status"]) for r in node.results] == [
-        ("t1", "success"),
-        ("t2", "success"),
-        ("t3", "error"),
-    ]
-    assert [r["content"] for r in node.results] == [
-        [{"text": "noted a"}],
-        [{"json": {"later": "b"}}],
-        [{"text": "Error: RuntimeError - x"}],
-    ]
-    assert [m["role"] for m in node.messages] == ["user", "assistant", "user", "assistant"]
-
-
 def test_the_model_reads_of_an_unknown_tool_and_a_wrong_input() -> None:
     """The model reads what went wrong and goes on."""
     node = Ledger().node([use("nobody"), use("not a name"), use("note", word=[1])], "end")
@@ -135,24 +109,6 @@ def test_ids_that_a_provider_uses_twice_are_made_unique() -> None:
 
 
 # -- a tool that asks --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("executor", "ran"), [("concurrent", ["a", "ask b", "c"]), ("sequential", ["a", "ask b"])]
-)
-def test_the_other_tools_of_the_batch(executor: str, ran: list[str]) -> None:
-    """A concurrent batch runs the others to their ends, a sequential one stops at the call that asks."""
-    ledger = Ledger()
-    node = ledger.node(
-        [use("note", word="a"), use("ask", word="b"), use("note", word="c")],
-        "end",
-        tool_executor=executor,
-    )
-    node.run()
-    assert sorted(ledger.ran) == ran
-    done(node.resume(ask_b="yes"))
-    assert sorted(ledger.ran) == ["a", "ask b", "ask b", "c"]
-    assert node.texts == ["noted a", "b: yes", "noted c"]
 
 
 def test_a_hook_and_a_tool_may_use_the_same_name_and_a_tool_may_repeat_its_own() -> None:
@@ -218,19 +174,6 @@ def test_a_question_that_a_tool_may_not_ask_ends_the_invocation() -> None:
 # -- before and around tools -------------------------------------------------------------------------
 
 
-def test_a_before_callback_may_change_the_call() -> None:
-    """The changed input is what runs; the conversation keeps what the model asked for."""
-
-    def change(event: BeforeToolCallEvent) -> None:
-        event.tool_use = {**event.tool_use, "input": {"word": "changed"}}
-
-    ledger = Ledger()
-    node = ledger.node([use("note", word="a")], "end", hooks=((BeforeToolCallEvent, change),))
-    done(node.run())
-    assert ledger.ran == ["changed"]
-    assert node.messages[1]["content"][0]["toolUse"]["input"] == {"word": "a"}
-
-
 def test_a_whole_batch_can_be_refused() -> None:
     """`cancel` of BeforeTools gives every call an error result and runs no tool."""
 
@@ -246,19 +189,6 @@ def test_a_whole_batch_can_be_refused() -> None:
     done(node.run())
     assert ledger.ran == []
     assert [r["status"] for r in node.results] == ["error", "error"]
-
-
-def test_a_callback_may_end_the_turn_after_the_tools() -> None:
-    """`end_turn` of AfterTools ends the invocation with its text, without asking the model again."""
-
-    def end(event: AfterToolsEvent) -> None:
-        event.end_turn = "that is enough"
-
-    ledger = Ledger()
-    node = ledger.node([use("note", word="a")], "never", hooks=((AfterToolsEvent, end),))
-    assert done(node.run()).output == "that is enough"
-    assert ledger.asked_model == 1
-    assert len(node.results) == 1
 
 
 # -- questions while others run ----------------------------------------------------------------------
@@ -345,23 +275,6 @@ def test_once_a_callback_broke_no_further_tool_starts() -> None:
     assert ledger.ran == []
     done(node.run())
     assert sorted(ledger.ran) == ["1", "2"]
-
-
-@pytest.mark.full
-def test_the_key_of_a_call_stays_the_same_over_answers_and_changes_with_a_retry() -> None:
-    """`idempotency_key` names the attempt of the call: stable over pauses and crashes."""
-
-    def again(event: AfterToolCallEvent) -> None:
-        event.retry = event.attempt == 1
-
-    ledger = Ledger()
-    node = ledger.node(
-        [use("ask", "t1", word="a")], "end", hooks=((AfterToolCallEvent, again),)
-    )
-    node.run()
-    node.resume(ask_a=1)
-    done(node.resume(ask_a=2))
-    assert ledger.keys == ["run.node.1/t1"] * 2 + ["run.node.1/t1:2"] * 2
 
 
 def test_a_lost_lease_stops_before_the_next_call() -> None:
@@ -467,48 +380,6 @@ def test_a_model_error_fails_the_node_and_a_retry_goes_on_where_it_was() -> None
 
 
 # -- memory ------------------------------------------------------------------------------------------
-
-
-def test_a_new_visit_remembers_the_conversation_and_counts_its_own_usage() -> None:
-    """Memory carries over visits of a run; the usage of a visit is its own."""
-    node = Ledger().node("one", "two")
-    done(node.run())
-    node.next_visit("again")
-    outcome = done(node.run())
-    assert outcome.output == "two"
-    assert outcome.usage["totalTokens"] == 15
-    assert [m["content"][0]["text"] for m in node.messages] == ["go", "one", "again", "two"]
-
-
-def test_the_input_is_built_from_the_task_and_the_nodes_before() -> None:
-    """The agent reads the task and a section per input, in edge order."""
-    node = Ledger().node("fine")
-    node.inputs = [Input("b", 1, "B says"), Input("a", 1, {"n": 1})]
-    done(node.run())
-    assert [block["text"] for block in node.messages[0]["content"]] == [
-        "Original Task: go",
-        "\nInputs from previous nodes:",
-        "\nFrom b:",
-        "  - Agent: B says",
-        "\nFrom a:",
-        '  - Agent: {"n":1}',
-    ]
-
-
-def test_messages_are_stored_as_deltas() -> None:
-    """A checkpoint carries only messages that weren't stored before."""
-    sent: list[int] = []
-
-    class Counting(Node):
-        def keep(self, saved: Any) -> None:
-            sent.append(len(saved.messages))
-            super().keep(saved)
-
-    ledger = Ledger()
-    model = ledger.model([use("note", word="a")], [use("note", word="b")], "end")
-    node = Counting(lambda: Agent("a", model, ledger.tools))
-    done(node.run())
-    assert sum(sent) == len(node.messages) == 6
 
 
 def test_an_agent_given_to_a_node_is_a_template() -> None:

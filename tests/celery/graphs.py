@@ -10,7 +10,7 @@ from contextlib import suppress
 import redis
 from celery import current_task
 
-from runner import Agent, GraphBuilder, Limit, RetryAfter, RetryPolicy, ToolContext, graph, tool
+from runner import Agent, GraphBuilder, Limit, RetryPolicy, ToolContext, graph, tool
 from runner.approvals import Rule
 from runner.testing import ScriptedModel
 from tests.celery.shapes import drawn, each_of, repeated
@@ -259,56 +259,3 @@ def note_start(ctx):
 def gather(ctx):
     note_start(ctx)
     return {"task": ctx.task}
-
-
-def needs_repair(ctx):
-    """Fail until the test has mended what is broken; the payment before that is made once."""
-    note_start(ctx)
-    with store() as client:
-        ctx.once("pay", lambda: client.incr(f"paid:{ctx.run_id}"))
-        if not client.exists(f"mended:{ctx.run_id}"):
-            raise ValueError("the printer is out of paper")
-    return sorted(ctx.inputs)
-
-
-@graph("repairable")
-def repairable():
-    def late_question(ctx):
-        note_start(ctx)
-        return ctx.interrupt("approval", "still?")
-
-    return build("ab", "bc", "ad", a=gather, b=needs_repair, c=gather, d=late_question)
-
-
-def counted(ctx):
-    """Note how many of these run at once in the run; the first two wait for a person before."""
-    if ctx.node_id in {"n0", "n1"}:
-        ctx.interrupt("ok?")
-    with store() as client:
-        client.zadd(
-            f"most:{ctx.run_id}", {"most": client.incr(f"active:{ctx.run_id}")}, gt=True
-        )
-        threading.Event().wait(0.1)
-        client.decr(f"active:{ctx.run_id}")
-
-
-@graph("limited")
-def limited():
-    builder = GraphBuilder().set_limits([Limit("three at a time", concurrency=3)])
-    for number in range(20):
-        builder.add_node(counted, f"n{number}")
-    return builder.build()
-
-
-def told_to_wait(ctx):
-    """Note this process; at the first execution the service says to wait."""
-    with store() as client:
-        if client.rpush(f"started:{ctx.run_id}", os.getpid()) == 1:
-            raise RetryAfter(10, limit="service", reason="the service said so")
-
-
-@graph("told")
-def told():
-    builder = GraphBuilder().set_limits([Limit("service", concurrency=1)])
-    builder.add_node(told_to_wait, "a")
-    return builder.build()

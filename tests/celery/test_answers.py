@@ -14,7 +14,6 @@ from kombu import Connection
 from kombu.serialization import disable_insecure_serializers, enable_insecure_serializers
 
 from runner import Status
-from runner.records.interrupts import Address
 from runner.settings import as_broker
 from runner.store.redis.dead_letters import DeadLetters
 from tests.celery.workers import script
@@ -59,50 +58,6 @@ def test_five_lines_of_anybodys_code_answer(threads):
     assert receipts_of(run) == ["accepted", "duplicate"]
 
 
-def test_the_same_message_twice_is_one_answer(threads):
-    """A sender that repeats its message with the same idempotency key is told the same both times."""
-    _, question = asked(threads)
-    body = answer(question, idempotency_key="mine", reply_to="runner:replies:twice")
-
-    threads.send(body)
-    first = threads.receipt("runner:replies:twice")
-    threads.send(body)
-
-    assert threads.receipt("runner:replies:twice")["status"] == first["status"] == "accepted"
-
-
-def test_an_answer_to_no_question_is_unknown(threads):
-    """An id that names no run is unknown at once; the message is kept as a dead letter."""
-    entry_id = threads.send(answer("00nobody.node.1.abc", reply_to="runner:replies:wrong"))
-
-    assert threads.receipt("runner:replies:wrong")["status"] == "unknown"
-    assert threads.dead_letter(entry_id)["reason"] == b"no such question was asked"
-
-
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        (b"\xff\xfe\x00rubbish", b"not valid JSON"),
-        (b"", b"not valid JSON"),
-        (b"[]", b"valid dictionary"),
-        (b'{"v":1}', b"interrupt_id: Field required"),
-        (b'{"v":3,"interrupt_id":"a","response":1}', b"v: "),
-        (b'{"v":1,"interrupt_id":"a","response":1,"colour":"red"}', b"colour: Extra inputs"),
-        (b'{"v":1,"interrupt_id":"a","response":1,"response":2}', b"same key twice"),
-        (b'{"v":1,"interrupt_id":"a","response":NaN}', b"NaN is not JSON"),
-        (b'{"v":1,"interrupt_id":"a","response":1,"reply_to":"runner"}', b"reply_to: "),
-    ],
-)
-def test_what_can_not_be_used_is_a_dead_letter(threads, body, reason):
-    """A malformed message is kept, byte for byte and with the reason, and the worker lives on."""
-    letter = threads.dead_letter(threads.send(body))
-
-    assert letter["body"] == body
-    assert letter["stream"] == b"runner:responses"
-    assert reason in letter["reason"]
-    assert threads.workers[0].alive
-
-
 def test_an_entry_without_a_body_is_a_dead_letter(threads):
     """A message in another field is kept under its name."""
     letter = threads.dead_letter(threads.send(b"lost", field="data"))
@@ -142,35 +97,6 @@ def test_a_message_that_the_store_does_not_take_lets_others_pass(threads):
     assert threads.redis.xlen("runner:replies:broken") == 0
     threads.redis.delete(broken)
     assert threads.receipt("runner:replies:broken")["status"] == "accepted"
-
-
-def test_an_answer_that_overtakes_its_question_is_kept_for_it(threads):
-    """An answer to a question that a run has not asked yet waits, and is applied once it is asked."""
-    run = threads.client.start("late_question", "go")
-    wait_until(lambda: threads.starts(run), "the node before the question runs")
-    question = run_question(run)
-
-    threads.send(answer(question, "early", reply_to="runner:replies:early"))
-    wait_until(lambda: not threads.redis.xlen("runner:responses"), "the answer is kept")
-    threads.open_gate(run)
-
-    assert threads.receipt("runner:replies:early")["status"] == "accepted"
-    assert run.wait(60).results["b"].output == "early"
-
-
-@pytest.mark.slow
-def test_an_answer_whose_question_never_comes_is_unknown_in_the_end(empty_site):
-    """An answer is kept for RUNNER_EARLY_ANSWER seconds, not for ever."""
-    empty_site.ready(1, RUNNER_EARLY_ANSWER="2")
-    run, question = asked(empty_site)
-
-    entry_id = empty_site.send(answer(f"{question}0", reply_to="runner:replies:never"))
-
-    assert empty_site.receipt("runner:replies:never")["status"] == "unknown"
-    assert empty_site.dead_letter(entry_id)["reason"] == b"no such question was asked"
-    seconds, micros = empty_site.redis.time()
-    assert seconds * 1000 + micros / 1000 - int(entry_id.split("-")[0]) >= 2000
-    assert run.status is Status.INTERRUPTED
 
 
 def test_a_run_is_started_by_a_message(threads):
@@ -351,30 +277,6 @@ def publish(site, body, **properties):
         producer.publish(body, routing_key="runner", exchange="", headers=headers, **options)
 
 
-@pytest.mark.parametrize(
-    ("member", "reason"),
-    [
-        ('"response":1,"response":2', "same key twice"),
-        ('"response":NaN', "NaN is not JSON"),
-        ('"response":1e999', "larger than any float"),
-        ('"response":' + "9" * 5_000, "too many digits"),
-        ('"response":"\\ud800"', "surrogates not allowed"),
-        ('"response":' + "[" * 100_000 + "]" * 100_000, "nested too deep"),
-        ('"response":', "not valid JSON"),
-    ],
-)
-def test_a_task_s_message_is_read_strictly(threads, member, reason):
-    """What no other door takes, this one doesn't either: the message is kept with its reason."""
-    body = f'[[],{{"interrupt_id":"00x.y.1.z",{member}}},{{}}]'
-
-    publish(threads, body)
-
-    letter = letter_with(threads, body.encode())
-    assert reason in letter[b"reason"].decode()
-    assert letter[b"body"].decode() == body
-    assert threads.workers[0].alive
-
-
 def test_an_answer_of_another_content_type_is_a_dead_letter(threads, tmp_path):
     """A pickled answer is not lost and not opened: it is kept, in base64, with the reason."""
     canary = tmp_path / "canary"
@@ -466,11 +368,6 @@ def test_our_doors_put_nothing_foreign_on_the_queue(threads):
     messages = [message for key in queues for message in threads.redis.lrange(key, 0, -1)]
     assert not set(bodies) & set(messages)
     assert threads.workers[0].alive
-
-
-def run_question(run):
-    """The id that a question will have is known before it is asked: it names where it is asked."""
-    return Address(run.id, "b", 1).interrupt_id("function", "approval")
 
 
 FORGED = "x\n[2026-01-01 00:00:00,000: INFO/MainProcess] paid\x1b[2K\u202e"

@@ -50,18 +50,3 @@ def test_a_noisy_tenant_does_not_keep_another_waiting(empty_site):
         order = turns(empty_site, graph)
         last[graph] = max(turn for turn, tenant in enumerate(order) if tenant == "quiet")
     assert last["shared"] < UNKNOWN_WINDOW + 4 * QUIET < NOISE < last["unshared"]
-
-
-@pytest.mark.full
-def test_what_a_killed_worker_had_fetched_begins_on_another(empty_site):
-    """No run is lost with the worker, and in the end no doorbell waits for its turn."""
-    worker = boot(empty_site, 4)
-    runs = starts(empty_site, "shared", "noisy", NOISE)
-    wait_until(lambda: turns(empty_site, "shared"), "a node has run")
-    worker.kill()
-    runs += starts(empty_site, "shared", "gold", QUIET)
-    boot(empty_site, 4)
-    ended(runs)
-
-    assert empty_site.redis.keys("*fair:n:*") == []
-    assert set(turns(empty_site, "shared")) == {"noisy", "gold"}

@@ -137,18 +137,6 @@ def test_timers_that_are_due_are_acted_on(empty_site, keep):
     assert expiring.wait(60).results["lead"].output == "done"
 
 
-def test_without_a_keeper_nobody_acts(empty_site):
-    """Control: with no process at all the answer stays on its stream, until a worker is started."""
-    ((run, question),) = asked(empty_site)
-
-    entry = empty_site.send(answer(question))
-
-    assert [key.decode() for key, _ in empty_site.redis.xrange("runner:responses")] == [entry]
-    assert (run.status, doorbells(empty_site, "question")) == (Status.INTERRUPTED, 0)
-    empty_site.ready(1)
-    assert run.wait(60).status is Status.COMPLETED
-
-
 KILLED = "tests.chaos.kill_points:app"
 
 

@@ -12,34 +12,6 @@ WITHIN = RECOVERY + MARGIN
 
 
 @pytest.mark.slow
-def test_a_map_survives_a_killed_worker(empty_site):
-    """After kill -9 in the middle of a map the lost item runs again, and the results are in order."""
-    empty_site.ready(2)
-    run = empty_site.client.start("mapped", 12)
-    wait_until(lambda: len(empty_site.starts(run)) == 1, "the third item runs")
-    empty_site.starter(run).kill()
-    empty_site.open_gate(run)
-
-    waiting = run.wait(WITHIN)
-    assert waiting.status is Status.INTERRUPTED
-    assert [interrupt.node_id for interrupt in waiting.interrupts] == ["m[4]"]
-    done = [waiting.results[f"m[{index}]"].status for index in range(12) if index != 4]
-    assert done == [Status.COMPLETED] * 11
-    first, second = empty_site.starts(run)
-    assert (first[2], second[2]) == (f"{run.id}.m[2].1",) * 2
-    assert first[0] != second[0]
-
-    empty_site.client.respond(waiting.interrupts[0].id, "fine")
-    result = run.wait(WITHIN)
-    assert result.status is Status.COMPLETED
-    assert result.results["m"].output == [
-        "fine" if index == 4 else [index, index] for index in range(12)
-    ]
-    assert result.results["count"].output == 12
-    assert result.execution_order == ["list", "m", "count"]
-
-
-@pytest.mark.slow
 def test_a_cancel_ends_a_map_that_stores_its_list(empty_site):
     """A list of 60,000 items, written in small pieces, is not stored to its end, and no item begins."""
     empty_site.ready(1, RUNNER_GRAPHS="tests.celery.graphs,tests.celery.small_pieces")

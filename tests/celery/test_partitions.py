@@ -17,13 +17,12 @@ from runner.operations.doctor import FAIL, examine, read_facts
 from runner.records.asking import numbered_question
 from runner.records.interrupts import Address
 from runner.settings import Settings
-from runner.store.redis.dead_letters import DeadLetters
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import open_store
 from runner.store.redis.workers import WorkerRegistry
 from tests.celery import graphs
-from tests.celery.workers import BOOT, LEASE, MARGIN, RECOVERY, Site
-from tests.chaos.servers import Cluster, Server
+from tests.celery.workers import LEASE, MARGIN, RECOVERY, Site
+from tests.chaos.servers import Server
 from tests.rabbitmq import listen
 from tests.waiting import wait_until
 
@@ -198,32 +197,6 @@ def test_answers_reach_both_partitions_by_every_door(spread):
     assert partitions_of(runs) == {"00", "01"}
 
 
-def runs_of_a_killed_worker(site, app):
-    """Kill the worker of a node in each partition, start another one, and let the nodes end."""
-    site.boot(1)
-    runs = both(site, "gated")
-    site.workers[0].kill()
-    site.boot(1, app=app)
-    for run in runs:
-        site.open_gate(run)
-    return runs
-
-
-def test_work_of_a_lost_worker_goes_on_in_both_partitions(pair):
-    """Both nodes of a killed worker, in two partitions, run again on another worker within a lease."""
-    for run in runs_of_a_killed_worker(pair, "runner.celery:app"):
-        assert run.wait(RECOVERY + MARGIN).status is Status.COMPLETED
-        assert run.result().results["a"].output == 2
-
-
-def test_without_a_sweep_the_second_partition_waits(pair):
-    """Control: where the first partition alone is swept, the node of the other one is not run again."""
-    near, far = runs_of_a_killed_worker(pair, "tests.celery.sweeps_the_first:app")
-    assert near.wait(RECOVERY + MARGIN).status is Status.COMPLETED
-    with pytest.raises(TimeoutError):
-        far.wait(RECOVERY)
-
-
 def test_rabbitmq_serves_both_partitions(tmp_path, rabbit, channel):
     """Early and late answers come over its queue, and the notices of both go to its exchange."""
     site = two_servers(tmp_path)
@@ -311,18 +284,6 @@ def test_runs_go_on_without_a_server_that_has_none_of_them(pair, pool, fault):
         wait_until(lambda run=run: run.status is Status.COMPLETED, f"{graph} ends")
 
 
-def test_workers_refuse_servers_that_do_not_fit(pair):
-    """A worker with the servers in another order, or without one that has runs, stops at once."""
-    pair.boot(1)
-    pair.start("question", count=2)
-    one, other = pair.settings["RUNNER_REDIS_URL"].split(",")
-    for urls in (f"{other},{one}", one):
-        worker = pair.add(**{**pair.settings, "RUNNER_REDIS_URL": urls})
-
-        wait_until(lambda each=worker: not each.alive, "the worker stops", seconds=BOOT)
-        assert "layout.wrong: " in worker.output()
-
-
 def test_a_worker_with_too_many_partitions_is_named_and_can_be_taken_back(empty_site):
     """It logs what it changed, programs are told its name and both remedies, and a restart undoes it."""
     empty_site.ready(1)
@@ -351,56 +312,3 @@ def test_a_worker_with_too_many_partitions_is_named_and_can_be_taken_back(empty_
     assert "was 2 and is now 1" in empty_site.workers[0].output()
     assert not program().runs().items
     registry.close()
-
-
-def test_more_partitions_take_new_runs_and_keep_the_old_ones(tmp_path):
-    """One server becomes two: runs that wait go on, and their keys still find them."""
-    servers = [Server(tmp_path).start(), Server(tmp_path).start()]
-    before = Spread(tmp_path, servers[:1], urls=servers[0].url)
-    try:
-        before.boot(1)
-        old = {
-            key: before.client.start("question", "go", idempotency_key=key)
-            for key in map(str, range(8))
-        }
-        for run in old.values():
-            run.wait(60)
-        before.workers.pop().end()
-        later = tmp_path / "later"
-        later.mkdir()
-        after = Spread(later, servers, urls=",".join(server.url for server in servers))
-        after.boot(1)
-        found = {
-            key: after.client.start("question", "go", idempotency_key=key).id for key in old
-        }
-        assert found == {key: run.id for key, run in old.items()}
-        assert partitions_of(after.start("question")) == {"00", "01"}
-        for run in old.values():
-            after.client.respond(run.interrupts()[0].id, "yes")
-            assert after.client.run(run.id).wait(60).status is Status.COMPLETED
-        after.end()
-    finally:
-        before.end()
-
-
-def test_partitions_of_a_cluster_lie_on_its_servers(tmp_path):
-    """Runs are spread over the servers of a cluster, and workers reach them all."""
-    cluster, broker = Cluster(tmp_path), Server(tmp_path).start()
-    site = Spread(tmp_path, [broker], urls=cluster.url, partitions=4, broker=broker.url)
-    try:
-        site.boot(1, RUNNER_GRAPHS="tests.chaos.cluster_graphs")
-        runs = site.start("spread", count=16)
-        assert len(partitions_of(runs)) == 4
-        for run in runs:
-            site.client.respond(run.interrupts()[0].id, "yes")
-        wait_until(
-            lambda: {run.status for run in runs} == {Status.COMPLETED},
-            "all runs end",
-            seconds=150,
-        )
-        used = [server for server in cluster.servers if server.client.dbsize()]
-        assert len(used) > 1
-        assert DeadLetters(cluster.url, partitions=4).count() == 0
-    finally:
-        site.end()
-        cluster.end()

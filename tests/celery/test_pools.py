@@ -10,45 +10,6 @@ from tests.celery.workers import RECOVERY
 from tests.waiting import wait_until
 
 
-def test_other_branches_run_to_their_ends_while_one_waits(site):
-    """While one branch waits for a person the others end; what needs both runs once, after the answer."""
-    run = site.client.start("waiting", "go")
-    waiting = run.wait(60)
-
-    assert waiting.status is Status.INTERRUPTED
-    assert sorted(waiting.execution_order) == ["a", "d", "e"]
-    body = {"v": 1, "interrupt_id": waiting.interrupts[0].id, "response": {"ok": True}}
-    site.send(json.dumps({**body, "reply_to": "runner:replies:waiting"}))
-    assert site.receipt("runner:replies:waiting")["status"] == "accepted"
-    result = run.wait(60)
-    assert result.status is Status.COMPLETED
-    assert sorted(result.execution_order) == ["a", "b", "d", "e", "f"]
-    assert result.results["b"].output == {"ok": True}
-    assert result.results["f"].output == ["f", "b", "e"]
-
-
-def test_a_question_inside_a_graph_inside_reaches_the_parent(site):
-    """A nested graph's question is listed on the outer run, and its answer lets both go on."""
-    run = site.client.start("nested", "go")
-    (question,) = run.wait(60).interrupts
-
-    assert site.client.respond(question.id, "yes").status == "accepted"
-    result = run.wait(60)
-    assert result.status is Status.COMPLETED
-    assert result.results["after"].output == "yes"
-
-
-def test_a_failure_stops_the_run_and_keeps_the_error(site):
-    """A node that raises fails its run, with the error's type, message and traceback kept."""
-    result = site.client.start("failure", "go").wait(60)
-
-    assert result.status is Status.FAILED
-    assert result.execution_order == ["a"]
-    assert isinstance(result.results["b"].result, ValueError)
-    assert result.results["b"].error.message == "boom in attempt 1"
-    assert "explode" in result.results["b"].error.traceback
-
-
 def test_answers_are_applied_while_every_slot_is_busy(site):
     """A worker whose slots are all taken still applies an answer at once."""
     question = site.client.start("question", "go")

@@ -256,41 +256,6 @@ def test_an_answer_delivered_twice_is_one_answer(site, rabbit, channel):
     ]
 
 
-def test_an_answer_that_overtakes_its_question_waits_for_it(site, rabbit, channel):
-    """An answer sent before its question was asked is kept, acknowledged, and applied when it is there.
-
-    Others that are kept don't delay it, and the next one for the same question is told that it was answered.
-    """
-    ready(site, rabbit)
-    run = site.client.start("late_question", "go")
-    site.starter(run)
-    replies = replies_to(channel)
-    known = site.client.start("late_question", "go")
-    site.open_gate(known)
-    question = known.wait(60).interrupts[0].id.replace(known.id, run.id)
-    body = {"v": 1, "interrupt_id": question, "response": "early"}
-    for number in range(300):
-        junk = {**body, "interrupt_id": f"{question}{number}"}
-        publish(channel, "runner.responses", junk)
-    publish(
-        channel, "runner.responses", body, reply_to=replies, correlation_id="7", message_id="m1"
-    )
-    wait_until(lambda: b"?" + question.encode() in kept(site), "the answer is kept")
-    publish(channel, "runner.responses", {**body, "response": "late"}, reply_to=replies)
-    wait_until(lambda: kept(site).get(b"#", b"").startswith(b"302 "), "all are kept")
-
-    site.open_gate(run)
-
-    receipts = [take(channel, replies) for _ in range(2)]
-    assert [json.loads(receipt.body)["status"] for receipt in receipts] == [
-        "accepted",
-        "duplicate",
-    ]
-    assert receipts[0].properties["correlation_id"] == "7"
-    assert json.loads(receipts[0].body)["message_id"] == "m1"
-    assert run.wait(60).status is Status.COMPLETED
-
-
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -412,6 +377,10 @@ def test_without_a_sweep_a_killed_worker_s_node_is_lost(databases, site, rabbit)
     site.end()
 
 
+def known(inbox, question):
+    return question in {interrupt["id"] for interrupt in inbox.questions()}
+
+
 def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, rabbit, tmp_path):
     """It shows what is open, answers with a digest, reads the receipt, and forgets nothing when stopped."""
     ready(site, rabbit)
@@ -443,19 +412,3 @@ def test_the_approval_service_of_the_examples_works_over_rabbitmq_alone(site, ra
         "the second answer is told that it is late",
     )
     inbox.recover()
-
-
-def known(inbox, question):
-    return question in {interrupt["id"] for interrupt in inbox.questions()}
-
-
-@pytest.mark.full
-def test_a_graph_in_a_graph_asks_and_goes_on_over_rabbitmq(site, rabbit):
-    """A question from inside a graph in a graph is answered, and the outer run ends."""
-    ready(site, rabbit)
-    run = site.client.start("nested", "go")
-    (question,) = run.wait(60).interrupts
-
-    site.client.respond(question.id, "yes")
-
-    assert run.wait(60).status is Status.COMPLETED

@@ -365,17 +365,6 @@ def test_a_row_has_one_delivery_of_rabbitmq_and_needs_no_more(empty_site, rabbit
     assert [len(starts(empty_site, run, node)) for node in "abc"] == [1, 2, 1]
 
 
-def test_without_a_sweep_a_row_over_rabbitmq_is_lost(empty_site, rabbit):
-    """Control: the doorbell that RabbitMQ gives to another worker is that of the row's first node."""
-    empty_site.ready(2, RUNNER_BROKER_URL=rabbit.url, RUNNER_SWEEP_INTERVAL="3600", **GRAPHS)
-    run = killed_in_a_row(empty_site)
-    open_gate(empty_site, run, "b")
-
-    with pytest.raises(TimeoutError):
-        run.wait(RECOVERY + 2)
-    assert len(starts(empty_site, run, "b")) == 1
-
-
 @pytest.mark.parametrize("pool", POOLS)
 def test_a_worker_that_stops_starts_no_further_node(empty_site, pool):
     """A warm stop ends after the nodes that run; the next one goes to another worker at once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from runner import GraphBuilder, graph
-from tests.celery.graphs import build, name_of
+from tests.celery.graphs import name_of
 from tests.celery.shapes import each_of
 
 ASKED = 200
@@ -23,11 +23,3 @@ def urgent():
     builder.add_edge("a", "b")
     builder.add_edge("b", "c")
     return builder.build()
-
-
-@graph("family")
-def family():
-    """A parent with two children, each with a child of its own."""
-    middle = GraphBuilder()
-    middle.add_node(build("xy"), "inner")
-    return build(("one", "end"), ("two", "end"), one=middle.build(), two=middle.build())

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from runner import Status
-from tests.celery.workers import RECOVERY, Site
+from tests.celery.workers import Site
 from tests.chaos.flood_graphs import ASKED
 from tests.waiting import wait_until
 
@@ -67,31 +67,3 @@ def test_ten_thousand_answers_at_once_hold_up_nobody_else(site):
     answered = [site.client.interrupt(question) for question in questions]
     assert {(question.status, question.response) for question in answered} == {("answered", 0)}
     assert site.workers[0].alive
-
-
-@pytest.mark.sample
-def test_parents_that_wait_for_children_take_no_slot_from_them(site):
-    """Forty families, each of seven runs, on four slots: all end, for who waits holds none."""
-    runs = [site.client.start("family", "go") for _ in range(40)]
-
-    for run in runs:
-        assert run.wait(SLOW).status is Status.COMPLETED
-    assert site.workers[0].alive
-
-
-def test_where_parents_keep_their_slots_nobody_goes_on(databases):
-    """Control: a few parents fill the slots that their children need; with more slots all end."""
-    site = next(databases)
-    site.ready(1, slots=SLOTS, app="tests.chaos.keeps_slots:app", **GRAPHS)
-    runs = [site.client.start("family", "go") for _ in range(SLOTS)]
-    wait_until(lambda: site.redis.llen("holding") == SLOTS, "every slot is held", seconds=SLOW)
-    ends = time.monotonic() + RECOVERY + 2
-
-    wait_until(lambda: time.monotonic() > ends, "whatever was lost is rung for again")
-
-    assert {run.status for run in runs} == {Status.EXECUTING}
-    assert site.redis.llen("holding") == SLOTS
-    site.add(**GRAPHS)
-    for run in runs:
-        assert run.wait(SLOW).status is Status.COMPLETED
-    site.end()

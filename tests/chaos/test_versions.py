@@ -77,25 +77,6 @@ def test_runs_of_two_versions_never_run_on_the_other_ones_code(site):
         assert done == ["new" if moved else "old", asked]
 
 
-@pytest.mark.sample
-def test_a_deploy_that_is_taken_back_lets_held_runs_go_on(site):
-    """With the new code alone every run is held with its answer; with the old code back, all end."""
-    site.add(slots=4, **versioned("old")).wait_ready()
-    runs = waiting(site, 2)
-    stop_all(site)
-    site.add(slots=4, **versioned("new")).wait_ready()
-    for run in runs:
-        answer(site, run)
-        stands(run, Status.NEEDS_MIGRATION)
-
-    stop_all(site)
-    site.add(slots=4, **versioned("old")).wait_ready()
-
-    for run in runs:
-        stands(run, Status.COMPLETED)
-        assert run.result().results["last"].output == ["old", ["old", "old", "yes"]]
-
-
 def test_without_the_check_a_run_goes_on_with_code_that_is_not_its_own(site):
     """Control: a worker that does not compare the node with what it was runs it on other code."""
     site.add(slots=4, **versioned("old")).wait_ready()

@@ -178,18 +178,6 @@ def test_answers_that_cannot_be_used():
         client.interrupt("00gone.a.1.x")
 
 
-def test_only_those_asked_may_answer():
-    """A question to named people takes no answer from others."""
-    client, bench = office(single(lambda ctx: ctx.interrupt("ok?", assignees=["ann"])))
-    run = client.start("bench", "task")
-    bench.finish_all()
-    question = run.interrupts()[0]
-
-    assert client.respond(question.id, 1, responder="bob").status == "forbidden"
-    assert client.respond(question.id, 1).status == "forbidden"
-    assert client.respond(question.id, 1, responder="ann").status == "accepted"
-
-
 def test_following_a_run_until_it_ends():
     """A follower sees events as they happen, and is done when the run is."""
     client, bench = office(single(ident))

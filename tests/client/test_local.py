@@ -97,29 +97,6 @@ def test_an_interrupted_graph_takes_answers_only(task):
     assert graph(answer_all(first)).status is Status.COMPLETED
 
 
-@pytest.mark.full
-@pytest.mark.parametrize(
-    ("bad", "says"),
-    [
-        (lambda good: ("00gone.a.1.x", 1), "unknown: no such question"),
-        (lambda good: ("v1:tool:1", 1), "unknown"),
-        (lambda good: (good, 2), "rejected: the set answers this question twice"),
-        (lambda good: (good, None), "is None, which is no answer"),
-    ],
-)
-def test_a_set_with_a_bad_answer_is_refused_whole(bad, says):
-    """One answer that can't be used refuses the set: nothing is applied, and a good set still works."""
-    graph = two_questions()
-    first = graph("task")
-    good = first.interrupts[0].id
-
-    with pytest.raises(ResponseError, match=says):
-        graph(answers((good, 1), bad(good)))
-
-    assert [each.id for each in graph([]).interrupts] == [each.id for each in first.interrupts]
-    assert graph(answer_all(first)).status is Status.COMPLETED
-
-
 # -- async -----------------------------------------------------------------------------------------
 
 

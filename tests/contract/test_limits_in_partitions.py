@@ -19,10 +19,12 @@ from runner.testing import ManualClock
 from tests.chaos.test_racing_answers import UncheckedScripts
 from tests.contract.store.limits import ONE, SLOW, LimitContract, crowd, set_limit
 from tests.contract.store.manual_worker import ManualWorker, shape, word_of
+from tests.contract.store.stories import Story, stories, tell
 from tests.contract.test_partitions import partitioned
 
 pytestmark = pytest.mark.full
 
+FIRST, SECOND = Limit("first", concurrency=1), Limit("second", concurrency=1)
 GRAPH = crowd(ONE, names="a b")
 """Two nodes that share a limit of one."""
 
@@ -82,6 +84,209 @@ def at_work(worker, run_id):
     return sum(node.status is Status.RUNNING for node in nodes)
 
 
+class Elsewhere(Story):
+    """A run in the second partition, whose keys the first one counts."""
+
+    def __init__(self, worker, graph):
+        super().__init__(worker)
+        self.graph, self.runs[""] = graph, worker.start(graph, beside="01")
+
+    def near(self, name):
+        """Begin a run in the first partition."""
+        self.runs[f"{name}/"] = self.worker.start(self.graph, beside="00")
+        return ""
+
+    def do(self, request):
+        try:
+            return super().do(request)
+        except Death:
+            return "died"
+
+    def settle(self, claimed, edges=None):
+        try:
+            return super().settle(claimed, edges)
+        except Death:
+            return "died"
+
+    def dies(self, partition, script, how=""):
+        """Have the process die before a script of a partition runs next."""
+        before(self.store._partitions[int(partition)], script, lambda: fail(Death), how)
+        return ""
+
+    def away(self, partition, script, how=""):
+        """Have a partition be away when a script of it is to run next."""
+        away = StoreError("away")
+        before(self.store._partitions[int(partition)], script, lambda: fail(away), how)
+        return ""
+
+    def meanwhile(self, partition, script, verb, *words):
+        before(
+            self.store._partitions[int(partition)], script, lambda: getattr(self, verb)(*words)
+        )
+        return ""
+
+    def refused(self, claimed):
+        self.do(RetryVisit(self.claims[claimed].token, 60_000, None, None, "429", "one"))
+        return ""
+
+    def damage(self, address):
+        damage(self.store, *self.at(address)[:2])
+        return ""
+
+    def swept(self, seconds, *names):
+        """Look for visits among those that a sweep rings for."""
+        assert set(names) <= set(self.worker.sweep(after=float(seconds)))
+        return ""
+
+
+AWAY = """
+    away 0 {}
+    claim a = limited
+    claim b
+    stands = executing: a ready, b running
+    swept 30 a.1.1
+    claim a
+"""
+
+STORIES = {
+    "a slot held by a process that dies is free after a lease": (
+        GRAPH,
+        """
+        dies 1 commit
+        claim a = died
+        claim b = limited
+        sweep 29
+        claim b = limited
+        swept 1 b.1.1
+        claim b
+        claim a = limited
+        """,
+    ),
+    "a slot whose return was lost is free after a lease": (
+        GRAPH,
+        """
+        claim a
+        claim b = limited
+        dies 0 slot drop
+        settle a = died
+        claim b = limited
+        swept 30 b.1.1
+        claim b
+        """,
+    ),
+    "two claims of one visit hold one slot": (
+        crowd(Limit("two", concurrency=2), names="a b c"),
+        """
+        meanwhile 1 commit claim a
+        claim a = stale
+        claim b
+        claim c = limited
+        """,
+    ),
+    "nodes of a key wait while its server is away": (
+        shape("a b", limits={"a": [ONE]}),
+        AWAY.format("slot"),
+    ),
+    "nodes of a rate wait while its server is away": (
+        shape("a b", limits={"a": [SLOW]}),
+        AWAY.format("reserve"),
+    ),
+    "a slot is returned when the server of its key is back": (
+        GRAPH,
+        """
+        claim a
+        away 0 slot drop
+        settle a
+        rings
+        stands = executing: a completed, b ready
+        swept 30
+        claim b
+        """,
+    ),
+    "a node that was refused pauses its key in every partition, until its time": (
+        GRAPH,
+        """
+        near one
+        claim a
+        refused a
+        claim one/a = limited
+        swept 59
+        claim one/a = limited
+        swept 1 a.1.1
+        claim one/a
+        """,
+    ),
+    "a damaged node that is offered a slot disturbs no settle": (
+        GRAPH,
+        """
+        near one
+        claim one/a
+        claim a = limited
+        damage a
+        settle one/a
+        rings
+        swept 30
+        claim one/b
+        """,
+    ),
+    "nor does one in the partition of the key": (
+        GRAPH,
+        """
+        near one
+        near other
+        claim one/a
+        claim other/a = limited
+        damage other/a
+        settle one/a
+        rings
+        swept 30
+        claim one/b
+        """,
+    ),
+    "a slot that was kept for minutes costs a lease no more than others, once its return is lost": (
+        shape("a b c", limits={"a": [FIRST, SECOND], "b": [SECOND], "c": [FIRST]}),
+        """
+        claim b
+        claim a = limited
+        settle b
+        rings = a.1.1
+        claim a
+        claim c = limited
+        dies 0 slot drop
+        settle a = died
+        swept 30 c.1.1
+        claim c
+        """,
+    ),
+    "a slot stays with a node that runs for long": (
+        GRAPH,
+        """
+        claim a
+        wait 15
+        renew a = ok
+        swept 0
+        claim b = limited
+        wait 15
+        renew a = ok
+        swept 0
+        claim b = limited
+        wait 15
+        renew a = ok
+        swept 0
+        claim b = limited
+        settle a
+        rings = b.1.1
+        """,
+    ),
+}
+
+
+@stories(STORIES)
+def test_slots_are_counted_elsewhere_as_it_is_told(worker, graph, story):
+    """Whoever dies, is away or is damaged: each slot is free again after a lease, and for one node."""
+    tell(Elsewhere(worker, graph), story)
+
+
 @pytest.mark.parametrize("counted", [True, False])
 def test_runs_of_several_partitions_share_the_slots_of_a_key(store, worker, counted):
     """A slot that a run has is missing in all partitions; control: where each counts alone, both run."""
@@ -136,34 +341,6 @@ def test_no_fewer_partitions_count_while_one_has_slots(redis_url, limit):
     worker.end(token)
     assert bool(layout.problem(where[:1])) is bool(limit.rate)
     store.close()
-
-
-def test_a_slot_held_by_a_process_that_dies_is_free_after_a_lease(store, worker, clock):
-    """Where no claim follows, the sweep of the key's partition returns the slot, and rings for the node."""
-    run_id = worker.start(GRAPH, beside="01")
-    before(store._partitions[1], "commit", lambda: fail(Death))
-    with pytest.raises(Death):
-        worker.claim(run_id, "a")
-    worker.limited(run_id, "b")
-    assert worker.sweep(after=29) == []
-    worker.limited(run_id, "b")
-
-    assert "b.1.1" in worker.sweep(after=1)
-    worker.claim(run_id, "b")
-    worker.limited(run_id, "a")
-
-
-def test_a_slot_whose_return_was_lost_is_free_after_a_lease(store, worker):
-    """Where a process dies between a settle and the return, a node that waits is rung for by a sweep."""
-    run_id, token = worker.begin(GRAPH, beside="01")
-    worker.limited(run_id, "b")
-    before(store._partitions[0], "slot", lambda: fail(Death), how="drop")
-    with pytest.raises(Death):
-        worker.end(token)
-    worker.limited(run_id, "b")
-
-    assert "b.1.1" in worker.sweep(after=30)
-    worker.claim(run_id, "b")
 
 
 @pytest.mark.parametrize("read_later", [False, True])
@@ -221,40 +398,6 @@ def test_a_slot_that_is_held_again_is_not_returned(store, worker, clock, checked
     assert at_work(worker, run_id) == (1 if checked else 2)
 
 
-def test_two_claims_of_one_visit_hold_one_slot(store, worker):
-    """A doorbell that came twice takes no slot of another node: with two slots two nodes run."""
-    run_id = worker.start(crowd(Limit("two", concurrency=2), names="a b c"), beside="01")
-    before(store._partitions[1], "commit", lambda: worker.claim(run_id, "a"))
-    assert word_of(store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce()))) == "stale"
-    worker.claim(run_id, "b")
-    worker.limited(run_id, "c")
-
-
-@pytest.mark.parametrize("script", ["slot", "reserve"])
-def test_nodes_of_a_key_wait_while_its_server_is_away(store, worker, script):
-    """Others go on, also in the same run; when it is back, so do those that waited."""
-    limit = ONE if script == "slot" else SLOW
-    run_id = worker.start(shape("a b", limits={"a": [limit]}), beside="01")
-    before(store._partitions[0], script, lambda: fail(StoreError("away")))
-    worker.limited(run_id, "a")
-    worker.claim(run_id, "b")
-    assert worker.statuses(run_id) == "executing: a ready, b running"
-
-    assert "a.1.1" in worker.sweep(after=30)
-    worker.claim(run_id, "a")
-
-
-def test_a_slot_is_returned_when_the_server_of_its_key_is_back(store, worker):
-    """A node ends while that is away: the settle holds, and the slot is free after a lease."""
-    run_id, token = worker.begin(GRAPH, beside="01")
-    before(store._partitions[0], "slot", lambda: fail(StoreError("away")), how="drop")
-    assert worker.end(token) == []
-    assert worker.read(run_id).nodes["a"].status is Status.COMPLETED
-
-    worker.sweep(after=30)
-    worker.claim(run_id, "b")
-
-
 def test_what_is_set_of_a_limit_holds_in_every_partition(store, worker, redis_url):
     """A pause stops its nodes in all; a partition that comes later gets it when a graph is published."""
     runs = [worker.start(GRAPH, beside=digits) for digits in ("00", "01")]
@@ -268,19 +411,6 @@ def test_what_is_set_of_a_limit_holds_in_every_partition(store, worker, redis_ur
     set_limit(store, "one", lambda setting: setting.resume("one"))
     assert worker.sweep() == ["a.1.1", "b.1.1"] * 2
     worker.claim(runs[1], "a")
-
-
-def test_a_node_that_was_refused_pauses_its_key_in_every_partition(store, worker):
-    """Where a node is retried later with the name of a limit, no run starts one under it until then."""
-    one, other = (worker.start(GRAPH, beside=digits) for digits in ("00", "01"))
-    token = worker.token(other, "a")
-    store.do(RetryVisit(token, 60_000, None, None, reason="429", limit="one"))
-    worker.limited(one, "a")
-    worker.sweep(after=59)
-    worker.limited(one, "a")
-
-    assert "a.1.1" in worker.sweep(after=1)
-    worker.claim(one, "a")
 
 
 @pytest.mark.parametrize("twice", [False, True])
@@ -332,19 +462,6 @@ def damage(store, run_id, node):
     return lambda: store.partition_of(run_id).connection.call("HSET", key, field, text)
 
 
-@pytest.mark.parametrize("digits", ["00", "01"])
-def test_a_damaged_node_that_is_offered_a_slot_disturbs_no_settle(store, worker, digits):
-    """The run of another node that returns a slot goes on, and so does the key after a lease."""
-    one, other = worker.start(GRAPH, beside="00"), worker.start(GRAPH, beside=digits)
-    token = worker.token(one, "a")
-    worker.limited(other, "a")
-    damage(store, other, "a")
-
-    assert worker.end(token) == []
-    worker.sweep(after=30)
-    worker.claim(one, "b")
-
-
 def test_a_damaged_node_that_has_a_slot_stops_no_sweep(store, worker):
     """What is due for others is done; its slot stays taken as long as it may run."""
     one, run_id = worker.start("x", beside="00"), worker.start(GRAPH, beside="01")
@@ -355,35 +472,6 @@ def test_a_damaged_node_that_has_a_slot_stops_no_sweep(store, worker):
     worker.limited(run_id, "b")
 
     heal()
-    assert worker.end(token) == ["b.1.1"]
-
-
-def test_a_slot_that_was_kept_for_minutes_costs_a_lease_no_more_than_others(store, worker):
-    """A node keeps one while it waits for a later limit; once it has run, a lost return costs a lease."""
-    limits = [Limit("first", concurrency=1), Limit("second", concurrency=1)]
-    nodes = {"a": limits, "b": limits[1:], "c": limits[:1]}
-    run_id, token = worker.begin(shape("a b c", limits=nodes), beside="01", node="b")
-    worker.limited(run_id, "a")
-    assert worker.end(token) == ["a.1.1"]
-    token = worker.token(run_id, "a")
-    worker.limited(run_id, "c")
-    before(store._partitions[0], "slot", lambda: fail(Death), how="drop")
-    with pytest.raises(Death):
-        worker.end(token)
-
-    assert "c.1.1" in worker.sweep(after=30)
-    worker.claim(run_id, "c")
-
-
-def test_a_slot_stays_with_a_node_that_runs_for_long(store, worker, clock):
-    """A check at the end of each lease finds it at work; its lease is renewed as ever."""
-    run_id, token = worker.begin(GRAPH, beside="01")
-    for _ in range(10):
-        clock.advance(15)
-        store.renew([token])
-        store.sweep()
-        worker.limited(run_id, "b")
-
     assert worker.end(token) == ["b.1.1"]
 
 

@@ -15,13 +15,6 @@ SCRIPTS = sorted(ROOM.glob("*.lua"))
 PARTS = sorted(ROOM.glob("parts/*.lua"))
 
 
-def header(path: Path) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return "\n".join(
-        lines[: next(i for i, line in enumerate(lines) if not line.startswith("--"))]
-    )
-
-
 def test_a_server_takes_every_script(redis_url):
     """Each script compiles, and the server names it by the hash that we call it by."""
     for path in SCRIPTS:
@@ -30,37 +23,6 @@ def test_a_server_takes_every_script(redis_url):
             assert client.script_load(script.text) in {script.sha, script.sha.encode()}, (
                 path.name
             )
-
-
-def test_every_file_says_what_it_is():
-    """A file begins with its purpose; a script's header also has the keys, the arguments and the words."""
-    parts = ("Keys touched", "Arguments", "Words")
-    purpose = re.compile(r"-- [A-Z]")
-    silent = [path.name for path in [*SCRIPTS, *PARTS] if not purpose.match(header(path))]
-    lacking = [
-        f"{path.name}: {part}"
-        for path in SCRIPTS
-        for part in parts
-        if not re.search(rf"^-- {part}[^:]*: ", header(path), re.MULTILINE)
-    ]
-
-    assert (silent, lacking) == ([], [])
-
-
-def test_every_part_is_used():
-    """Some script or part includes each part."""
-    sources = [path.read_text(encoding="utf-8") for path in [*SCRIPTS, *PARTS]]
-    included = {name for source in sources for name in scripts.INCLUDE.findall(source)}
-
-    assert included == {path.stem for path in PARTS}
-
-
-def test_a_part_is_included_once_and_before_its_users():
-    """Including is by name, depth first, without repeats, so that order in a file does not matter."""
-    text = scripts.script("commit").text.decode()
-    for name in ("many", "ring_all", "write_event", "offer"):
-        assert text.count(f"local function {name}(") == 1
-    assert text.index("local function many(") < text.index("local function ring_all(")
 
 
 def test_scripts_make_no_globals():

@@ -20,7 +20,7 @@ from runner.store.redis.doorbell_template import DoorbellTemplate
 from runner.store.redis.fast.plan_arguments import CHANGED_BY, KnownGraph
 from runner.store.redis.keys import Keys
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, ClaimVisit, ExpandMap, SettleVisit
+from runner.store.requests import CancelRun, ClaimVisit, SettleVisit
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, rung, shape
 from tests.contract.store.stories import Story, stories, tell
@@ -326,57 +326,99 @@ def test_a_doorbell_that_was_taken_is_lost_with_its_worker(ringing, client):
     assert settle(ringing, lost.token, edges="").word == "stale"
 
 
-def test_an_item_is_taken_with_its_value(ringing, client):
-    """An item of a map gets itself as its task."""
-    graph = shape("a", maps={"a": MapSpec("function", None)})
-    run_id, token = ringing.begin(graph)
-    client.delete(QUEUE)
-    ringing.store.do(ExpandMap(token, ["one", "two", "three"]))
-    client.rpop(QUEUE)
+class Ringing(Staying):
+    """A run whose doorbells the scripts put in a queue."""
 
-    reply = settle(ringing, ringing.token(run_id, "a[0]"), edges="")
+    def empty(self):
+        self.store.connection.client.delete(QUEUE)
+        return ""
 
-    assert (reply.claim.token.node, reply.claim.task) == ("a[1]", "two")
-    assert rings(client) == ["a[2].1.1"]
+    def pop(self):
+        self.store.connection.client.rpop(QUEUE)
+        return ""
 
-
-def test_of_several_that_are_rung_the_first_is_taken(ringing, client):
-    """They go to the queue behind what waits there, and the oldest of all is the worker's."""
-    run_id, token = ringing.begin("a>b a>c a>d")
-    client.delete(QUEUE)
-    reply = settle(ringing, token, "n", edges="111")
-
-    assert replace(reply.claim, rung_by="") == ringing.store.do(
-        ClaimVisit(run_id, "b", 1, 1, "n")
-    )
-    assert reply.claim.rung_by == f"{run_id}.a.1.1"
-    assert rings(client) == ["c.1.1", "d.1.1"]
-    assert ringing.statuses(run_id) == "executing: a completed, b running, c ready, d ready"
+    def queue(self):
+        return " ".join(rings(self.store.connection.client))
 
 
-def test_the_item_that_begins_where_one_ends_is_taken(ringing, client):
-    """Of a map with two items at once each slot goes from item to item."""
-    run_id, token = ringing.begin(shape("a", maps={"a": MapSpec("function", None, 2)}))
-    client.delete(QUEUE)
-    ringing.store.do(ExpandMap(token, ["one", "two", "three", "four"]))
-    client.delete(QUEUE)
+RINGING = {
+    "of several that are rung the first is taken": (
+        "a>b a>c a>d",
+        """
+        claim a
+        empty
+        stay a = b
+        queue = c.1.1 d.1.1
+        stands = executing: a completed, b running, c ready, d ready
+        """,
+    ),
+    "an item is taken with its value": (
+        shape("a", maps={"a": MapSpec("function", None)}),
+        """
+        claim a
+        empty
+        expand a one two three
+        pop
+        claim a[0]
+        stay a[0] = a[1]
+        task a[1] = two
+        queue = a[2].1.1
+        """,
+    ),
+    "of a map with two items at once each slot goes from item to item": (
+        shape("a", maps={"a": MapSpec("function", None, 2)}),
+        """
+        claim a
+        expand a one two three four
+        empty
+        claim a[0]
+        stay a[0] = a[2]
+        task a[2] = three
+        queue
+        """,
+    ),
+    "a join reads what other sources left": (
+        "a>c b>c d",
+        """
+        empty
+        run a b
+        queue = c.1.1
+        claim d
+        stay d = c
+        inputs c = a.1 b.1
+        """,
+    ),
+    "where nodes have limits no doorbell is taken: the script of claims judges them": (
+        shape("a>b a>c a>d", limits={"d": [Limit("few", concurrency=1)]}),
+        """
+        claim a
+        empty
+        settle a
+        pop
+        claim b
+        stay b = nothing
+        queue = c.1.1 d.1.1
+        """,
+    ),
+    "a worker that stops, or whose row is long, leaves the next one to others": (
+        "a>b a>c a>d",
+        """
+        claim a
+        empty
+        settle a
+        pop
+        claim b
+        settle b
+        queue = c.1.1 d.1.1
+        """,
+    ),
+}
 
-    claim = settle(ringing, ringing.token(run_id, "a[0]"), edges="").claim
 
-    assert (claim.token.node, claim.task, rings(client)) == ("a[2]", "three", [])
-
-
-def test_a_join_reads_what_other_sources_left(ringing, client):
-    """Of what the settled node has read, only what cannot change is used again."""
-    run_id = ringing.start("a>c b>c d")
-    client.delete(QUEUE)
-    ringing.settle(ringing.token(run_id, "a"), "one")
-    ringing.settle(ringing.token(run_id, "b"), "two")
-    assert rings(client) == ["c.1.1"]
-
-    claim = settle(ringing, ringing.token(run_id, "d"), edges="").claim
-
-    assert list(claim.inputs) == [("a", 1, "one"), ("b", 1, "two")]
+@stories(RINGING)
+def test_a_settle_takes_doorbells_as_it_is_told(ringing, graph, story):
+    """Which doorbell of the queue a settle takes, and which it leaves."""
+    tell(Ringing(ringing, graph), story)
 
 
 def unwanted(kind, worker, client, run_id):
@@ -425,23 +467,6 @@ def test_what_is_not_a_plain_doorbell_of_the_run_stays_in_the_queue(ringing, cli
 
     assert (reply.word, reply.claim) == ("settled", None)
     assert client.lrange(QUEUE, 0, -1) == before != []
-
-
-def test_where_nodes_have_limits_no_doorbell_is_taken(ringing, client):
-    """A limit is judged by the script of claims."""
-    graph = shape("a>b a>c a>d", limits={"d": [Limit("few", concurrency=1)]})
-    _, token = fanned(ringing, client, graph)
-
-    assert settle(ringing, token, edges="").claim is None
-    assert rings(client) == ["c.1.1", "d.1.1"]
-
-
-def test_without_the_wish_no_doorbell_is_taken(ringing, client):
-    """A worker that stops, or whose row is long, leaves it to others."""
-    _, token = fanned(ringing, client)
-
-    assert settle(ringing, token, edges="", may_continue=False).claim is None
-    assert rings(client) == ["c.1.1", "d.1.1"]
 
 
 def calls_of_naming(size: int) -> int:

@@ -139,7 +139,7 @@ def test_the_steps_of_the_image_can_be_run(tmp_path):
                 else:
                     shutil.copy(ROOT / source, place)
         elif verb == "RUN":
-            command = rest.replace("/opt/runner", str(target))
+            command = rest.replace("/opt/runner", str(target)).replace("--no-cache-dir ", "")
             environment = {**os.environ, "PATH": path, "PIP_NO_COMPILE": "1"}
             subprocess.run(["sh", "-c", command], check=True, cwd=build, env=environment)
 

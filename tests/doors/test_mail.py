@@ -411,24 +411,6 @@ def test_no_request_of_a_page_repeats_its_link(site, mailbox):
     assert {reply.headers["referrer-policy"] for reply in replies} == {"strict-origin"}
 
 
-@pytest.mark.slow
-@pytest.mark.xdist_group("browser")
-def test_a_link_decides_in_a_browser(site, mailbox, served, tab):
-    """The form of the page is sent with its origin, and styles are asked for without the link."""
-    question, token = asked(site, mailbox, "rule")
-    referrers = []
-    tab.on(
-        "request", lambda request: referrers.append(request.all_headers().get("referer", ""))
-    )
-    tab.goto(f"{PATH}?t={token}")
-    tab.get_by_role("button", name="Approve").click()
-    tab.get_by_text("The link decides nothing more").wait_for()
-
-    assert state_of(site, question)[0] == "answered"
-    assert f"{served.url}/" in referrers
-    assert not any(token in referrer for referrer in referrers)
-
-
 def test_the_door_needs_all_its_settings(site):
     """A door that could not send or check something is not opened, and says what is missing."""
     with pytest.raises(UsageError, match=r"RUNNER_MAIL_SERVER, .*, RUNNER_DIRECTORY"):
@@ -561,17 +543,6 @@ def test_a_person_gets_one_message(site, mailbox, monkeypatch):
     counts = Counter(mail["Message-ID"] for mail in mailbox.mails)
     assert {*counts.values()} == {1}
     assert len(counts) == 12
-
-
-def test_who_becomes_eligible_is_sent_a_message(site, mailbox):
-    """People of a later stage are sent theirs when it opens."""
-    question, token = asked(site, mailbox, "staged")
-    before = [*mailbox.receivers]
-    approve(site, token)
-    handle(site, question)
-
-    assert before == [ANA]
-    assert mailbox.receivers == [ANA, BEN]
 
 
 @pytest.mark.parametrize(("graph", "code"), [("escalates", 200), ("lent", 200), ("plain", 422)])
@@ -818,7 +789,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize(
-    "number", [200, pytest.param(100 * settings.default.max_examples, marks=pytest.mark.slow)]
+    "number", [200, pytest.param(20 * settings.default.max_examples, marks=pytest.mark.slow)]
 )
 def test_links_that_are_not_ours_have_no_effect(site, mailbox, number):
     """Forged, old, replayed, foreign and changed links change nothing; the good link beside them does."""

@@ -92,14 +92,14 @@ class Till:
             bell = self.bells.popleft()
             self.client.engine.deliver(bell.run_id, bell.node, bell.visit, bell.attempt)
 
-    def ask(self, amount: str, currency: str, *, grants: bool) -> None:
+    def ask(self, amount: str, currency: str) -> None:
         """Have one refund paid; who is asked about a small one grants the next, unless a grant is valid."""
         run = self.client.start("till", f"{amount} {currency}", requester="chris")
         self.work()
         for question in run.interrupts():
             self.questions += 1
             is_small = currency == "EUR" and Decimal(amount) <= 50
-            if grants and is_small:
+            if is_small:
                 self.grant(question.id)
             for name in ("ana", "ben")[: question.rule["need"]]:
                 self.votes += 1
@@ -117,30 +117,25 @@ class Till:
         self.grants.append(receipt.interrupt_id)
 
 
-def played(url: str, *, grants: bool) -> Till:
-    """Play the day."""
-    till = Till(RedisStore(url, namespace=f"grants-{grants}"))
-    for amount, currency in refunds():
-        till.ask(amount, currency, grants=grants)
-    return till
-
-
-def told(without: Till, with_grants: Till) -> str:
-    """Say for the page what was counted."""
+def told(till: Till) -> str:
+    """Say for the page what was counted: without grants each refund is a question, of one vote or two."""
+    votes = sum(rule_of({"amount": Decimal(amount)}).need for amount, _ in refunds())
     return (
-        f"A day of {sum(AMOUNTS.values())} refunds asks {without.questions} questions without grants. With "
-        f"grants for {USES} refunds up to 50 EUR, {SUM} EUR in all, it asks {with_grants.questions}, and "
-        f"people vote {with_grants.votes} times instead of {without.votes}."
+        f"A day of {len(refunds())} refunds asks {len(refunds())} questions without grants. With "
+        f"grants for {USES} refunds up to 50 EUR, {SUM} EUR in all, it asks {till.questions}, and "
+        f"people vote {till.votes} times instead of {votes}."
     )
 
 
 @pytest.mark.slow
 def test_a_day_with_a_grant_asks_fewer_questions(redis_url):
-    """The same is paid, by a grant only what it is for, and the page says how many questions are left."""
-    without, with_grants = (played(redis_url, grants=grants) for grants in (False, True))
-    assert without.paid == with_grants.paid == refunds()
-    used = [view.summed["amount"] for view in with_grants.client.grants()]
-    granted = sum(view.used for view in with_grants.client.grants())
-    assert granted == len(refunds()) - with_grants.questions
+    """All is paid, by a grant only what it is for, and the page says how many questions are left."""
+    till = Till(RedisStore(redis_url))
+    for amount, currency in refunds():
+        till.ask(amount, currency)
+    assert till.paid == refunds()
+    used = [view.summed["amount"] for view in till.client.grants()]
+    granted = sum(view.used for view in till.client.grants())
+    assert granted == len(refunds()) - till.questions
     assert max(map(Decimal, used)) <= SUM
-    assert told(without, with_grants) in " ".join(PAGE.read_text().split())
+    assert told(till) in " ".join(PAGE.read_text().split())

@@ -181,57 +181,6 @@ def test_times_of_reminders_are_checked_when_asked(given, reason):
         asked(**given)
 
 
-def test_people_are_reminded_while_the_node_waits():
-    """A function's question is told again and again, and its code knows nothing of it."""
-    ran = []
-
-    def ask(ctx):
-        ran.append(1)
-        return ctx.interrupt("ok?", remind_after=[10, 30])
-
-    bench = Bench(single(ask)).start()
-    bench.finish()
-    for _ in range(4):
-        bench.later(10)
-    (question,) = bench.finish().interrupts
-
-    assert (question.reminded, len(ran)) == (2, 1)
-    events = bench.store.events(bench.run_id)
-    assert [event.data for event in events if event.kind == "interrupt.reminded"] == [
-        {"count": 1},
-        {"count": 2},
-    ]
-    bench.answer()
-    assert bench.finish().status is Status.COMPLETED
-
-
-@pytest.mark.full
-def test_an_expiry_leads_elsewhere_and_says_what_was_asked():
-    """The run completes by the other way, whose node is told the question."""
-
-    def ask(ctx):
-        return ctx.interrupt(
-            "ok?", {"sum": 5}, expires_in=60, on_expire={"route": "lead"}, assignees=["ann"]
-        )
-
-    bench = Bench(escalating(ask)).start()
-    (question,) = bench.finish().interrupts
-    bench.later(60)
-
-    result = bench.finish()
-    told = {
-        "interrupt_id": question.id,
-        "name": "ok?",
-        "reason": {"sum": 5},
-        "assignees": ["ann"],
-    }
-    assert result.status is Status.COMPLETED
-    assert result.execution_order == ["approve", "lead"]
-    assert result.results["lead"].output == {"approve": {"expired": told}}
-    assert result.results["approve"].result == {"expired": told}
-    assert result.results["pay"].status is Status.SKIPPED
-
-
 @pytest.mark.full
 def test_an_answer_in_time_goes_the_usual_way():
     """The edge for expired questions is no edge for anything else."""

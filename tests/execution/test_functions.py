@@ -22,7 +22,7 @@ from runner.errors import (
 from runner.execution.functions import function_node
 from runner.store.memory.store import MemoryStore
 from runner.store.requests import EmitEvent, SaveCheckpoint
-from tests.graphs import Bench, answer_all, answers, ident, single, wired
+from tests.graphs import Bench, answer_all, ident, single, wired
 from tests.waiting import wait_until
 
 
@@ -124,14 +124,6 @@ def test_values_are_the_functions_own():
 
 
 # -- what a function returns -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("value", [None, False, 0, "", [], {"a": [1.5]}, "text"])
-def test_json_data_is_returned_as_it_is(value):
-    """A function returns any JSON value; result and output are that value."""
-    result = single(lambda ctx: value)("task").results["a"]
-
-    assert (result.status, result.result, result.output) == (Status.COMPLETED, value, value)
 
 
 def test_a_model_comes_back_as_a_model():
@@ -284,29 +276,6 @@ def test_code_cannot_lose_a_question(function):
 
     assert [interrupt.name for interrupt in first.interrupts] == ["ok?"]
     assert graph(answer_all(first)).results["a"].output == "yes"
-
-
-def test_one_answer_of_two_wakes_nothing():
-    """A node whose questions are not all answered is not run; with `resume="each"` it is."""
-    for resume, expected in (("all", 1), ("each", 2)):
-        starts = []
-
-        async def ask(ctx, starts=starts):
-            starts.append(1)
-
-            async def one(name):
-                return ctx.interrupt(name)
-
-            async with asyncio.TaskGroup() as group:
-                asked = [group.create_task(one(name)) for name in ("left", "right")]
-            return [task.result() for task in asked]
-
-        graph = single(ask, resume=resume)
-        first = graph("task")
-        second = graph(answers((first.interrupts[0].id, 1)))
-
-        assert [interrupt.name for interrupt in second.interrupts] == [first.interrupts[1].name]
-        assert len(starts) == expected
 
 
 def test_a_bad_question_fails_the_node():

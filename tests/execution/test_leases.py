@@ -8,11 +8,13 @@ from contextlib import contextmanager
 
 import pytest
 
+from runner import Status
 from runner.errors import LeaseLost, RunStopped, StoreError
 from runner.execution import leases
 from runner.execution.leases import Lease, Leases
 from runner.store.interface import Token
 from runner.store.memory.store import MemoryStore
+from tests.graphs import Bench, wired
 from tests.waiting import wait_until
 
 FIRST, SECOND = Token("00run", "a", 1, 1), Token("00run", "b", 1, 1)
@@ -158,3 +160,19 @@ def test_a_forked_process_renews_its_own_leases_only():
             finally:
                 os._exit(failed)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_wait_costs_no_thread_and_no_slot():
+    """Eighty runs wait and have no thread of their own; the next run ends at once."""
+    bench = Bench(
+        wired({"a": lambda ctx: ctx.interrupt("approve") if ctx.task else "done"}).build()
+    )
+    bench.start("ask").finish_all()
+    before = threading.active_count()
+    for _ in range(80):
+        bench.start("ask").finish_all()
+
+    # The one thread that renews leases ends when nothing runs, and starts again.
+    assert threading.active_count() <= before + 1
+    assert bench.start("").finish().status is Status.COMPLETED
+    assert len(bench.store.runs(limit=100)) == 82

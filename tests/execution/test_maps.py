@@ -86,14 +86,6 @@ def test_a_long_list_is_not_read_to_its_end_once_its_run_is_cancelled(monkeypatc
     )
 
 
-def test_an_empty_list_completes_at_once():
-    """A map over nothing gives an empty list, and no item runs."""
-    result = mapped(double)([])
-
-    assert (result.status, result.results["m"].output) == (Status.COMPLETED, [])
-    assert set(result.results) == {"m"}
-
-
 @pytest.mark.parametrize("items", ["abc", {"a": 1}, 7])
 def test_what_is_no_list_fails_the_map(items):
     """A map that is given no list says what it got."""
@@ -149,14 +141,6 @@ def test_a_map_of_graphs_runs_one_for_each_item():
 
     assert result.status is Status.COMPLETED, result
     assert result.results["m"].output == [[2, 3], [], [4]]
-
-
-@pytest.mark.slow
-def test_hundreds_of_items_are_begun_in_slices():
-    """A list longer than what one step begins runs to its end."""
-    result = mapped(double)(list(range(1203)))
-
-    assert result.results["m"].output == [2 * number for number in range(1203)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import ast
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ from importlib.metadata import packages_distributions, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from runner.errors import MissingExtra
 from runner.schedules.schedule import Schedule, checked
@@ -82,21 +84,25 @@ def blocks(tree):
     return found
 
 
-def with_theirs(names):
-    """Distributions, and what they need without an extra of theirs."""
-    lines = [
-        line
-        for name in names
-        for line in requires(name) or ()
-        if "extra ==" not in line and ";" not in line
-    ]
-    more = {distribution(line) for line in lines} - names
-    return with_theirs(names | more) if more else names
+def installed(lines):
+    """The distributions that requirements install, those that they need included."""
+    found, todo = set(), [Requirement(line) for line in lines]
+    while todo:
+        each = todo.pop()
+        if (key := (distribution(each.name), *sorted(each.extras))) not in found:
+            found.add(key)
+            todo += [
+                more
+                for more in map(Requirement, requires(each.name) or ())
+                if not more.marker
+                or any(more.marker.evaluate({"extra": extra}) for extra in {"", *each.extras})
+            ]
+    return {name for name, *_ in found}
 
 
 @cache
 def base():
-    return with_theirs({distribution(line) for line in PROJECT["dependencies"]})
+    return installed(PROJECT["dependencies"])
 
 
 @cache
@@ -141,18 +147,16 @@ def server_packages():
 
 
 def misses():
-    """Each optional package, a module that needs it, and the extra that its error must name."""
+    """Each optional package, the extra that an error must name, and one module that needs both."""
     guarded = {
-        (package, module_of(path), extra if home == PROJECT["name"] else f"{home}[{extra}]")
+        (package, extra if home == PROJECT["name"] else f"{home}[{extra}]"): module_of(path)
         for path, tree in files().items()
         for extra, home, block in blocks(tree)
         if block in tree.body
         for package in imported(block)
         if is_optional(package)
     }
-    return sorted(
-        guarded | {(package, "runner.server", "server") for package in server_packages()}
-    )
+    return guarded | {(package, "server"): "runner.server" for package in server_packages()}
 
 
 @pytest.mark.slow
@@ -168,7 +172,7 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
                 else {home}
             )
             more = imported(block) - {"runner", "claude_agent_sdk"}  # which is not installed
-            assert not more or having & listed or having & with_theirs(listed), path
+            assert not more or having & listed or having & installed(listed), path
         guarded = {id(node) for *_, block in blocks(tree) for node in statements(block)}
         for node in statements(tree):
             if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
@@ -189,18 +193,49 @@ def test_what_an_extra_has_is_imported_where_it_is_named():
 
 @pytest.mark.slow
 def test_the_error_names_the_extra():
-    """Without a package the import of each module that needs it fails with the command that installs it."""
+    """Without a package the import of a module that needs it fails with the command that installs it."""
     cases = misses()
-    asked = json.dumps([(package, module) for package, module, _ in cases])
+    asked = json.dumps([(package, module) for (package, _), module in cases.items()])
     command = [sys.executable, "-c", PROGRAM]
 
     said = json.loads(
         subprocess.run(command, input=asked, capture_output=True, text=True, check=True).stdout
     )
 
-    for (package, module, extra), message in zip(cases, said, strict=True):
+    for (package, extra), message in zip(cases, said, strict=True):
         named = extra if "[" in extra else f"celery-graph-runner[{extra}]"
-        assert f"pip install '{named}'" in message, (package, module)
+        assert f"pip install '{named}'" in message, package
+
+
+IMPORTS = {
+    "ag-ui": "runner.doors.agui",
+    "agents": "strands.models.openai",
+    "approvals": "runner.approvals.proofs",
+    "archive": "runner.store.archive.postgres",
+    "mcp": "runner.doors.mcp, runner.integrations.mcp",
+    "slack": "runner.doors.slack",
+    "sqs": "runner.celery.sqs",
+    "webhooks": "standardwebhooks",
+}
+"""By page, what it has its reader import."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", IMPORTS)
+def test_a_page_names_all_that_its_imports_need(page):
+    """Where nothing is installed but what the page says, what it is about can be imported."""
+    text = (ROOT / "docs" / "how-to" / f"{page}.md").read_text()
+    (line,) = set(re.findall(r"pip install ([^\n`]*celery-graph-runner[^\n`]*)", text))
+    ours, *others = shlex.split(line)
+    lines = (
+        [each for extra in Requirement(ours).extras for each in EXTRAS[extra]]
+        + PROJECT["dependencies"]
+        + others
+    )
+    there = installed(lines) | {PROJECT["name"]}
+    missing = [name for name, having in homes().items() if not having & there]
+    program = f"import sys; sys.modules |= dict.fromkeys({missing}); import {IMPORTS[page]}"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 @pytest.mark.slow

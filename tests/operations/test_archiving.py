@@ -16,7 +16,7 @@ from runner.store.archive.folder import FolderArchive
 from runner.store.redis.keys import Keys
 from runner.store.redis.partitions import PartitionedStore
 from runner.store.redis.store import RedisStore
-from runner.store.requests import CancelRun, RemoveRun
+from runner.store.requests import CancelRun
 from runner.testing import ManualClock
 from tests.contract.store.manual_worker import ManualWorker, shape
 
@@ -158,32 +158,6 @@ def test_an_archive_that_is_down_is_not_asked_for_each_run(
     assert "run.unarchived" not in caplog.text
     archivist.run_once()
     assert client.hget(KEYS.archive, "problem") == b"it does not like that."
-
-
-def test_a_run_that_goes_on_again_is_archived_at_its_next_end(
-    worker, store, archivist, archive, client
-):
-    """A run that was retried before it was archived is taken when it ends again, with its new end."""
-    run_id = ended(worker)
-    client.hset(
-        KEYS.run(run_id),
-        "run",
-        client.hget(KEYS.run(run_id), "run").replace(b"completed", b"executing"),
-    )
-
-    archivist.run_once()
-
-    assert (archived(archive), waiting(client)) == (set(), set())
-
-
-def test_a_removed_run_is_not_archived(worker, store, archivist, archive, client):
-    """A run that somebody removes before it was archived stays removed."""
-    run_id = ended(worker)
-    store.do(RemoveRun(run_id))
-
-    archivist.run_once()
-
-    assert (archived(archive), waiting(client)) == (set(), set())
 
 
 def test_a_run_is_archived_with_those_inside_it(worker, store, archivist, archive, client):

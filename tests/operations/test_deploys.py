@@ -36,12 +36,15 @@ def test_a_waiting_node_that_is_unchanged_goes_on():
     """New code and new nodes elsewhere in the graph are no obstacle: the answer is taken and the run ends."""
     bench = waiting("a b", "a c", a=ident, b=ask("approve"), c=ident)
 
-    deploy(bench, "a b", "a c", "c d", a=ident, b=ask("approve"), c=ident, d=ident)
+    def new(ctx):
+        return ["new", ctx.interrupt("approve")]
+
+    deploy(bench, "a b", "a c", "c d", a=ident, b=new, c=ident, d=ident)
     bench.answer("yes")
 
     result = bench.finish()
     assert result.status is Status.COMPLETED
-    assert result.results["b"].output == "yes"
+    assert result.results["b"].output == ["new", "yes"]
     assert result.execution_order == ["a", "c", "b"]
 
 
@@ -66,6 +69,7 @@ def test_a_waiting_node_that_is_gone_is_set_aside_with_its_answer():
     bench.answer("yes")
 
     assert bench.finish().status is Status.NEEDS_MIGRATION
+    assert bench.result().execution_order == ["a"]
     assert bench.store.interrupts([question.id])[0].response == "yes"
 
 

@@ -198,27 +198,6 @@ def test_votes_for_different_answers_do_not_add_up():
     assert (team.finish().decision, team.finish().response) == ("respond", 1)
 
 
-def test_the_directory_says_who_is_in_a_group():
-    """Groups are looked up where the vote comes in."""
-    team = asking(Rule(eligible=["group:finance"]))
-
-    assert [team.vote("ana"), team.vote("sales-ana"), team.vote("finance-ana")] == [
-        "forbidden",
-        "forbidden",
-        "accepted",
-    ]
-
-
-def test_a_rule_that_asks_for_identity_takes_no_bare_name():
-    """A vote without a proof has level 0."""
-    team = asking(Rule(auth=Auth(level=1)))
-    digest = team.client.interrupt(team.question).digest
-
-    assert team.vote("ana", digest=digest) == "forbidden"
-    assert team.vote("ana") == "rejected"
-    assert team.vote("ana", digest=digest, proof={"kid": "nobody's"}) == "forbidden"
-
-
 def test_a_vote_on_a_plain_question_is_its_answer():
     """Without a rule "approve" is true and "reject" is false, alone, once, by whom it is assigned to."""
     for decision, response, answer in (

@@ -538,7 +538,7 @@ SABOTAGE = {
     "late votes": [((granting, "vote"), 'elif count.word == "accepted":', "elif False:")],
 }
 """Checks by what they are for: where each one stands, its text, and what takes its place."""
-SEEN_AT = {"presence": 32, "numbers of sums": 17, "revoked": 33, "proof of the requester": 10}
+SEEN_AT = {"presence": 47, "numbers of sums": 42, "revoked": 33, "proof of the requester": 10}
 """Seeds that show soon that a check is missing; without an entry the first does."""
 
 

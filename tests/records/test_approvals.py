@@ -410,42 +410,6 @@ def test_a_vote_weighs_the_most_of_its_weights():
 # What votes come to
 
 
-def test_a_quorum_is_that_many_people():
-    """The last vote that is needed decides; a person counts once."""
-    rule = Rule(need=3)
-
-    assert words(rule, vote("ana"), vote("ana"), vote("ben"), vote("cat")) == [
-        "counted",
-        "duplicate",
-        "counted",
-        "accepted",
-    ]
-
-
-def test_votes_for_different_values_do_not_add_up():
-    """Two approvals of one thing and one of another are no three."""
-    rule = Rule(need=3)
-    assert words(rule, vote("ana"), vote("ben", effect="B"), vote("cat"))[-1] == "counted"
-
-
-def test_an_edit_voids_the_votes_before_it():
-    """Ana approved another value: she has to approve again; with "keeps" hers stays for the first value."""
-    votes = [
-        vote("ana"),
-        vote("ben", "edit", "B"),
-        vote("cat", effect="B"),
-        vote("ana", effect="B"),
-    ]
-
-    assert words(Rule(need=3), *votes) == ["counted", "counted", "counted", "accepted"]
-    assert words(Rule(need=3, edit="keeps"), *votes) == [
-        "counted",
-        "counted",
-        "counted",
-        "duplicate",
-    ]
-
-
 @pytest.mark.parametrize(
     ("veto", "rejections", "word"),
     [

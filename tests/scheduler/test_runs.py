@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner import GraphBuilder, RetryPolicy, Status
-from runner.errors import DefinitionError, NodeFailed, NotFoundError
+from runner.errors import DefinitionError, NodeFailed
 from tests.graphs import Bench, answer_all, ident, single, wired
 
 
@@ -45,22 +45,6 @@ def test_an_answer_is_taken_while_others_run():
 
 
 # -- loops ---------------------------------------------------------------------------------------------
-
-
-def test_an_entry_point_inside_a_loop():
-    """A run may begin in the middle of a loop; the nodes before it are visited when it comes round."""
-
-    def count(ctx):
-        return ctx.visit
-
-    builder = wired(
-        {"a": count, "b": count, "c": count},
-        "a b",
-        "b c",
-        ("c a", lambda state: state.visit < 2),
-    ).set_entry_point("b")
-
-    assert builder.build()("task").execution_order == ["b", "c", "a", "b", "c"]
 
 
 def test_edges_from_outside_are_remembered_in_every_round():
@@ -109,65 +93,6 @@ def test_a_node_that_is_tried_in_vain():
         "attempt 2",
         2,
     )
-
-
-def test_answers_survive_a_retry():
-    """A question that was answered is not asked again by a retry of the same visit."""
-
-    def flaky(ctx):
-        response = ctx.interrupt("ok?")
-        if ctx.attempt == 1:
-            raise ValueError("again")
-        return response
-
-    bench = Bench(single(flaky, retry=RetryPolicy(2, backoff=0))).start()
-    bench.deliver()
-    bench.answer("once")
-    bench.deliver()
-    bench.later(0)
-
-    assert bench.finish().results["a"].output == "once"
-
-
-def test_lost_workers_use_up_no_policy():
-    """A retry policy counts what the node's own code did; workers that died have a budget of their own."""
-
-    def unlucky(ctx):
-        if ctx.attempt <= 2:
-            raise KeyboardInterrupt
-        if ctx.attempt == 3:
-            raise ValueError("its own fault, once")
-        return ctx.attempt
-
-    bench = Bench(
-        single(unlucky, retry=RetryPolicy(max_attempts=2, backoff=1, jitter=0))
-    ).start()
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            bench.deliver()
-        bench.later(31)
-    bench.deliver()
-    bench.later(1)
-
-    assert bench.finish().results["a"].output == 4
-
-
-def test_a_node_that_kills_every_worker_ends_in_the_dead_letters():
-    """After five lost workers in a row the node fails with what happened, and the run ends."""
-
-    def dies(ctx):
-        raise KeyboardInterrupt
-
-    bench = Bench(single(dies)).start()
-    for _ in range(5):
-        with pytest.raises(KeyboardInterrupt):
-            bench.deliver()
-        bench.later(31)
-    result = bench.finish()
-
-    assert result.status is Status.FAILED
-    assert "died five times in a row" in str(result.results["a"].error)
-    assert len(bench.store.dead) == 1
 
 
 def test_who_died_with_a_poisonous_node_each_time_outlives_it():
@@ -274,12 +199,6 @@ def test_a_failure_inside_fails_the_node_outside():
     assert result.interrupts == []
 
 
-def test_an_unknown_run_cannot_be_cancelled():
-    """Cancelling a run that doesn't exist is an error."""
-    with pytest.raises(NotFoundError, match="no run 'nobody'"):
-        Bench(single(ident)).engine.cancel("nobody", "x")
-
-
 def test_a_failed_inner_graph_is_tried_again_as_a_whole():
     """A retry of a graph's node is a new inner run; what the first one did is its own."""
     tries = []
@@ -311,18 +230,6 @@ def test_an_inner_graph_in_a_loop():
 
 
 # -- starting ------------------------------------------------------------------------------------------
-
-
-def test_an_unknown_graph_cannot_be_started():
-    """Starting a graph that nobody knows is an error that names those that are known."""
-    bench = Bench(single(ident)).start()
-
-    with pytest.raises(
-        NotFoundError, match="no graph 'refund' is known to this store; known: bench"
-    ):
-        bench.engine.start("refund", "task")
-    with pytest.raises(NotFoundError, match=r"Did you mean 'bench'\?$"):
-        bench.engine.start("bensh", "task")
 
 
 def test_a_store_that_was_emptied_learns_the_graph_again():

@@ -384,41 +384,6 @@ def test_names_of_arguments_are_whole_on_a_phone(redis_url, browser):
     assert names == {"iban": 1, "amount": 1, "why": 1}
 
 
-def test_an_answer_with_the_keyboard_alone(site, tab):
-    """From the inbox to the decision without a pointer."""
-    run = site.start("approval")
-    tab.goto("/inbox")
-
-    tab.keyboard.press("j")
-    tab.keyboard.press("Enter")
-    tab.wait_for_url("**/q/*")
-    tab.locator("input[name='f.ok']").first.focus()
-    tab.keyboard.press("Space")
-    tab.keyboard.press("Tab")
-    tab.keyboard.press("Enter")
-    tab.wait_for_selector("[data-result=accepted]")
-    site.work()
-
-    assert run.result().results["approve"].output == {"ok": True}
-    assert tab.problems == []
-
-
-def test_two_people_on_one_question(site, tab, served, browser):
-    """The one who is late learns who was first; what they typed stays until then."""
-    run = site.start("approval")
-    (question,) = run.interrupts()
-    tab.goto(f"/q/{question.id}")
-    tab.check("input[name='f.ok'][value='false']")
-
-    site.client.respond(question.id, {"ok": True}, responder="ben")
-    site.work()
-    tab.wait_for_selector("#head [data-state=answered]")
-    assert tab.is_checked("input[name='f.ok'][value='false']")
-    tab.click("text=Send the answer")
-
-    assert "already answered by ben" in tab.inner_text(".callout")
-
-
 def paying(redis_url, args, schema=None, **options):
     """Return a site with an open question about a payment, which anybody may decide."""
 

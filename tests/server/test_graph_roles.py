@@ -120,17 +120,6 @@ def test_roles_of_another_graph_do_nothing(site):
 
 
 @pytest.mark.slow
-def test_roles_of_a_graph_do_what_it_takes(site):
-    """The control of the walk above: with the roles of its own graph no route about it is refused."""
-    run = site.start("approval", {"secret": "task"})
-    limited(site, "approval")
-
-    for (path, method), reply in walked(site, run).items():
-        allowed = of_a_graph(path, method) or path in MIXED | OPEN
-        assert (reply.status_code != 403) is allowed, (path, method, reply.text)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("role", ROLES)
 def test_a_role_of_a_graph_grants_no_more_than_the_role(site, role):
     """Each route that a role opens for all graphs it opens for its own, and none besides."""

@@ -36,13 +36,12 @@ def is_json(line):
         return False
 
 
-@pytest.mark.parametrize(("log_format", "expected"), [("json", {True}), ("text", {False})])
-def test_a_server_logs_json_on_request(redis_url, log_format, expected):
-    """With the setting each line that it writes is a JSON document; control: without it none is."""
+def test_a_server_logs_json_on_request(redis_url):
+    """With the setting each line that it writes is a JSON document."""
     port, command = free_port(), [sys.executable, "-m", "runner.cli", "server", "--port"]
     process = subprocess.Popen(
         [*command, str(port)],
-        env={**os.environ, "RUNNER_REDIS_URL": redis_url, "RUNNER_LOG_FORMAT": log_format},
+        env={**os.environ, "RUNNER_REDIS_URL": redis_url, "RUNNER_LOG_FORMAT": "json"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -53,7 +52,7 @@ def test_a_server_logs_json_on_request(redis_url, log_format, expected):
         process.terminate()
         lines = process.communicate(timeout=30)[0].splitlines()
 
-    assert {is_json(line) for line in lines} == expected
+    assert all(map(is_json, lines))
     assert any("Uvicorn running" in line for line in lines)
 
 

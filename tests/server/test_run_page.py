@@ -164,50 +164,6 @@ def test_a_node_opens_beside_the_graph(site, tab):
     assert tab.problems == []
 
 
-def test_the_run_page_without_javascript(site, served, browser):
-    """Nodes, the graph inside a node, and the steps of an action are links and forms."""
-    run = site.start("outer")
-    context = browser.new_context(base_url=served.url, java_script_enabled=False)
-    page = context.new_page()
-    page.goto(f"/runs/{run.id}")
-
-    page.click("[data-node='contract/sign'] > a")
-    assert "waiting" in page.inner_text("#node")
-    page.click("[aria-label='Close contract']")
-    assert page.query_selector("[data-node='contract/sign']") is None
-    assert "contract/sign" in page.inner_text("#node")
-    page.click("[aria-label='Open contract']")
-    assert page.query_selector("[data-node='contract/sign']")
-    page.click("text=Cancel…")
-    assert "Questions that are withdrawn" in page.inner_text("main")
-    page.fill("[name=reason]", "not needed")
-    page.click("button:has-text('Cancel the run')")
-
-    assert "not needed" in page.inner_text("#head")
-    assert str(run.status) == "cancelled"
-    context.close()
-
-
-def test_a_fork_with_another_input(site, tab):
-    """From the node beside the graph over what would happen to the new run."""
-    run = site.start("approval", {"order": 1})
-    tab.goto(f"/runs/{run.id}?node=look_up#node")
-
-    tab.click("text=Fork from here")
-    assert "Start at once" in tab.inner_text("main")
-    tab.fill("[name=input]", '{"order":')
-    assert not tab.evaluate("document.querySelector('[name=input]').validity.valid")
-    tab.fill("[name=input]", '{"order": 2}')
-    tab.click("button:has-text('Fork from a node')")
-    tab.wait_for_url(lambda url: "/plan/" not in url)
-    site.work()
-    tab.wait_for_selector("[data-node=look_up][data-state=completed]")
-    tab.click("[data-node=look_up] > a")
-
-    assert '"order": 2' in tab.inner_text("#node")
-    assert tab.problems == []
-
-
 def test_a_run_with_a_graph_inside_is_accessible(site, browser):
     """Axe has nothing to say about a wide page with everything open."""
     from axe_playwright_python.sync_playwright import Axe

@@ -44,6 +44,54 @@ STORIES = {
         answers a = one answered, two answered
         """,
     ),
+    "a node that waits holds nothing, however long; other branches run on": (
+        "a b",
+        """
+        claim a
+        park a
+        stands = executing: a waiting, b ready
+        run b
+        sweep 2592000
+        stands = interrupted: a waiting, b completed
+        """,
+    ),
+    "an answer to a running node wakes it when it parks": (
+        "a",
+        """
+        claim a
+        ask a
+        answer a
+        stands = executing: a running
+        park a = ready
+        rings = a.1.1
+        """,
+    ),
+    "a claim has seen the answers so far: only a newer one wakes the node": (
+        EACH,
+        """
+        claim a
+        park a one two
+        answer one
+        claim a
+        park a one two
+        stands = interrupted: a waiting
+        """,
+    ),
+    "only an open question is withdrawn; the same withdrawal twice is one": (
+        "a b",
+        """
+        claim a
+        park a
+        claim b
+        park b
+        answer a
+        withdraw a = closed
+        withdraw b
+        rings = b.1.1
+        withdraw b
+        rings
+        """,
+    ),
     'with resume="each" every answer makes the node ready; it may wait again for the others': (
         EACH,
         """
@@ -240,16 +288,6 @@ class AskingContract:
         assert list(worker.read(run_id).interrupts) == worker.open() == list(open_questions)
         assert worker.kinds(run_id).count("interrupt.asked a") == 1
 
-    def test_a_waiting_node_holds_nothing(self, worker):
-        """A parked visit waits without a lease for as long as it takes, while other branches run on."""
-        run_id = worker.start("a b")
-        worker.park(run_id, "a")
-        assert worker.statuses(run_id) == "executing: a waiting, b ready"
-        worker.run(run_id, "b")
-
-        assert worker.sweep(after=30 * 86_400) == []
-        assert worker.statuses(run_id) == "interrupted: a waiting, b completed"
-
     def test_an_answer_makes_the_node_ready(self, worker, store):
         """An answered node is rung in the same step and finds the answer in its claim."""
         run_id, token = worker.begin("a")
@@ -273,28 +311,6 @@ class AskingContract:
         assert claim.token.fence > token.fence
         assert claim.record.unseen == 0
         assert not worker.open()
-
-    def test_an_answer_to_a_running_node_wakes_it_when_it_parks(self, worker):
-        """No wake-up is lost: a node that parks after its answer came is ready at once."""
-        run_id, token = worker.begin("a")
-        question = worker.ask(token)
-        assert worker.answer(question) == ["accepted"]
-        assert worker.statuses(run_id) == "executing: a running"
-
-        reply = worker.store.do(ParkVisit(token, [question], None))
-
-        assert (reply.word, rung(reply)) == ("ready", ["a.1.1"])
-
-    def test_an_answer_seen_does_not_wake_twice(self, worker, store):
-        """A claim has seen the answers so far: only a newer one wakes the node."""
-        run_id = worker.start(shape("a", resume_each=["a"]))
-        one, two = worker.park(run_id, "a", "one", "two")
-        worker.answer(one)
-
-        assert (
-            store.do(ParkVisit(worker.token(run_id, "a"), [one, two], None)).word == "waiting"
-        )
-        assert worker.statuses(run_id) == "interrupted: a waiting"
 
     def test_a_withdrawn_id_is_never_opened_again(self, worker, store):
         """A node that asks under it has nothing to wait for: what the id meant is what was judged."""
@@ -399,20 +415,6 @@ class AskingContract:
             question.id,
             {"reason": "wrong person", "reask": False},
         )
-
-    def test_only_an_open_question_is_withdrawn(self, worker, store):
-        """An answered question stays answered; the same withdrawal twice is one."""
-        run_id, answered = worker.asking("a b")
-        (other,) = worker.park(run_id, "b")
-        worker.answer(answered)
-
-        assert store.do(WithdrawQuestion(answered.id, "", reask=False)).word == "closed"
-        assert store.do(WithdrawQuestion("00none.a.1.abc", "", reask=False)).word == "unknown"
-        assert store.do(WithdrawQuestion("nonsense", "", reask=False)).word == "unknown"
-        assert store.do(WithdrawQuestion(other.id, "", reask=True)).word == "withdrawn"
-        again = store.do(WithdrawQuestion(other.id, "", reask=True))
-        assert (again.word, rung(again)) == ("withdrawn", [])
-        assert store.do(WithdrawQuestion(other.id, "late", reask=True)).word == "closed"
 
     def test_an_answer_that_comes_too_late_changes_nothing_and_is_told_why(self, worker, store):
         """Answers to what is no longer open, or never was, have no effect, alone and in any set of two."""

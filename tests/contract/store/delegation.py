@@ -9,21 +9,14 @@ import pytest
 from runner.definition import model
 from runner.definition.model import MapSpec, Topology
 from runner.records.run import MapRecord, NodeRecord, Status
-from runner.store.interface import Claim, Start, Store, Token
+from runner.store.interface import Start, Store, Token
 from runner.store.requests import (
-    CancelRun,
-    ClaimVisit,
-    ConfirmHandOver,
     EmitEvent,
     ExpandMap,
-    HandOver,
-    HoldVisit,
-    ReleaseNodes,
-    ReportResult,
     StartRun,
 )
-from tests.contract.store.manual_worker import ManualWorker, rung, shape, word_of
-from tests.contract.store.stories import INNER, WORK, Story, stories, tell
+from tests.contract.store.manual_worker import ManualWorker, rung, shape
+from tests.contract.store.stories import INNER, Story, stories, tell
 
 
 def of_map(
@@ -34,6 +27,22 @@ def of_map(
 
 
 STORIES = {
+    "an item that waits frees its place; its answer goes on at once": (
+        of_map(1),
+        """
+        claim m
+        expand m 0 1
+        claim m[0]
+        park m[0]
+        stands = executing: m waiting, m[0] waiting, m[1] ready
+        run m[1]
+        stands = interrupted: m waiting, m[0] waiting, m[1] completed
+        answer m[0]
+        stands = executing: m waiting, m[0] ready, m[1] completed
+        run m[0]
+        stands = executing: m ready, m[0] completed, m[1] completed
+        """,
+    ),
     "a child's failure fails nothing by itself: the parent's node is rung, and judges it": (
         "a",
         """
@@ -406,12 +415,88 @@ STORIES = {
 }
 
 
+ROUTED = {
+    "a child that needs migration makes its parent need it, until it goes on": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        hold_visit a/x
+        stands = needs_migration: a waiting
+        release_visit a/x
+        stands = executing: a waiting
+        run a/x
+        stands = executing: a ready
+        """,
+    ),
+    "a grandchild's question and end reach the grandparent, and a cancel the child": (
+        "a",
+        """
+        claim a
+        begin a
+        claim a/x
+        begin a/x
+        claim a/x/x
+        park a/x/x
+        stands = interrupted: a waiting
+        answer a/x/x
+        stands = executing: a waiting
+        run a/x/x
+        stands a/ = executing: x ready
+        cancel
+        stands = cancelled: a cancelled
+        stands a/ = cancelled: x cancelled
+        """,
+    ),
+    "no time rings a node whose work was sent without a timeout; its report does": (
+        "a",
+        """
+        claim a
+        hand a
+        sent a
+        stands = executing: a waiting
+        wait 100000
+        count_due
+        report a
+        rings = a.1.1
+        claim a
+        handed a = work.1: done
+        settle a
+        stands = completed: a completed
+        """,
+    ),
+    "a cancelled run rings for who can revoke its work; no report counts any more": (
+        "a b",
+        """
+        claim a
+        hand a
+        sent a
+        cancel
+        rings = a.1.1
+        stands = cancelled: a cancelled, b cancelled
+        claim a = revoked
+        claim b = stale
+        report a = stale
+        """,
+    ),
+}
+"""Stories of scripts, and of verbs that partitions route."""
+
+
 class DelegationContract:
     """Child runs, maps and external tasks."""
 
     @stories(STORIES)
     def test_delegated_work_goes_on_as_it_is_told(self, worker, graph, story):
         """Child runs, items of maps and work of other systems."""
+        tell(Story(worker, graph), story)
+
+    @pytest.mark.routed
+    @pytest.mark.scripts
+    @stories(ROUTED)
+    def test_delegated_work_goes_on_in_partitions_as_it_is_told(self, worker, graph, story):
+        """Changes between generations, and what other systems report."""
         tell(Story(worker, graph), story)
 
     def _family(self, worker: ManualWorker) -> tuple[str, str]:
@@ -421,19 +506,6 @@ class DelegationContract:
 
     def _child(self, worker: ManualWorker, token: Token) -> str:
         return worker.start(INNER, parent=token)
-
-    @pytest.mark.routed
-    def test_a_child_that_needs_migration_makes_its_parent_need_it(self, worker):
-        """The outermost run shows it, and that it goes on when the child does."""
-        parent, child = self._family(worker)
-        worker.store.do(HoldVisit(worker.token(child, "x")))
-        assert worker.statuses(parent) == "needs_migration: a waiting"
-
-        worker.store.do(ReleaseNodes(child, ["x"]))
-
-        assert worker.statuses(parent) == "executing: a waiting"
-        worker.run(child, "x")
-        assert worker.statuses(parent) == "executing: a ready"
 
     @pytest.mark.scripts
     def test_the_end_of_a_child_rings_its_parent(self, worker):
@@ -449,25 +521,6 @@ class DelegationContract:
         assert claim.record.child == child
         worker.settle(claim.token, "outer result")
         assert worker.statuses(parent) == "completed: a completed"
-
-    @pytest.mark.routed
-    def test_changes_reach_all_generations(self, worker, store):
-        """A grandchild's question and end reach the grandparent, and a cancel the grandchild."""
-        top, middle = self._family(worker)
-        bottom = self._child(worker, worker.token(middle, "x"))
-        (question,) = worker.park(bottom, "x")
-        record = worker.read(bottom).record
-        assert (record.parent, record.parent_node, record.root) == (middle, "x", top)
-        assert worker.statuses(top) == "interrupted: a waiting"
-        worker.answer(question)
-        assert worker.statuses(top) == "executing: a waiting"
-        worker.run(bottom, "x")
-        assert worker.statuses(middle) == "executing: x ready"
-
-        store.do(CancelRun(top, "enough"))
-        assert [worker.read(run_id).record.status for run_id in (top, middle)] == [
-            Status.CANCELLED
-        ] * 2
 
     def test_the_events_of_a_child_are_among_those_of_its_root(self, worker, store):
         """A child's events are among its root's, numbered there, with the way to their node."""
@@ -599,19 +652,6 @@ class DelegationContract:
         worker.sweep()
         assert self._map(worker, run_id).active == (window or 1_003)
 
-    def test_an_item_that_waits_frees_its_place(self, worker, store):
-        """Its run is interrupted only when no other item is at work; its answer goes on at once."""
-        run_id, _ = self._expanded(worker, store, of_map(1), 0, 1)
-        questions = worker.park(run_id, "m[0]")
-
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] waiting, m[1] ready"
-        worker.run(run_id, "m[1]")
-        assert worker.statuses(run_id) == "interrupted: m waiting, m[0] waiting, m[1] completed"
-        worker.answer(*questions)
-        assert worker.statuses(run_id) == "executing: m waiting, m[0] ready, m[1] completed"
-        worker.run(run_id, "m[0]")
-        assert worker.read(run_id).nodes["m"].status is Status.READY
-
     @pytest.mark.routed
     def test_an_empty_map_is_ready_at_once(self, worker, store):
         """A map of no items waits for nothing."""
@@ -662,46 +702,3 @@ class DelegationContract:
         assert worker.store.fetch(run_id, ["m[0]"]) == before == [(NodeRecord(), None, None)]
 
     # -- external tasks ---------------------------------------------------------------------------------
-
-    def _hand(
-        self, worker: ManualWorker, run_id: str, timeout_ms: int = 0, node: str = "a"
-    ) -> Claim:
-        """Claim a visit, hand its work out and note that it was sent."""
-        claim = worker.claim(run_id, node)
-        assert worker.store.do(HandOver(claim.token, WORK)).word == "handed"
-        assert worker.store.do(ConfirmHandOver(claim.token, WORK, timeout_ms)).word == "sent"
-        return claim
-
-    @pytest.mark.scripts
-    def test_a_node_waits_for_another_system_and_its_run_executes(self, worker):
-        """No time rings a node whose work was sent without a timeout; the report does, and comes with it."""
-        run_id = worker.start("a")
-        self._hand(worker, run_id)
-        assert worker.statuses(run_id) == "executing: a waiting"
-        worker.clock.advance(100_000)
-        assert worker.store.sweep().count == 0
-
-        large = {"result": "x" * 100_000}
-        reply = worker.store.do(ReportResult(run_id, "a", 1, WORK, large))
-        assert (reply.word, rung(reply)) == ("reported", ["a.1.1"])
-
-        claim = worker.claim(run_id, "a")
-        assert claim.report == large
-        assert (claim.record.handed, claim.record.late) == (WORK, False)
-        assert worker.settle(claim.token, "done") == "settled"
-        assert worker.statuses(run_id) == "completed: a completed"
-
-    @pytest.mark.routed
-    def test_a_cancelled_run_rings_for_who_can_revoke(self, worker, store):
-        """The node ends with its run; its doorbell names the work that may stop."""
-        run_id = worker.start("a b")
-        self._hand(worker, run_id)
-        reply = store.do(CancelRun(run_id, "enough"))
-        assert "a.1.1" in rung(reply)
-        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
-
-        claim = store.do(ClaimVisit(run_id, "a", 1, 1, worker.nonce()))
-        assert not isinstance(claim, Claim)
-        assert (claim.word, claim.reference) == ("revoked", WORK)
-        assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, worker.nonce()))) == "stale"
-        assert store.do(ReportResult(run_id, "a", 1, WORK, "late")).word == "stale"

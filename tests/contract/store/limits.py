@@ -17,7 +17,6 @@ from runner.store.requests import (
     ChangeLimit,
     ClaimVisit,
     ExpandMap,
-    ParkVisit,
     SettleVisit,
 )
 from tests.contract.store.manual_worker import rung, shape, word_of
@@ -40,6 +39,21 @@ LEFT, RIGHT = Limit("l", concurrency=1), Limit("r", concurrency=1)
 BOTH = shape("a b c", limits={"a": [LEFT], "b": [RIGHT], "c": [LEFT, RIGHT]})
 
 STORIES = {
+    "who waits for a person has no place, and must find one again": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        park a
+        rings = b.1.1
+        claim b
+        answer a
+        claim a = limited
+        settle b
+        rings = a.1.1
+        claim a
+        """,
+    ),
     "a node that finds no place has one event of that, however often it is refused": (
         crowd(ONE),
         """
@@ -299,12 +313,47 @@ class LimitSettingsContract:
         assert worker.end(worker.token(runs["x1"], "x1")) == ["x2.1.1"]
 
 
+SCRIPTS = {
+    "a kept place lapses after a lease, and every waiting node is rung again": (
+        crowd(ONE),
+        """
+        claim a
+        claim b = limited
+        wait 0.01
+        claim c = limited
+        settle a
+        rings = b.1.1
+        sweep 30 = b.1.1 c.1.1
+        claim c
+        claim b = limited
+        """,
+    ),
+    "a rate that was not used is not saved up": (
+        crowd(SLOW),
+        """
+        wait 60
+        claim a
+        claim b = limited
+        delay = 5000
+        """,
+    ),
+}
+"""Stories of scripts, and of verbs that partitions route."""
+
+
 class LimitContract:
     """Concurrency and rates."""
 
     @stories(STORIES)
     def test_a_limit_holds_as_it_is_told(self, worker, graph, story):
         """Who has a place, and who waits for what."""
+        tell(Story(worker, graph), story)
+
+    @pytest.mark.routed
+    @pytest.mark.scripts
+    @stories(SCRIPTS)
+    def test_a_limit_holds_in_scripts_as_it_is_told(self, worker, graph, story):
+        """Kept places, and rates after a rest."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.scripts
@@ -321,34 +370,6 @@ class LimitContract:
         worker.limited(run_id, "a")
         assert worker.end(worker.token(run_id, "c")) == ["a.1.1"]
         assert worker.end(worker.token(run_id, "a")) == []
-
-    def test_who_waits_for_a_person_has_no_place(self, worker):
-        """A parked node returns its place, and must find one again when it has its answer."""
-        run_id, token = worker.begin(crowd(ONE))
-        worker.limited(run_id, "b")
-        question = worker.question(token)
-        assert rung(worker.store.do(ParkVisit(token, [question], None))) == ["b.1.1"]
-        other = worker.token(run_id, "b")
-        worker.answer(question)
-        worker.limited(run_id, "a")
-
-        assert worker.end(other) == ["a.1.1"]
-        worker.claim(run_id, "a")
-
-    @pytest.mark.scripts
-    def test_a_place_kept_for_one_that_does_not_come_goes_on(self, worker):
-        """A kept place lapses after a lease, and every waiting node is rung again."""
-        run_id = worker.start(crowd(ONE))
-        first = worker.claim(run_id, "a")
-        worker.limited(run_id, "b")
-        worker.clock.advance(0.01)
-        worker.limited(run_id, "c")
-        assert worker.end(first.token) == ["b.1.1"]
-        worker.clock.advance(30)
-
-        assert set(worker.sweep()) == {"b.1.1", "c.1.1"}
-        worker.claim(run_id, "c")
-        worker.limited(run_id, "b")
 
     def test_limits_are_shared_as_they_say(self, worker):
         """A limit counts together what has the same graph, node or value of a tag."""
@@ -416,15 +437,6 @@ class LimitContract:
         ):
             for _ in range(2):
                 worker.claim(worker.start(crowd(limit, names="a"), task=task), "a")
-
-    @pytest.mark.scripts
-    def test_a_rate_that_was_not_used_is_not_saved_up(self, worker):
-        """After a rest one execution begins at once, and the next one in its time."""
-        run_id = worker.start(crowd(SLOW))
-        worker.clock.advance(60)
-        worker.claim(run_id, "a")
-
-        assert worker.limited(run_id, "b").delay_ms == 5_000
 
     def test_a_repeated_claim_is_refused_once(self, worker, store):
         """A claim delivered twice takes one slot of the rate."""

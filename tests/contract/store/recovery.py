@@ -34,6 +34,25 @@ from tests.contract.store.stories import INNER, Story, stories, tell
 LOOPED = shape("a>b b>a b>c", any_join=["c"])
 
 STORIES = {
+    "a node that ran without the failed one has a new visit when that has completed at last": (
+        shape("a>c b>c", policy="continue"),
+        """
+        claim a
+        fail a
+        run b
+        claim c
+        settle c
+        stands = failed: a failed, b completed, c completed
+        reopen = a.1.2
+        stands = executing: a ready, b completed, c pending
+        claim a.1.2
+        settle a.1.2
+        claim c.2
+        inputs c.2 = a.1 b.1
+        settle c.2
+        order = b a c
+        """,
+    ),
     "under continue one of several failed nodes may be named; the others stay failed": (
         shape("a b", policy="continue"),
         """
@@ -250,28 +269,6 @@ class RecoveryContract:
 
         assert (claim.document, list(claim.messages)) == ({"v": 1, "step": 3}, ["hello"])
         assert [answer.response for answer in claim.answers] == ["yes"]
-
-    def test_a_node_that_ran_without_the_failed_one_runs_once_more(self, worker):
-        """Under continue a node behind the failed one has a new visit when that has completed at last."""
-        run_id = worker.start(shape("a>c b>c", policy="continue"))
-        worker.fail(worker.token(run_id, "a"))
-        worker.run(run_id, "b")
-        token = worker.token(run_id, "c")
-        worker.store.do(SaveCheckpoint(token, saved(1, "old")))
-        worker.settle(token, "without a")
-        assert worker.statuses(run_id) == "failed: a failed, b completed, c completed"
-
-        write_retry(worker.store, run_id)
-
-        assert worker.statuses(run_id) == "executing: a ready, b completed, c pending"
-        worker.settle(worker.token(run_id, "a", 1, 2), "a")
-        claim = worker.claim(run_id, "c", 2)
-        assert list(claim.inputs) == [("a", 1, "a"), ("b", 1, "b")]
-        assert (claim.document, list(claim.messages)) == (None, [])
-        worker.settle(claim.token, "with a")
-        assert worker.read(run_id).outputs["c", 2] == "with a"
-        assert list(worker.read(run_id).order) == ["b", "a", "c"]
-        assert worker.read(run_id).entries["c", 1]["undone"] is True
 
     def test_a_join_counts_its_other_edges_when_a_node_is_retried(self, worker, store):
         """What arrived at a join before the failure has arrived, and the retried node completes the join."""

@@ -44,6 +44,17 @@ INNER = shape("x", name="inner")
 
 
 STORIES = {
+    "a retry is a new attempt when its delay is over; its error can be read meanwhile": (
+        "a",
+        """
+        claim a
+        retry a 2000
+        error a broken
+        sweep
+        sweep 2 = a.1.2
+        claim a.1.2
+        """,
+    ),
     "a visit is claimed once; a claim of another visit, attempt or run is refused": (
         "a",
         """
@@ -342,12 +353,56 @@ def _release(store: Store, run_id: str, node: str) -> list[str]:
     return rung(store.do(Intervene(run_id, node, EventKind.NODE_RELEASED, "human:|bo")))
 
 
+SCRIPTS = {
+    "a cancelled run ends at once when nothing runs; its reason can be read": (
+        "a b",
+        """
+        claim a
+        park a
+        cancel
+        stands = cancelled: a cancelled, b cancelled
+        sweep
+        claim b = stale
+        reason = enough
+        answer a = superseded
+        cancel = already
+        cancel none/ = unknown
+        """,
+    ),
+    "a loop runs again while its back edge is taken; its header gets the source's output": (
+        "a>b b>a b>c",
+        """
+        run a
+        claim b
+        settle b 10
+        claim a.2
+        inputs a.2 = b.1
+        settle a.2
+        claim b.2
+        inputs b.2 = a.2
+        settle b.2 01
+        run c
+        stands = completed: a completed, b completed, c completed
+        order = a b a b c
+        """,
+    ),
+}
+"""Stories of scripts, and of verbs that partitions route."""
+
+
 class RunContract:
     """What becomes of a started run and of its claimed visits."""
 
     @stories(STORIES)
     def test_a_run_goes_on_as_it_is_told(self, worker, graph, story):
         """Claims, retries, holds, releases, stops and failures of single visits."""
+        tell(Story(worker, graph), story)
+
+    @pytest.mark.routed
+    @pytest.mark.scripts
+    @stories(SCRIPTS)
+    def test_a_run_goes_on_in_scripts_as_it_is_told(self, worker, graph, story):
+        """A cancel, and the rounds of a loop."""
         tell(Story(worker, graph), story)
 
     def test_an_unknown_graph_starts_nothing(self, store):
@@ -550,35 +605,6 @@ class RunContract:
         )
         assert (waiting.status, nothing) == (Status.READY, [None, None])
 
-    @pytest.mark.scripts
-    def test_a_loop_runs_again_while_its_back_edge_is_taken(self, worker, store):
-        """A live back edge gives the header a new visit, which gets the source's output."""
-        run_id = worker.start("a>b b>a b>c")
-        worker.run(run_id, "a")
-        assert worker.settle(worker.token(run_id, "b"), "again", edges="10") == "settled"
-        claim = worker.claim(run_id, "a", visit=2)
-        assert list(claim.inputs) == [("b", 1, "again")]
-        worker.settle(claim.token, "a2")
-        second = worker.claim(run_id, "b", visit=2)
-        assert list(second.inputs) == [("a", 2, "a2")]
-        worker.settle(second.token, "done", edges="01")
-        worker.run(run_id, "c")
-
-        assert worker.statuses(run_id) == "completed: a completed, b completed, c completed"
-        assert list(worker.read(run_id).order) == ["a", "b", "a", "b", "c"]
-        assert worker.read(run_id).outputs["b", 1] == "again"
-        assert store.fetch(run_id, ["b"])[0][1] == "done"
-
-    def test_a_retry_is_a_new_attempt_later(self, worker, store):
-        """A failed attempt runs again when its delay is over, and its error can be read meanwhile."""
-        run_id, token = worker.begin("a")
-
-        assert store.do(RetryVisit(token, 2_000, failure("once"), saved(1))).word == "retrying"
-        assert worker.read(run_id).entries["a", 1]["error"]["message"] == "once"
-        assert worker.sweep() == []
-        assert worker.sweep(after=2) == ["a.1.2"]
-        assert worker.claim(run_id, "a", attempt=2).document == {"v": 1, "step": 1}
-
     def test_events_have_the_beginning_of_a_long_error(self, worker, store):
         """However long an error is as JSON, the event of its node has the beginning of it."""
         for message in ("x" * 2000, "ж" * 2000, "\0" * 2000, '"' * 990):
@@ -771,21 +797,6 @@ class RunContract:
 
         assert worker.statuses(first) == "executing: a completed, b running"
         assert worker.statuses(second) == "executing: a failed, b running"
-
-    @pytest.mark.scripts
-    def test_a_cancel_stops_all_that_waits(self, worker, store):
-        """A cancelled run ends at once when nothing runs; its reason can be read."""
-        run_id, question = worker.asking("a b")
-
-        assert store.do(CancelRun(run_id, "not wanted")).word == "cancelled"
-
-        assert worker.statuses(run_id) == "cancelled: a cancelled, b cancelled"
-        assert worker.sweep() == []
-        assert word_of(store.do(ClaimVisit(run_id, "b", 1, 1, "n"))) == "stale"
-        assert worker.read(run_id).record.reason == "not wanted"
-        assert worker.answer(question) == ["superseded"]
-        assert store.do(CancelRun(run_id, "again")).word == "already"
-        assert store.do(CancelRun("00none", "?")).word == "unknown"
 
     def test_a_repeated_cancel_gets_its_first_reply(self, worker, store):
         """The same request again is "cancelled" whatever has happened since; another one is "already"."""

@@ -25,6 +25,20 @@ ROUTE: dict[str, Any] = {"expires_in": 60, "on_expire": {"route": "late"}, "reas
 
 
 STORIES = {
+    "an expiry fails a node that does not run again; monitors learn of it by its doorbell": (
+        "a>b",
+        """
+        claim a
+        park a ok? expires_in=60 on_expire=fail
+        sweep 60 = a.1.1
+        claim a = stale
+        stands = failed: a failed
+        error a 'ok?' was not answered within 60 s
+        statuses ok? = expired
+        count node.failed a = 1
+        count_due
+        """,
+    ),
     "a visit whose worker went silent for a lease is rung again, as a new attempt": (
         "a",
         """
@@ -247,12 +261,37 @@ STORIES = {
 }
 
 
+ROUTED = {
+    "of two leases the renewed one is kept": (
+        "a b",
+        """
+        claim a
+        claim b
+        wait 20
+        renew a = ok
+        sweep 20 = b.1.2
+        renew a b = ok stale
+        settle a
+        renew a = stale
+        """,
+    ),
+}
+"""Stories of scripts, and of verbs that partitions route."""
+
+
 class TimingContract:
     """What time does, and what keeps it from doing it."""
 
     @stories(STORIES)
     def test_time_does_as_it_is_told(self, worker, graph, story):
         """Leases, deadlines and expiries."""
+        tell(Story(worker, graph), story)
+
+    @pytest.mark.routed
+    @pytest.mark.scripts
+    @stories(ROUTED)
+    def test_leases_are_renewed_as_it_is_told(self, worker, graph, story):
+        """A worker that renews in time keeps its visit; one that lost it learns that."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.full
@@ -268,21 +307,6 @@ class TimingContract:
 
         assert waits == [30, 60, 120, 240, 300]
 
-    @pytest.mark.routed
-    @pytest.mark.scripts
-    def test_a_renewed_lease_is_kept(self, worker, store):
-        """A worker that renews in time keeps its visit; one that lost it learns that."""
-        run_id = worker.start("a b")
-        held, lost = worker.token(run_id, "a"), worker.token(run_id, "b")
-        worker.clock.advance(20)
-        assert store.renew([held]) == ["ok"]
-
-        assert worker.sweep(after=20) == ["b.1.2"]
-        assert store.renew([held, lost]) == ["ok", "stale"]
-        assert store.renew([]) == []
-        worker.settle(held)
-        assert store.renew([held]) == ["stale"]
-
     def test_a_sweep_does_no_more_than_its_limit(self, worker, store):
         """A sweep handles so many timers and returns how many; the next ones do the rest."""
         graph = shape("a b c")
@@ -297,25 +321,6 @@ class TimingContract:
             (1, ["c.1.2"]),
             (0, []),
         ]
-
-    def test_an_expiry_can_fail_the_node(self, worker, store):
-        """With "fail" the node fails without running again; its error has the reason, and its run stops.
-
-        Its doorbell rings although no worker can claim it: monitors learn from it how the node ended.
-        """
-        run_id = worker.start("a>b")
-        worker.park(run_id, "a", **FAIL)
-
-        assert worker.sweep(after=60) == ["a.1.1"]
-        assert store.do(ClaimVisit(run_id, "a", 1, 1, "late")).word == "stale"  # type: ignore[union-attr] # a reply
-        assert worker.statuses(run_id) == "failed: a failed"
-        snapshot = worker.read(run_id)
-        error = snapshot.entries["a", 1]["error"]
-        assert error["type"] == "runner.errors:InterruptExpired"
-        assert "'ok?' was not answered within 60 s" in error["message"]
-        assert snapshot.interrupts[0].status is InterruptStatus.EXPIRED
-        assert worker.kinds(run_id)[-3:] == ["node.failed a", "run.stopping", "run.ended"]
-        assert store.sweep().count == 0
 
     def test_an_expiry_can_lead_elsewhere(self, worker, store):
         """With a route the node ends, its other edges die; the node that is next learns what was asked."""

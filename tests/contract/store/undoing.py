@@ -9,8 +9,6 @@ import pytest
 from runner.approvals.judgement import Evidence, judge
 from runner.approvals.rules import Rule
 from runner.errors import UsageError
-from runner.records.interrupts import InterruptStatus
-from runner.store.requests import CancelRun
 from tests.contract.store.stories import stories, tell
 from tests.contract.store.voting import TWO, Votes, Voting, edited, signed, voting
 
@@ -20,6 +18,17 @@ ALONE = replace(UNDO, need=1)
 
 
 STORIES = {
+    "a cancelled run has no decision": (
+        ALONE,
+        """
+        approve ana = accepted
+        cancel
+        approve ben = superseded
+        count_due
+        wait 10
+        count_due
+        """,
+    ),
     "from the end of its seconds on a decision stays, also if no sweep has come yet": (
         ALONE,
         """
@@ -210,18 +219,6 @@ class UndoingContract:
             "interrupt.reminded a",
             "interrupt.expired a",
         ]
-
-    def test_a_cancelled_run_has_no_decision(self, worker, store):
-        """Its question is withdrawn, and the timer of the decision changes nothing."""
-        people = voting(worker, ALONE)
-
-        people.vote("ana")
-        store.do(CancelRun(people.question.run_id, ""))
-        assert people.vote("ben").status == "superseded"
-        assert store.sweep().count == 0
-        worker.clock.advance(10)
-        assert store.sweep().count == 0
-        assert people.now.status is InterruptStatus.WITHDRAWN
 
     @pytest.mark.parametrize("undo", [-1, 3_601, True, "5"])
     def test_its_seconds_are_bounded(self, undo):

@@ -150,6 +150,39 @@ class Votes(Story):
 
 
 STORIES = {
+    "two who outbid each other and then agree: the worker counts all of it to the same end": (
+        TWO,
+        """
+        edit ana 5
+        edit ben 7
+        agree ana 7 = accepted
+        numbers = 1 2 3
+        decided = edit
+        """,
+    ),
+    "everyone must agree: whoever has edited edits back, and votes start anew": (
+        Rule(eligible=["ana", "ben"], need=2),
+        """
+        approve ana
+        edit ben 5
+        approve ana
+        approve ben = duplicate
+        take_back ben = rejected
+        edit ben 10
+        edit ben 10 = duplicate
+        approve ana = accepted
+        decided = approve
+        """,
+    ),
+    "who has voted is lent no vote; who votes by their own right leaves the other to its owner": (
+        replace(TWO, delegate="anyone"),
+        """
+        delegate ana ben
+        approve ben
+        delegate ana ben = duplicate
+        approve ana = accepted
+        """,
+    ),
     "an edit that others have approved is not taken back, also where edits keep earlier votes": (
         replace(TWO, need=3, edit="keeps"),
         """
@@ -370,25 +403,6 @@ class VotingContract:
             "accepted",
         ]
 
-    def test_votes_that_an_edit_voided_stay(self, worker, store):
-        """Two who outbid each other and then agree: the worker counts all of it to the same end."""
-        people = voting(worker, TWO)
-
-        words = people.words(
-            ("ana", "edit", edited("5")),
-            ("ben", "edit", edited("7")),
-            ("ana", "approve", edited("7")),
-        )
-
-        assert words == ["counted", "counted", "accepted"]
-        votes = store.votes(people.question.id)
-        assert [(vote["by"][7:], vote["round"]) for vote in votes] == [
-            ("ana", 1),
-            ("ben", 2),
-            ("ana", 2),
-        ]
-        assert judge(people.question, people.now, Evidence(votes)).effect == people.now.effect
-
     def test_an_edit_goes_back_to_the_first_stage(self, worker):
         """It counts nothing there for one who may not vote there; an approval of it is no other edit."""
         rule = Rule(stages=[Rule(eligible=["group:finance"]), Rule(eligible=["group:board"])])
@@ -552,29 +566,6 @@ class VotingContract:
         assert sure.vote("ben", level=1, groups=()).status == "counted"
         (vote,) = sure.store.votes(sure.question.id)
         assert (vote["selector"], vote["lent"]) == ("delegated", word["body"])
-
-    def test_a_vote_is_lent_to_no_one_who_votes_themselves(self, worker):
-        """Who has voted gets no other vote; who votes by their own right leaves the other to its owner."""
-        people = voting(worker, replace(TWO, delegate="anyone"))
-
-        assert people.act("ana", "delegate", to="ben") == "accepted"
-        assert people.words(("ben",)) == ["counted"]
-        assert people.act("ana", "delegate", to="ben") == "duplicate"
-        assert people.words(("ana",)) == ["accepted"]
-
-    def test_an_edit_is_undone_by_an_edit(self, worker):
-        """Everyone must agree: whoever has edited edits back to the call as shown, and votes start anew."""
-        people = voting(worker, Rule(eligible=["ana", "ben"], need=2))
-
-        assert people.words(("ana",), ("ben", "edit", edited("5")), ("ana",), ("ben",)) == [
-            *["counted"] * 3,
-            "duplicate",
-        ]
-        assert people.act("ben", "withdraw_vote") == "rejected"
-        assert "edit again" in people.reply.receipts[0].detail
-        back = ("ben", "edit", dict(REFUND.args))
-        assert people.words(back, back, ("ana",)) == ["counted", "duplicate", "accepted"]
-        assert people.now.decision == "approve"
 
     @pytest.mark.full
     @pytest.mark.parametrize("key", ["first", "second"])
