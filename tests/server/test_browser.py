@@ -212,7 +212,7 @@ def test_enter_would_reject_by_the_order_of_buttons(forms, browser, name):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_page_is_accessible(shop, browser, scheme):
-    """Axe has nothing to say at two widths, targets are 24 pixels, and nothing is wider than the page at three.
+    """Axe has nothing to say at two widths, targets are 24 pixels, and three widths hold the page.
 
     A dark page has the same elements, so of it only the contrast of its colours is looked at.
     """
