@@ -140,15 +140,14 @@ def load_graphs(settings: Settings) -> None:
 def pushes(app: Celery, settings: Settings) -> bool:
     """Return whether scripts can ring this app's queues: they are in the store's first database."""
     url = app.conf.broker_write_url
-    if cluster(settings.first_url):
-        return False
     options = app.conf.broker_transport_options or {}
     service = sentinels(settings.first_url)
-    if options.get("global_keyprefix") or not isinstance(url, str):
-        return False
-    if service is not None and options.get("master_name") != service.service:
-        return False
-    return same_database(url, as_broker(settings.first_url))
+    return (
+        not (cluster(settings.first_url) or options.get("global_keyprefix"))
+        and isinstance(url, str)
+        and (service is None or options.get("master_name") == service.service)
+        and same_database(url, as_broker(settings.first_url))
+    )
 
 
 def _forked() -> None:

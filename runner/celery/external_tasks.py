@@ -156,19 +156,18 @@ class CeleryTask:
     def _send(
         self, app: Celery, where: dict[str, Any], args: list[Any], kwargs: dict[str, Any]
     ) -> None:
-        is_name = isinstance(self._task, str)
-        sender = self._sender(app)
         queue = self._named_queue(app)
         options: dict[str, Any] = {
             "task_id": where["reference"],
-            "link": callback(app, "runner.report", where),
-            "link_error": callback(app, "runner.report_error", where),
+            # As plain dicts: YAML writes no other kind.
+            "link": dict(callback(app, "runner.report", where)),
+            "link_error": dict(callback(app, "runner.report_error", where)),
             "retry": False,
             **({"queue": queue} if queue else {}),
         }
-        with sender.producer_or_acquire() as producer:
+        with self._sender(app).producer_or_acquire() as producer:
             producer.connection.ensure_connection(**CONNECT)
-            if is_name:
+            if isinstance(self._task, str):
                 app.send_task(self.name, args, kwargs, producer=producer, **options)
             else:
                 self._task.apply_async(args, kwargs, producer=producer, **options)

@@ -164,7 +164,7 @@ class Heartbeat(WorkerThread):
                 log.info("heartbeat.waits: %s", error)
         self.engine.leave(take_unused(pool_ended=True))
         self._alive_file.remove()
-        self._workers.leave(self._description["name"], self._description["pid"])
+        self._workers.leave(self._description)
 
     def _beat(self) -> None:
         """Write the heartbeat when it is due, or when the worker has begun to stop."""
@@ -238,13 +238,14 @@ class Heartbeat(WorkerThread):
         ):
             return
         now = self._workers.now()
-        name_of = self.settings.node_queue
         alive = [worker for worker in self._workers.all() if worker.alive(now)]
         self.engine.do(
             ShareSlots(
                 {
                     queue: sum(
-                        worker.slots for worker in alive if name_of(queue) in worker.queues
+                        worker.slots
+                        for worker in alive
+                        if self.settings.node_queue(queue) in worker.queues
                     )
                     for queue in self._shared
                 }

@@ -149,9 +149,9 @@ class SafeChannel(redis.Channel):
     def shortened(self, command: tuple[Any, ...]) -> tuple[Any, ...]:
         """Leave priority lists that no node uses out of some BRPOPs, each of which then blocks only briefly.
 
-        kombu names four lists for each queue, and most nodes have the same priority. But a graph of
-        another release may use others, so all lists are named each second, and whenever there was
-        nothing to read.
+        kombu names four lists for each queue, and most nodes have the same priority. But reports of
+        tasks, and nodes of another release, may have others. So all lists are named each second, and
+        whenever there was nothing to read; one that had a message is used from then on.
         """
         if command[0] != "BRPOP" or not self.priorities:
             return command
@@ -163,7 +163,7 @@ class SafeChannel(redis.Channel):
         return command
 
     @cached_property
-    def _unused(self) -> AbstractSet[str]:
+    def _unused(self) -> set[str]:
         return {
             self._q_for_pri(queue, step)
             for queue, priorities in self.priorities.items()
@@ -221,6 +221,8 @@ class SafeChannel(redis.Channel):
         if command == "BRPOP":
             self._item = reply
             self._is_busy = reply is not None
+            if self._is_busy:
+                self._unused.discard(f"{self.global_keyprefix}{reply[0].decode()}")
         return reply
 
 
@@ -562,9 +564,9 @@ def restart_semaphore_tracker() -> None:
 
 def end_starting_children(pool: Any) -> None:
     """Kill a stopping pool's processes that have not reported yet: they have no task."""
-    processes = getattr(pool, "_pool", None)
+    processes: Any = getattr(pool, "_pool", None)
     ready_children: AbstractSet[int] | None = getattr(processes, "_all_inqueues", None)
-    if processes is None or ready_children is None:
+    if ready_children is None:
         return  # not a prefork pool
     for child in list(processes._pool):  # noqa: SLF001 - no public way
         if child.inqW_fd not in ready_children:

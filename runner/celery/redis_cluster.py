@@ -76,8 +76,8 @@ class ClusterChannel(SafeChannel):
         return params
 
     @cached_property
-    def _unused(self) -> frozenset[str]:
-        return frozenset(f"{self.global_keyprefix}{key}" for key in super()._unused)
+    def _unused(self) -> set[str]:
+        return {f"{self.global_keyprefix}{key}" for key in super()._unused}
 
 
 class ClusterTransport(redis.Transport):

@@ -51,23 +51,25 @@ class Publisher:
             return None
 
     def publish(self, *, replace_template: bool = True) -> None:
-        if (replace_template or not self._store.has_doorbell()) and self._template is not None:
+        if replace_template or not self._store.has_doorbell():
             self._store.install_doorbell(self._template)
         self._engine.publish(self._engine.registry.names())
 
     def publish_again(self) -> None:
         """Publish again what the store has lost: it was emptied, or started from older data."""
+        if not pushes(self._app, self._settings):
+            self._store.install_doorbell(None)  # workers from before a deploy put it back
         lost = self._store.lacking(self._engine.registry.names())
         bell = not self._store.has_doorbell() and self._template is not None
         if not (lost or bell) or layout.record(
             self._settings.partition_addresses, self._settings.namespace
         ):
             return
-        names = ", ".join([*lost, *(["the template of doorbells"] if bell else [])])
         log.warning(
-            "store.emptied: the store has lost %s, which this worker publishes again.", names
+            "store.emptied: the store has lost %s, which this worker publishes again.",
+            ", ".join([*lost, *["the template of doorbells"] * bell]),
         )
-        if bell and self._template is not None:
+        if bell:
             self._store.install_doorbell(self._template)
         self._engine.publish(lost)
 

@@ -218,19 +218,19 @@ def _troubled(shared: Shared) -> Iterator[tuple[str, str]]:
 
 
 def _late_webhooks(shared: Shared) -> Iterator[tuple[str, str]]:
-    """Yield the id of each webhook whose deliveries wait too long, with their number and the last error."""
+    """Yield the id of each webhook that fails or is late, with its number of deliveries and last error."""
     webhooks = shared.documents(Webhook)
     for webhook in webhooks.all():
         # A delivery that is tried again late may have waited longer than the next one.
         ends = (shared.deliveries.next_delivery(webhook.id, place) for place in (0, -1))
         waiting = [end[0] for end in ends if end is not None]
-        waited = webhooks.now() - min((each.at for each in waiting), default=webhooks.now())
-        if waited > shared.settings.max_wait * 1000 and not webhook.paused:
-            last = max(waiting, key=lambda each: each.attempted_at).detail or "not tried yet"
-            yield (
-                webhook.id,
-                f"{shared.deliveries.backlog(webhook.id)[0]}, one of them for {span(waited)}: {last}",
-            )
+        if webhook.paused or not waiting:
+            continue
+        waited = webhooks.now() - min(each.at for each in waiting)
+        last = max(waiting, key=lambda each: each.attempted_at).detail
+        if last or waited > shared.settings.max_wait * 1000:
+            why = f"one of them for {span(waited)}: {last or 'not tried yet'}"
+            yield webhook.id, f"{shared.deliveries.backlog(webhook.id)[0]}, {why}"
 
 
 RUNS_READ = 100
@@ -267,10 +267,15 @@ QUESTIONS_READ = 100
 
 
 def _read_voters(store: Store) -> list[str]:
-    queries = (InterruptQuery(), InterruptQuery(closed=True))
-    pages = [store.open_interrupts(query, QUESTIONS_READ) for query in queries]
-    by_rule = [question.id for page in pages for question in page if question.rule is not None]
-    return sorted({vote["by"] for name in by_rule for vote in store.votes(name)})
+    return sorted(
+        {
+            vote["by"]
+            for closed in (False, True)
+            for question in store.open_interrupts(InterruptQuery(closed=closed), QUESTIONS_READ)
+            if question.rule is not None
+            for vote in store.votes(question.id)
+        }
+    )
 
 
 def broker_detail(settings: Settings) -> str:
@@ -721,8 +726,7 @@ def _queues(facts: Facts) -> Checks:
         if queue not in served_queues | facts.foreign_queues
     }
     if unserved_tasks and not problem:
-        names = ", ".join(sorted(unserved_tasks))
-        problem = f"nodes send tasks to queues that no Celery worker serves: {names}"
+        problem = f"nodes send tasks to queues that no Celery worker serves: {_names(sorted(unserved_tasks))}"
         fix = "Start a worker of the app that has the task, with -Q and that queue."
     yield from _check("queues", _names(sorted(served_queues)), problem, fix, FAIL)
     unasked = (

@@ -35,13 +35,14 @@ async def presence(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _stay(services: Services, stopping: threading.Event) -> None:
-    name = f"server-{os.getpid()}@{socket.gethostname()}"
     pid = os.getpid()
-    release = version("celery-graph-runner")
-    started = time.time_ns() // 1_000_000
-    partitions = len(services.settings.partition_addresses)
-    description = {"name": name, "pid": pid, "version": release, "started": started}
-    description["partitions"] = partitions
+    description = {
+        "name": f"server-{pid}@{socket.gethostname()}",
+        "pid": pid,
+        "version": version("celery-graph-runner"),
+        "started": time.time_ns() // 1_000_000,
+        "partitions": len(services.settings.partition_addresses),
+    }
     try:
         while not stopping.is_set():
             try:
@@ -50,7 +51,7 @@ def _stay(services: Services, stopping: threading.Event) -> None:
             except StoreError as error:
                 log.info("presence.unwritten: %s It is written again in %d s.", error, EVERY)
             stopping.wait(EVERY)
-        services.doors.leave(name, pid)
+        services.doors.leave(description)
     except StoreError as error:
         log.info("presence.left: %s The server is listed as gone for a day.", error)
     finally:

@@ -38,6 +38,7 @@ class Base(Task):
 URL = as_broker(os.environ["RUNNER_REDIS_URL"])
 app = Celery("shop", task_cls=Base, broker=URL, backend=URL)
 app.conf.update(
+    accept_content=["json", "yaml"],
     enable_utc=False,
     task_compression="gzip",
     task_create_missing_queues=False,
@@ -47,6 +48,7 @@ app.conf.update(
     task_inherit_parent_priority=True,
     task_queue_max_priority=5,
     task_routes={"*": {"exchange_type": "topic"}},
+    task_serializer="yaml",
     task_store_eager_result=True,
     timezone="America/New_York",
     worker_deduplicate_successful_tasks=True,

@@ -70,6 +70,16 @@ def test_a_busy_worker_names_all_each_second(channel, monkeypatch):
     assert channel.shortened(command(channel)) == command(channel)
 
 
+def test_a_list_that_had_a_message_is_named_from_then_on(channel):
+    """Reports of tasks have another priority than nodes: a worker would take one of them each second."""
+    channel.shortened(command(channel))
+    reports = channel._q_for_pri(QUEUE, 0)
+
+    channel._parse(lambda *_: (reports.encode(), b"{}"), None, "BRPOP")
+
+    assert channel.shortened(command(channel))[1:3] == (reports, channel._q_for_pri(QUEUE, 5))
+
+
 def test_names_of_lists_are_made_once(channel, monkeypatch):
     """Neither our part nor kombu's makes them again for each read of a busy worker."""
     channel.shortened(command(channel))

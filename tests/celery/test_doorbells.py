@@ -18,12 +18,15 @@ from runner.celery.config import celery_config, settings_of
 from runner.celery.doorbells import CeleryDispatcher, make_template, visit_of
 from runner.celery.engines import pushes
 from runner.celery.queues import declared
+from runner.celery.startup import Publisher
 from runner.definition.registry import Registry
 from runner.errors import BrokerError, RunnerError, UsageError
+from runner.execution.engine import Engine
 from runner.settings import Settings, as_broker
 from runner.store.interface import Doorbell
 from runner.store.redis.doorbell_template import PLACES, VERSION
 from runner.store.redis.store import RedisStore
+from runner.store.shared import open_store
 from tests.tcp_store import tcp_store
 
 BELL = Doorbell("00run", "my.node", 3, 2, "gpu", 0, "refund")
@@ -348,6 +351,20 @@ def test_queues_whose_names_kombu_changes_are_published_to(redis_url, prefix, is
 
     assert pushes(app, settings_of(app)) == is_pushed
     app.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_app_that_moves_to_another_broker_takes_the_template_away(redis_url, app, again):
+    """Otherwise every start would ring a queue that nobody reads, and wait for a lease."""
+    settings = Settings(redis_url=redis_url)
+    store = open_store(settings)
+    store.install_doorbell(make_template(app))
+    app.conf.broker_transport_options = {"global_keyprefix": "team:"}
+    publisher = Publisher(app, Engine(store, CeleryDispatcher(app), Registry()), settings)
+
+    publisher.publish_again() if again else publisher.publish()
+
+    assert not store.has_doorbell()
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,19 @@ def test_a_worker_is_on_the_list_until_it_leaves(roster):
     assert row.alive(roster.now())
     assert 4_000 < row.ahead <= 5_000
 
-    roster.leave("celery@one", 7)
+    roster.leave(described(worker))
     assert roster.all() == []
+
+
+def test_workers_of_one_name_and_pid_are_two(roster):
+    """Containers often have one pid, and sometimes one name: doctor says so only if both are listed."""
+    first, second = (Worker(name="celery@one", pid=1, started=at) for at in (1, 2))
+    roster.enter(described(first), 0)
+    roster.enter(described(second), 0)
+    assert [row.started for row in roster.all()] == [1, 2]
+
+    roster.leave(described(first))
+    assert [row.started for row in roster.all()] == [2]
 
 
 def test_a_worker_without_a_sign_of_life_is_gone(roster):
@@ -64,7 +75,7 @@ def test_a_worker_that_stops_hangs_when_it_should_have_ended():
 
 def test_workers_of_other_releases_are_read(roster):
     """One that tells more than we know, or less, is listed all the same."""
-    roster.enter({"name": "celery@old", "pid": 1}, 0)
-    roster.enter({"name": "celery@new", "pid": 2, "mood": "good"}, 0)
+    roster.enter({"name": "celery@old", "pid": 1, "started": 1}, 0)
+    roster.enter({"name": "celery@new", "pid": 2, "started": 2, "mood": "good"}, 0)
 
     assert [worker.name for worker in roster.all()] == ["celery@new", "celery@old"]

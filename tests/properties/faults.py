@@ -352,8 +352,8 @@ FAULTS = (
     ),
     Mutation(
         "celery/engines.py",
-        'if options.get("global_keyprefix") or not isinstance(url, str):',
-        "if not isinstance(url, str):",
+        'not (cluster(settings.first_url) or options.get("global_keyprefix"))',
+        "not cluster(settings.first_url)",
         "doorbells are pushed to queues that kombu names otherwise",
         test="tests/celery/test_doorbells.py::test_queues_whose_names_kombu_changes_are_published_to",
     ),

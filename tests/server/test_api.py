@@ -727,7 +727,8 @@ def test_only_admins_see_webhooks(site):
 def test_the_doctor_compares_the_clock_of_each_server(site):
     """A process is listed while it runs, and one with a wrong clock is named, and by how much."""
     doors = site.app.state.services.doors
-    doors.enter({"name": "server-1@far", "pid": 1}, doors.now() - 90_000)
+    far = {"name": "server-1@far", "pid": 1, "started": 1}
+    doors.enter(far, doors.now() - 90_000)
 
     def clocks():
         checks = examine(read_facts(site.settings))
@@ -737,5 +738,5 @@ def test_the_doctor_compares_the_clock_of_each_server(site):
         wait_until(lambda: len(doors.all()) == 2, "the server is listed")
         assert re.search(r"server-1@far by 1 min [345]\d s", clocks())
     wait_until(lambda: len(doors.all()) == 1, "the server has left")
-    doors.leave("server-1@far", 1)
+    doors.leave(far)
     assert "far" not in clocks()

@@ -194,8 +194,8 @@ class PartitionedStore:
     def audit_logs(self) -> Sequence[AuditLog]:
         return [audit for partition in self._partitions for audit in partition.audit_logs]
 
-    def install_doorbell(self, template: DoorbellTemplate) -> None:
-        """Store the message with which scripts ring the task queue, wherever they push it."""
+    def install_doorbell(self, template: DoorbellTemplate | None) -> None:
+        """Store the message with which scripts ring the task queue, wherever they push it, or none."""
         for partition in self._that_push:
             partition.install_doorbell(template)
 

@@ -227,8 +227,11 @@ class RedisStore:
         name = self._keys.prefix.replace("{", "").replace("}", "").rstrip(":").replace(":", "/")
         return [AuditLog(self._redis, self._keys, self._call, name, self._audit)]
 
-    def install_doorbell(self, template: DoorbellTemplate) -> None:
-        """Store the message with which scripts ring the task queue; every process uses it from now on."""
+    def install_doorbell(self, template: DoorbellTemplate | None) -> None:
+        """Store the message with which scripts ring the task queue from now on; with None they ring none."""
+        if template is None:
+            self._redis.call("DEL", self._keys.doorbell)
+            return
         fields = [part for pair in template.fields().items() for part in pair]
         self._redis.call("HSET", self._keys.doorbell, *fields)
 

@@ -43,16 +43,19 @@ class WorkerRegistry:
 
     def enter(self, worker: JSONMapping, clock: int) -> bool:
         """Write a worker's sign of life; return whether the worker is new. `clock` is its own time in ms."""
-        field = f"{worker['name']}:{worker['pid']}"
         document = json.dumps({"v": 1, **worker})
-        return run_on(self._redis, "enter", (self._key,), field, document, clock) == [b"new"]
+        keys = (self._key,)
+        return run_on(self._redis, "enter", keys, _field(worker), document, clock) == [b"new"]
 
-    def leave(self, name: str, pid: int) -> None:
+    def leave(self, worker: JSONMapping) -> None:
         """Remove a worker."""
-        self._redis.call("HDEL", self._key, f"{name}:{pid}")
+        self._redis.call("HDEL", self._key, _field(worker))
 
     def all(self) -> list[Worker]:
         """List the workers by name, including any that died within the last day."""
+        return sorted(self._all().values(), key=lambda worker: (worker.name, worker.pid))
+
+    def _all(self) -> dict[bytes, Worker]:
         cursor: bytes = b"0"
         workers: dict[bytes, Worker] = {}
         while True:
@@ -60,17 +63,22 @@ class WorkerRegistry:
             # A worker that is entered meanwhile may come twice.
             workers |= {name: _read(text) for name, text in mapping_of(entries).items()}
             if int(cursor) == 0:
-                return sorted(workers.values(), key=lambda worker: (worker.name, worker.pid))
+                return workers
 
     def tidy(self) -> None:
         """Remove the workers that have been gone for a day."""
         now = self.now()
-        for worker in self.all():
+        for field, worker in self._all().items():
             if now - worker.seen > FORGOTTEN * 1000:
-                self.leave(worker.name, worker.pid)
+                self._redis.call("HDEL", self._key, field)
 
     def close(self) -> None:
         self._redis.close()
+
+
+def _field(worker: JSONMapping) -> str:
+    # In containers, workers of one name may also have the same pid.
+    return f"{worker['name']}:{worker['pid']}:{worker['started']}"
 
 
 def described(worker: Worker) -> JSONObject:
