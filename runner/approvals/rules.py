@@ -740,7 +740,7 @@ def cast(
     An approval of changed arguments is an edit, unless another person has voted for these before;
     then an edit is an approval, unless its voter has voted for others in this round: they change
     their vote by it. An edit that resets votes weighs nothing if its voter may not vote in the
-    first stage.
+    first stage; a vote in another's place weighs 1.
 
     The weight of `vote` is ignored: the rule has it. The store counts by this, and a worker does so
     again if the rule asks for signatures; without them the worker only adds up the stored weights,
@@ -757,7 +757,8 @@ def cast(
     stage = 0 if vote.decision == "edit" and rule.edit == "resets" else tally.stage
     weight = 0 if stage != tally.stage and barred(rule, voter, facts, stage) else 1
     if weight:
-        weight = weight_of(rule.steps[stage], sorted(voter.selectors))
+        is_lent = used_selector(rule, voter, facts, stage) == DELEGATED
+        weight = weight_of(rule.steps[stage], () if is_lent else sorted(voter.selectors))
     vote = replace(vote, principal=voter.principal.key, weight=weight)
     return take(rule, tally, vote, facts.voted_in), vote
 
