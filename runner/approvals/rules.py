@@ -408,18 +408,18 @@ def _check_numbers(rule: Rule) -> None:
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
         )
     grants = rule.grants
-    for number in (
+    for value in (
         rule.undo,
         rule.use_within,
         rule.auth.max_age or 0,
         *(seconds for seconds, _ in rule.escalate),
         *((grants.uses, grants.lifetime, *grants.sums.values()) if grants else ()),
     ):
-        is_number = type(number) in {int, float} and 0 <= number < math.inf
+        is_number = type(value) in {int, float} and 0 <= value < math.inf
         if not (is_number or _stored.get()):
             raise UsageError(
                 "undo, use_within, max_age, and the numbers of escalate and grants of a rule must be 0 or "
-                f"more, not {number!r:.40}."
+                f"more, not {value!r:.40}."
             )
     if not (0 <= rule.undo <= MAX_UNDO and rule.undo < rule.use_within):
         raise UsageError(
