@@ -197,8 +197,11 @@ def effect(interrupt_id: str, action: JSONMapping | None, decision: str, respons
         return digests.digest(
             "effect", {"question": interrupt_id, "response": response}, "the response"
         )
-    variant = action if response is True else {**action, "args": response}
-    return digests.digest("action", variant, "the new arguments")
+    return digests.digest(
+        "action",
+        action if response is True else {**action, "args": response},
+        "the new arguments",
+    )
 
 
 def decision_of(question: Interrupt, count: Count) -> str:
@@ -280,8 +283,9 @@ def receipt(
 ) -> Receipt:
     """Return the receipt of a vote or an operation; the numbers are have, need and against."""
     address = address_of(operation.interrupt_id)
-    run_id = address.run_id if address else None
-    return Receipt(status, operation.interrupt_id, run_id, detail, *numbers)
+    return Receipt(
+        status, operation.interrupt_id, address.run_id if address else None, detail, *numbers
+    )
 
 
 def counted(ballot: Ballot, count: Count) -> Receipt:
@@ -364,8 +368,11 @@ def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:
         effect_of(question, decision, response_of(body)) == ballot.effect
     ):
         return None
-    detail = "its signed message differs from the vote: sign the message that is sent"
-    return receipt(ballot, ReceiptStatus.FORBIDDEN, detail)
+    return receipt(
+        ballot,
+        ReceiptStatus.FORBIDDEN,
+        "its signed message differs from the vote: sign the message that is sent",
+    )
 
 
 def response_of(body: JSONMapping) -> Any:
@@ -458,11 +465,6 @@ def voted(
     `response` is the content of an edit or an answer, if short.
     """
     data = {name: vote[name] for name in ("decision", "effect", "weight", "selector", "stage")}
-    numbers = {
-        "have": vote_receipt.have,
-        "need": vote_receipt.need,
-        "against": vote_receipt.against,
-    }
     optional = {
         "vote": vote["n"],
         "prev_vote": voter_record.get("n"),
@@ -473,7 +475,9 @@ def voted(
     return {
         **identity(ballot),
         **data,
-        **numbers,
+        "have": vote_receipt.have,
+        "need": vote_receipt.need,
+        "against": vote_receipt.against,
         **codec.without_empty(optional),
     }
 
@@ -498,8 +502,7 @@ def identity(ballot: Submission) -> JSONObject:
             data["authenticated_at"] = round(moment * 1000)
         if proof.get("alg") == "webauthn":
             data["method"] = "webauthn"
-    optional = {"iss": voter.principal.iss, "shown_at": ballot.shown_at}
-    return data | codec.without_empty(optional)
+    return data | codec.without_empty({"iss": voter.principal.iss, "shown_at": ballot.shown_at})
 
 
 def answer(question: Interrupt, ballot: Ballot, count: Count) -> Decision:

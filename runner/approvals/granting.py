@@ -205,9 +205,9 @@ def _check_graphs(engine: Engine, grant: Grant) -> None:
 
 def message(record: GrantRecord, decision: str, by: Principal, comment: str = "") -> JSONObject:
     """Return the message of a vote for a grant, as it is signed."""
-    name = GRANT + record.grant.id
-    digest = record.grant.digest()
-    return vote_body(name, decision, by, digest=digest, comment=comment)
+    return vote_body(
+        GRANT + record.grant.id, decision, by, digest=record.grant.digest(), comment=comment
+    )
 
 
 def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -> Receipt:

@@ -171,8 +171,7 @@ def _fits(bound: JSONMapping, value: object) -> bool:
         return False
     if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
         return False
-    other_keywords = codec.without(bound, *INSIDE)
-    return not validation.mismatch(other_keywords, codec.plain(value))
+    return not validation.mismatch(codec.without(bound, *INSIDE), codec.plain(value))
 
 
 def _is_inside(bound: JSONMapping, number: Decimal) -> bool:

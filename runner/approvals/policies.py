@@ -7,12 +7,12 @@ that it returned is frozen into the question, with the policy's name and a hash 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, Protocol, TypeAlias
 
 from runner.approvals import digests, titles
-from runner.approvals.rules import KINDS, Requester, Rule, selector
+from runner.approvals.rules import KINDS, Requester, Rule
 from runner.errors import DefinitionError, UsageError
 from runner.immutable import immutable
 from runner.records.codec import JSONMapping, without_none
@@ -131,7 +131,7 @@ def checked(
             f"approval of {subject} is called as f(args), or as f(args, call) with a CallContext, and takes "
             f"{signature}."
         )
-    return Policy(approval, _name(approval), _hash(approval), numbers[0] == 2)
+    return Policy(approval, *_named(approval), numbers[0] == 2)
 
 
 def _takes(signature: inspect.Signature, number: int) -> bool:
@@ -150,11 +150,9 @@ def by_tool(approval: object, subject: str) -> Gates:
     """
     if not isinstance(approval, Mapping):
         return checked(approval, subject)
-    gates = {
-        name: checked(approval_of_tool, f"{name!r} of {subject}")
-        for name, approval_of_tool in approval.items()
-    }
-    return without_none(gates)
+    return without_none(
+        {name: checked(each, f"{name!r} of {subject}") for name, each in approval.items()}
+    )
 
 
 def of_tool(gates: Gates, tool: str) -> Rule | Policy | None:
@@ -181,27 +179,17 @@ def without_edits(rule: Rule) -> Rule:
     return replace(rule, decisions=decisions)
 
 
-def _name(function: Any) -> str:
-    named = (
-        function
-        if hasattr(function, "__qualname__")
-        else getattr(function, "func", type(function))
-    )
-    return f"{named.__module__}:{named.__qualname__}"
-
-
-def _hash(function: Any) -> str:
-    """Hash a function's source, so that people see which version of it returned a rule."""
-    code = (
-        function
-        if hasattr(function, "__qualname__")
-        else getattr(function, "func", type(function))
-    )
+def _named(function: ApprovalPolicy) -> tuple[str, str]:
+    """Return a function's name, and a hash of its source: people see which version returned a rule."""
+    code: Any = function
+    if not hasattr(function, "__qualname__"):
+        code = getattr(function, "func", type(function))
+    name = f"{code.__module__}:{code.__qualname__}"
     try:
         text = inspect.getsource(code)
     except (OSError, TypeError):
         text = getattr(getattr(code, "__code__", None), "co_code", b"").hex()
-    return digests.digest("policy-source", {"name": _name(function), "source": text})
+    return name, digests.digest("policy-source", {"name": name, "source": text})
 
 
 def wants_no_more(rule_now: Rule, met: Rule) -> bool:
@@ -217,15 +205,13 @@ def wants_no_more(rule_now: Rule, met: Rule) -> bool:
 
 def _covers(rule_now: Rule, met: Rule) -> bool:
     order = ("none", "group", "anyone")
-    weights = {selector(name): weight for name, weight in met.weights.items()}
+    now = rule_now.frozen()
+    had = met.frozen()
     return (
-        (
-            _forms(met.eligible) <= _forms(rule_now.eligible)
-            or "anyone" in _forms(rule_now.eligible)
-        )
-        and _forms(rule_now.exclude) <= _forms(met.exclude)
+        ({*had["eligible"]} <= {*now["eligible"]} or "anyone" in now["eligible"])
+        and {*now["exclude"]} <= {*had["exclude"]}
         and rule_now.need <= met.need
-        and {selector(name): weight for name, weight in rule_now.weights.items()} == weights
+        and now["weights"] == had["weights"]
         and rule_now.veto in {None, met.veto}
         and _kinds(met) <= _kinds(rule_now)
         and _is_as_sure(rule_now, met)
@@ -234,14 +220,10 @@ def _covers(rule_now: Rule, met: Rule) -> bool:
         and order.index(met.delegate) <= order.index(rule_now.delegate)
         and (
             not met.escalate
-            or (met.escalate, met.calendar) == (rule_now.escalate, rule_now.calendar)
+            or (had["escalate"], met.calendar) == (now["escalate"], rule_now.calendar)
         )
         and rule_now.use_within >= met.use_within
     )
-
-
-def _forms(selectors: Sequence[str]) -> set[str]:
-    return {*map(selector, selectors)}
 
 
 def _kinds(rule: Rule) -> set[str]:

@@ -9,6 +9,7 @@ when it counts again before the effect.
 from __future__ import annotations
 
 import functools
+import math
 import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
@@ -95,13 +96,8 @@ class Principal:
             UsageError: the text is empty, has an invisible or confusable character, or has a `|`
                 without a known kind and a colon before it.
         """
-        head, bar, sub = text.partition("|")
+        head, _, sub = (text if "|" in text else f"human:|{text}").partition("|")
         kind, colon, iss = head.partition(":")
-        if not bar:
-            kind = "human"
-            colon = ":"
-            iss = ""
-            sub = text
         if shown(text) != text:
             raise UsageError(
                 f"{validation.one_line(text)!r:.80} names no principal: it has characters that can't be seen "
@@ -204,28 +200,36 @@ class Rule:
         Raises:
             UsageError: no voter could decide by the rule, or a part has no meaning.
         """
-        _check(self)
+        try:
+            _check(self)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UsageError(f"a part of the rule has another type: {error}.") from error
 
     def frozen(self) -> JSONObject:
         """Return the rule as JSON, as it is stored with the question and hashed."""
         return {
             "eligible": [selector(entry) for entry in self.eligible],
-            "need": self.need,
             "weights": {selector(entry): weight for entry, weight in self.weights.items()},
-            "veto": self.veto,
             "stages": [stage.frozen() for stage in self.stages],
             "exclude": [selector(entry) for entry in self.exclude],
-            "agents": self.agents,
             "auth": asdict(self.auth),
             "decisions": list(self.decisions),
-            "edit": self.edit,
-            "delegate": self.delegate,
             "escalate": [
                 [seconds, [selector(entry) for entry in selectors]]
                 for seconds, selectors in self.escalate
             ],
-            "calendar": self.calendar,
-            "use_within": self.use_within,
+            **{
+                name: getattr(self, name)
+                for name in (
+                    "need",
+                    "veto",
+                    "agents",
+                    "edit",
+                    "delegate",
+                    "calendar",
+                    "use_within",
+                )
+            },
             **codec.without_empty(
                 {
                     "title": self.title,
@@ -271,15 +275,11 @@ def _thawed(text: bytes) -> Rule:
     """Read a rule from its JSON, once for all questions that have it."""
     fields = pydantic_core.from_json(text)
     fields["auth"] = Auth(**fields["auth"])
-    fields["stages"] = tuple(map(Rule.thawed, fields["stages"]))
-    fields["escalate"] = tuple(
-        (seconds, tuple(selectors)) for seconds, selectors in fields["escalate"]
-    )
-    fields.setdefault("kinds", ())
     if fields.get("grants"):
         fields["grants"] = Grants(**fields["grants"])
-    for name in ("eligible", "exclude", "decisions", "kinds"):
+    for name in ("eligible", "exclude", "decisions", "escalate"):
         fields[name] = tuple(fields[name])
+    fields["stages"] = [*map(Rule.thawed, fields["stages"])]
     token = _stored.set(True)
     try:
         return Rule(**fields)
@@ -368,6 +368,9 @@ def _check_stages(rule: Rule) -> None:
         )
     if ignored := ", ".join(sorted(set().union(*inside) - IN_A_STAGE)):
         raise UsageError(f"{ignored}: a stage has none of its own, only the rule.")
+    for stage in rule.stages:
+        if set(rule.decisions).isdisjoint(stage.decisions):
+            raise UsageError("a stage takes no decision that its rule takes.")
 
 
 def _check_selectors(rule: Rule) -> None:
@@ -375,6 +378,7 @@ def _check_selectors(rule: Rule) -> None:
         ("eligible", rule.eligible),
         ("exclude", rule.exclude),
         ("weights", tuple(rule.weights)),
+        *(("escalate", names) for _, names in rule.escalate if not _stored.get()),
     ):
         if isinstance(entries, str) or len(entries) > MAX_SELECTORS:
             raise UsageError(
@@ -403,8 +407,21 @@ def _check_numbers(rule: Rule) -> None:
         raise UsageError(
             f'veto of a rule must be 1 or more, "majority" or None, not {rule.veto!r:.40}.'
         )
-    is_number = type(rule.undo) in {int, float}
-    if not (is_number and 0 <= rule.undo <= MAX_UNDO and rule.undo < rule.use_within):
+    grants = rule.grants
+    for value in (
+        rule.undo,
+        rule.use_within,
+        rule.auth.max_age or 0,
+        *(seconds for seconds, _ in rule.escalate),
+        *((grants.uses, grants.lifetime, *grants.sums.values()) if grants else ()),
+    ):
+        is_number = type(value) in {int, float} and 0 <= value < math.inf
+        if not (is_number or _stored.get()):
+            raise UsageError(
+                "undo, use_within, max_age, and the numbers of escalate and grants of a rule must be 0 or "
+                f"more, not {value!r:.40}."
+            )
+    if not (0 <= rule.undo <= MAX_UNDO and rule.undo < rule.use_within):
         raise UsageError(
             f"undo of a rule must be from 0 to {MAX_UNDO} seconds and below use_within, not "
             f"{rule.undo!r:.40}."
@@ -453,9 +470,13 @@ def excludes_requester(rule: Rule) -> bool:
 
 def excluded_answerers(rule: Rule) -> list[str]:
     """List the nodes whose answerers may not decide, as the rule names them."""
-    entries = {entry for step in (rule, *rule.steps) for entry in step.exclude}
     return sorted(
-        entry.removeprefix(ANSWERED) for entry in entries if entry.startswith(ANSWERED)
+        {
+            entry.removeprefix(ANSWERED)
+            for step in (rule, *rule.steps)
+            for entry in step.exclude
+            if entry.startswith(ANSWERED)
+        }
     )
 
 
@@ -516,15 +537,17 @@ class Voter:
     @property
     def selectors(self) -> frozenset[str]:
         """Every selector that this voter fits."""
-        selectors = {"anyone", f"user:{self.principal.key}"}
         return frozenset(
-            selectors
-            | {f"group:{name}" for name in self.groups}
-            | {f"role:{name}" for name in self.roles}
+            {
+                "anyone",
+                f"user:{self.principal.key}",
+                *(f"group:{name}" for name in self.groups),
+                *(f"role:{name}" for name in self.roles),
+            }
         )
 
 
-def weight_of(rule: Rule, selectors: Sequence[str]) -> int:
+def weight_of(rule: Rule, selectors: Collection[str]) -> int:
     """Return a vote's weight: the largest of the voter's weights, 1 without any."""
     weights = {selector(entry): weight for entry, weight in rule.weights.items()}
     return max((weights[entry] for entry in selectors if entry in weights), default=1)
@@ -681,8 +704,12 @@ def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:
     if have < step.need:
         return Count("counted", new_tally, have, step.need)
     if tally.stage + 1 < len(rule.steps):
-        next_tally = Tally(tally.stage + 1, tally.round, settled=vote.effect)
-        return Count("counted", next_tally, 0, rule.steps[tally.stage + 1].need)
+        return Count(
+            "counted",
+            Tally(tally.stage + 1, tally.round, settled=vote.effect),
+            0,
+            rule.steps[tally.stage + 1].need,
+        )
     return Count("accepted", new_tally, have, step.need, vote.decision, vote.effect)
 
 
@@ -740,7 +767,7 @@ def cast(
     An approval of changed arguments is an edit, unless another person has voted for these before;
     then an edit is an approval, unless its voter has voted for others in this round: they change
     their vote by it. An edit that resets votes weighs nothing if its voter may not vote in the
-    first stage.
+    first stage; a vote in another's place weighs 1.
 
     The weight of `vote` is ignored: the rule has it. The store counts by this, and a worker does so
     again if the rule asks for signatures; without them the worker only adds up the stored weights,
@@ -757,7 +784,8 @@ def cast(
     stage = 0 if vote.decision == "edit" and rule.edit == "resets" else tally.stage
     weight = 0 if stage != tally.stage and barred(rule, voter, facts, stage) else 1
     if weight:
-        weight = weight_of(rule.steps[stage], sorted(voter.selectors))
+        is_lent = used_selector(rule, voter, facts, stage) == DELEGATED
+        weight = weight_of(rule.steps[stage], () if is_lent else voter.selectors)
     vote = replace(vote, principal=voter.principal.key, weight=weight)
     return take(rule, tally, vote, facts.voted_in), vote
 
@@ -778,14 +806,12 @@ def lends(
 def used_selector(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:
     """Name the selector by which an eligible voter votes: the one with the most weight."""
     step = rule.steps[stage]
-    fits = [
-        form
-        for entry in (*step.eligible, *facts.escalated)
-        if (form := selector(entry)) in voter.selectors
-    ]
-    if not fits:
-        return DELEGATED
-    return max(fits, key=lambda form: weight_of(step, [form]))
+    forms = map(selector, (*step.eligible, *facts.escalated))
+    return max(
+        (form for form in forms if form in voter.selectors),
+        key=lambda form: weight_of(step, [form]),
+        default=DELEGATED,
+    )
 
 
 def barred(rule: Rule, voter: Voter, facts: VoterFacts, stage: int) -> str:

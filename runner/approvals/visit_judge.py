@@ -104,8 +104,9 @@ class VisitJudge:
         Raises:
             ApprovalMismatch: it does not hold.
         """
-        evidence = self._evidence.get(decision.id) or self._read(decision)
-        return judgement.judge(question, decision, evidence)
+        return judgement.judge(
+            question, decision, self._evidence.get(decision.id) or self._read(decision)
+        )
 
     def is_stale(self, rule: Rule, decision: Interrupt) -> bool:
         """Return whether it is too late to use a decision; a rejection is never used.
@@ -115,8 +116,9 @@ class VisitJudge:
         """
         if decision.decision == "reject" or (decision.used is not None and level_of(rule) == 0):
             return False
-        retry_ms = 0 if decision.used is None else self._retry_ms
-        return judgement.is_stale(rule, decision, self._now(), retry_ms)
+        return judgement.is_stale(
+            rule, decision, self._now(), 0 if decision.used is None else self._retry_ms
+        )
 
     def _now(self) -> int:
         clock = self._store.clock
@@ -168,8 +170,9 @@ class VisitJudge:
         stored_requester = self._store.requester(self._run_id)
         if stored_requester is None:
             return Requester()
-        root = self._root(self._run_id)
-        return judgement.requester_of(stored_requester, self._keys.read(), root)
+        return judgement.requester_of(
+            stored_requester, self._keys.read(), self._root(self._run_id)
+        )
 
     def use_grant(self, rule: Rule, action: Action, key: str) -> str:
         """Use a grant for an action that nobody was asked about, and return its id; "" if none covers it.

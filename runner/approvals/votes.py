@@ -90,8 +90,10 @@ def apply_vote(
     except RunnerError as error:
         return decision.receipt(ReceiptStatus.FORBIDDEN, str(error))
     if decision.digest is None and (queued or level_of(rule)):
-        detail = "the vote must name the digest of the question that was shown"
-        return decision.receipt(ReceiptStatus.REJECTED, detail)
+        return decision.receipt(
+            ReceiptStatus.REJECTED,
+            "the vote must name the digest of the question that was shown",
+        )
     ballot = Ballot(
         decision.interrupt_id,
         voter,

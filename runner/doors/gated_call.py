@@ -322,8 +322,9 @@ def read_policy(path: str) -> Gates:
     try:
         if path.endswith((".yaml", ".yml")):
             return _yaml_policy(path)
-        approval = runpy.run_path(path, run_name="gate_policy")["approval"]
-        return policies.by_tool(approval, f"policy {path}")
+        return policies.by_tool(
+            runpy.run_path(path, run_name="gate_policy")["approval"], f"policy {path}"
+        )
     except Exception as error:
         raise DefinitionError(f"the policy {path} can't be read: {error!r}") from error
 
@@ -342,7 +343,11 @@ def _yaml_policy(path: str) -> Policy:
             return super().construct_mapping(node, deep)
 
     text = Path(path).read_text(encoding="utf-8")
-    entries = [_entry(**entry) for entry in yaml.load(text, Loader)["calls"]]  # noqa: S506 - a safe one
+    match yaml.load(text, Loader):  # noqa: S506 - a safe one
+        case {"calls": list(calls), **others} if not others:
+            entries = [_entry(**entry) for entry in calls]
+        case _:
+            raise DefinitionError("it must have `calls`, a list of entries, and nothing else.")
 
     def rule(args: JSONMapping, call: CallContext) -> Rule | None:
         """Return the rule of the first entry that fits; a call that none fits is for anyone to approve."""
@@ -354,8 +359,12 @@ def _yaml_policy(path: str) -> Policy:
                 return rule
         return Rule(because="no entry of the policy fits this call")
 
-    source = digests.digest("policy-source", {"name": path, "source": text})
-    return Policy(rule, Path(path).name, source, takes_context=True)
+    return Policy(
+        rule,
+        Path(path).name,
+        digests.digest("policy-source", {"name": path, "source": text}),
+        takes_context=True,
+    )
 
 
 def _entry(

@@ -99,9 +99,14 @@ def absence_message(
     only: Sequence[str] = (),
 ) -> JSONObject:
     """Return the message to sign that states a person's absence; see `absence_body` for errors."""
-    begins = time.time_ns() // 1_000_000 if since is None else since
-    tenant = services.client.engine.store.namespace
-    return absence_body(tenant, person.principal, to, since=begins, until=until, only=only)
+    return absence_body(
+        services.client.engine.store.namespace,
+        person.principal,
+        to,
+        since=time.time_ns() // 1_000_000 if since is None else since,
+        until=until,
+        only=only,
+    )
 
 
 def be_away(
@@ -193,9 +198,9 @@ def own_page(
     """List the open questions in which a person has a part; "mine" is empty if they may not decide."""
     if kind == "mine" and not person.may("decide"):
         return Page(())
-    engine = services.client.engine
-    voter = voter_of(services, person)
-    return own_questions.own_questions(engine, voter, kind, query, limit, cursor=cursor)
+    return own_questions.own_questions(
+        services.client.engine, voter_of(services, person), kind, query, limit, cursor=cursor
+    )
 
 
 def count_mine(
@@ -204,8 +209,9 @@ def count_mine(
     """Count the open questions that wait for a person, and return the first of them: see `count_waiting`."""
     if not person.may("decide"):
         return 0, Page(())
-    voter = voter_of(services, person)
-    return own_questions.count_waiting(services.client.engine, voter, query)
+    return own_questions.count_waiting(
+        services.client.engine, voter_of(services, person), query
+    )
 
 
 def why_barred(

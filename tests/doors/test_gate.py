@@ -506,6 +506,15 @@ def test_a_policy_that_cannot_be_read_starts_nothing(tmp_path, text):
         read_policy(str(path))
 
 
+@pytest.mark.parametrize("text", ["", "calls:", "pay: pass", "calls: []\ndefault: pass"])
+def test_a_policy_without_calls_or_with_more_says_so(tmp_path, text):
+    """A setting beside `calls` would be taken for a rule, and has no effect."""
+    path = tmp_path / "policy.yaml"
+    path.write_text(text)
+    with pytest.raises(DefinitionError, match="it must have `calls`, a list of entries"):
+        read_policy(str(path))
+
+
 def test_a_policy_that_fails_lets_nothing_through(tmp_path, opened):
     """An error of the policy is the call's result."""
     (tmp_path / "policy.py").write_text(

@@ -153,6 +153,18 @@ def test_no_absence_lends_more_than_the_rule_allows(
     assert office.vote(question) == status
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_a_lent_vote_is_one_vote_whoever_casts_it(redis_url, keys, level):
+    """A weight of zoe's own, by which she may not vote, doesn't make two votes of ana's one."""
+    office = Office(redis_url, rule_of(level, need=2, weights={"group:board": 2}))
+    question = office.ask()
+    office.away()
+    assert office.vote(question, groups=("board",)) == "counted"
+    assert office.paid() == []
+    assert office.vote(question, "ben", groups=("finance",)) == "accepted"
+    assert office.paid() == [120]
+
+
 @pytest.mark.parametrize(
     ("only", "names"),
     [

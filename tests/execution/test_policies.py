@@ -148,6 +148,15 @@ def test_a_policy_that_wants_more_before_the_effect_asks_again(run_graph, then):
     assert (again.rule["need"] == 2) or "ValueError" in again.rule["because"]
 
 
+def test_a_rule_that_escalates_is_met_by_its_own_votes(run_graph):
+    """A policy returns it anew before the effect, with selectors as they were written."""
+    run = run_graph(
+        graph_of(lambda args: Rule(escalate=[(60, ["group:lead", "eva"])]), ("1", 200)), "go"
+    )
+    assert vote(run, "ana") == "accepted"
+    assert (run.status, len(payments)) == (Status.COMPLETED, 1)
+
+
 @pytest.mark.full
 @pytest.mark.parametrize(
     "then", [None, Rule(), Rule(eligible=["anyone"], because="other words")]
@@ -355,6 +364,7 @@ RULES = st.builds(
     agents=st.booleans(),
     auth=st.builds(Auth, level=st.integers(0, 2), max_age=st.sampled_from([None, 60, 600])),
     weights=st.sampled_from([{}, {"group:a": 2}]),
+    escalate=st.sampled_from([[], [(60, ["lead"])]]),
     veto=st.sampled_from([None, 1, 2]),
     decisions=st.sampled_from(
         [("approve", "reject"), ("approve", "edit", "reject", "respond")]
@@ -408,4 +418,5 @@ def test_a_rule_that_wants_no_more_is_met_by_the_same_votes(new, given_, voters)
 def test_a_rule_wants_no_more_than_itself(rule):
     """Nor with another reason or title; one that needs more does want more."""
     assert wants_no_more(rule, replace(rule, because="other", policy={"name": "f", "hash": ""}))
+    assert wants_no_more(rule, Rule.thawed(rule.frozen()))
     assert not wants_no_more(replace(rule, need=rule.need + 1), rule)

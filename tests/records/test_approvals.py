@@ -179,6 +179,15 @@ def test_nobodys_plain_name_is_that_of_another(sub):
         {"decisions": None},
         {"grants": Grants({"amount": {"maximum": 50}})},
         {"grants": Grants({"properties": {"amount": {"maximun": 50}}})},
+        {"grants": {"uses": 3}},
+        {"auth": {"level": 2}},
+        {"stages": [{"eligible": ["ana"]}]},
+        {"stages": [Rule(), Rule(decisions=["respond"])], "decisions": ["approve", "reject"]},
+        {"escalate": [(60, "ben")]},
+        {"escalate": (60, ["ben"])},
+        {"weights": ["ana"]},
+        {"veto": [1]},
+        {"escalate": [(60, ["requester"])]},
     ],
     ids=repr,
 )
@@ -186,6 +195,21 @@ def test_a_rule_by_which_nobody_could_decide_is_refused(options):
     """A mistake in a rule is found where it is declared, not when the money is to go."""
     with pytest.raises(UsageError):
         Rule(**options)
+
+
+@pytest.mark.parametrize("wrong", ["900", True, -1, float("nan"), float("inf"), [900]])
+def test_a_part_of_a_rule_without_a_number_is_refused(wrong):
+    """Before anybody votes or grants by it."""
+    for options in (
+        {"auth": Auth(level=2, max_age=wrong)},
+        {"grants": Grants(uses=wrong)},
+        {"grants": Grants(sums={"amount": wrong})},
+        {"grants": Grants(lifetime=wrong)},
+        {"use_within": wrong},
+        {"escalate": [(wrong, ["ben"])]},
+    ):
+        with pytest.raises(UsageError, match="must be 0 or more"):
+            Rule(**options)
 
 
 def test_a_stored_rule_is_read_that_would_be_refused_now():
@@ -196,6 +220,9 @@ def test_a_stored_rule_is_read_that_would_be_refused_now():
         "need": 2,
         "stages": [{**stage, "edit": "keeps"}],
     }
+    assert Rule.thawed(stored).frozen() == stored
+    stored["auth"]["max_age"] = "900"
+    stored["escalate"] = [["60", ["requester"]]]
     assert Rule.thawed(stored).frozen() == stored
     with pytest.raises(UsageError, match="need: each stage of a rule has its own"):
         Rule(need=2, stages=[Rule()])

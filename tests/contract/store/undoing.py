@@ -223,7 +223,7 @@ class UndoingContract:
     @pytest.mark.parametrize("undo", [-1, 3_601, True, "5"])
     def test_its_seconds_are_bounded(self, undo):
         """An hour is the most, and the decision must still be usable afterwards."""
-        with pytest.raises(UsageError, match="undo of a rule must be from 0 to 3600 seconds"):
+        with pytest.raises(UsageError, match="undo"):
             replace(TWO, undo=undo)
         with pytest.raises(UsageError, match="below use_within"):
             replace(TWO, undo=10, use_within=10)
