@@ -1,9 +1,9 @@
 """Every transition of a run: the rules in prose, and the one entry point to this folder.
 
 Two rules hold it together. All code that changes the status of a node, a loop or a run is here, for
-every store; scripts repeat only its most frequent cases (`store/lua/take.lua`, `apply.lua`). And the
-cost of a node doesn't grow with the graph: its transitions read only the node, its direct neighbours
-and the run's counters. Only a stop, a retry, a fork and a migration read more.
+every store; `store/lua/take.lua` and `store/lua/apply.lua` repeat only its most frequent cases. And
+the cost of a node doesn't grow with the graph: its transitions read only the node, its direct
+neighbours and the run's counters. Only a stop, a retry, a fork and a migration read more.
 
 The life of a node:
 
