@@ -216,8 +216,8 @@ class LimitControl:
         starts = [f"{limit.name}:{each.by}:" for each in limit.declarations if each.by != "all"]
         if key != limit.name and not key.startswith(tuple(starts)):
             raise UsageError(
-                f"the limit {limit.name!r} has no key {validation.one_line(key)!r:.80}: its keys begin with "
-                f"{', '.join(starts) or 'only its name'}."
+                f"the limit {limit.name!r} has no key {validation.one_line(key)!r:.80}: "
+                f"{'its keys begin with ' + ', '.join(starts) if starts else 'only its name can be given'}."
             )
         now = self._shared.limit_settings()[1]
         until = 0 if seconds is None else now + round(seconds * 1000)
@@ -227,7 +227,7 @@ class LimitControl:
         )
 
     def resume(self, key: str, reason: str = "", by: str = "") -> LimitView:
-        """End the pause of a key, or all pauses of a limit, and ring for waiting nodes at once.
+        """End the pause of a key, or all pauses of a limit, and push the doorbells of waiting nodes.
 
         Raises:
             NotFoundError: no graph declares it, or the key is not paused.

@@ -1,7 +1,7 @@
 """Fairness between keys: whose ready node begins next, and how many doorbells are in the queue meanwhile.
 
 The key with the least *pass* is next, and its pass grows by its stride, 1 / weight. A key that was
-idle begins at the queue's time: the pass of the last node taken. The scripts of Redis do it, in
+idle begins at the queue's time: the pass of the last node taken. Redis does so in
 store/lua/parts/fairness.lua.
 """
 
@@ -18,10 +18,10 @@ from runner.records.validation import is_number
 TAG = "tag:"
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000
-"""Bounds of a weight; beyond them passes could grow too large for a float to add to, stalling all keys."""
+"""Bounds of a weight; beyond them a pass could grow until adding a stride changes nothing: all keys stall."""
 
 LEAST_WINDOW = 4
-"""The fewest doorbells of a queue that are rung at once, as far as its slots are known."""
+"""The fewest doorbells of a queue that are rung and unclaimed at a time, in all partitions together."""
 
 
 @immutable

@@ -108,7 +108,7 @@ class LimitSetting:
     def numbers(self, declared: DeclaredNumbers) -> tuple[int, int]:
         """Return the slots and the interval in force for these numbers in the code; 0 for none."""
         first = next((each for each in self.declared if each[0] == declared[0]), declared)
-        # A bound that the code lacks isn't added: no one would return its slots.
+        # A bound that the code lacks isn't added: nothing would return its slots.
         slots, interval = (
             mine and (held or mine) for mine, held in zip(declared[1:], first[1:], strict=True)
         )

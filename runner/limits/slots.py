@@ -63,7 +63,7 @@ class ReserveTime:
 
 @immutable
 class TakeSlot:
-    """Give a node a slot of a limit: until the node returns it, or a reserved slot until `until` (ms)."""
+    """Give a node a slot of a limit until it returns it, or reserve the slot for it until `until` (ms)."""
 
     key: str
     node: str

@@ -1,5 +1,4 @@
-"""Records of a run, small ones: one each for the run, a node, a loop, a map and a count of
-arrivals; and the kinds of its events.
+"""The records of a run (its counters, a node, a loop, a map, a count of arrivals); kinds of events.
 
 A store keeps exactly these; scheduling reads and writes nothing else. All are immutable: a
 transition makes new records. A record that was never written has the defaults.
@@ -106,7 +105,7 @@ class NodeRecord:
     how often in a row a stopping worker has released it in the middle of its code without a new
     checkpoint. `uncounted` is how many attempts of this visit the retry policy does not count:
     attempts of lost workers, and attempts before an operator retried the run. `since` is when it
-    first requested places of its limits, while it has them or waits for them; `granted` says that a
+    first requested slots of its limits, while it has them or waits for them; `granted` says that a
     rate limit has assigned a time to its next execution. `handed` is the id of its external task;
     `sent` says that the task was submitted, `late` that no report came in time. `last` is the
     highest number of its visits, kept if a retry or a migration has undone that visit. `awaits` is
@@ -335,8 +334,7 @@ DIGITS = 5
 def next_fence(fence: int, nonce: str) -> int:
     """Raise a fence for a claim, by an amount derived from its nonce.
 
-    So a claim that is repeated because its reply was lost gets the same fence, and no other claim
-    does.
+    So a claim that is repeated because its reply was lost gets the same fence; no other claim does.
     """
     mark = hashlib.sha1(nonce.encode(), usedforsecurity=False).hexdigest()[:DIGITS]
     return fence + 1 + int(mark, 16)

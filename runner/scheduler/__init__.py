@@ -1,8 +1,9 @@
 """Every transition of a run: the rules in prose, and the one entry point to this folder.
 
 Two rules hold it together. All code that changes the status of a node, a loop or a run is here, for
-every store. And a transition reads only the node, its direct neighbours and the run's counters: its
-cost does not grow with the graph.
+every store; `store/lua/take.lua` and `store/lua/apply.lua` repeat only its most frequent cases. And
+the cost of a node doesn't grow with the graph: its transitions read only the node, its direct
+neighbours and the run's counters. Only a stop, a retry, a fork and a migration read more.
 
 The life of a node:
 
@@ -13,9 +14,11 @@ The life of a node:
     ready -> retrying       a rate limit delays it (see `reserve` of limits/slots.py)
     pending -> skipped      every path to it is dead
     running -> failed       its workers were lost or released it too often in a row, without progress
-    pending, ready, waiting, retrying   with an operator's hold it isn't made ready, but held
+    pending, ready, waiting, retrying -> held   an operator holds it, so it isn't made ready
+    running -> held         its graph has changed since the run began
     ready, waiting, retrying -> cancelled   its run stops
-                             -> failed | completed   its question has expired with that effect
+    running -> cancelled    its run stops, and it would wait or run again
+    ready, waiting, retrying -> failed | completed   its question has expired with that effect
 
 A node becomes ready together with its doorbell: a queue message that holds only ids, so that a
 lost, doubled or late doorbell costs only time. A timer pushes it again while no worker has claimed
@@ -28,21 +31,24 @@ edges are all dead is skipped, and its own edges die.
 
 Loops. A live back edge only records that another round is requested. When every node of a loop has
 settled, the loop either starts its next round (if one is requested, and none of a loop around it)
-or ends. A round starts by increasing the loop's number: records with an older number no longer
-count, at no cost. An edge out of a loop arrives once per run of that loop: live when first taken,
-dead when the loop ends without it.
+or ends. A round starts by increasing the loop's number: nodes whose records have an older number
+count as pending, and nothing needs to be deleted. An edge out of a loop arrives once per run of that
+loop: live when first taken, dead when the loop ends without it.
 
 Maps. A map that has its list waits while its items, nodes `M[0]`, `M[1]` …, run. When an item ends
 or waits for a person, the next starts; when all have ended, the map is ready again for a worker to
-collect their results. Items have no edges and count in no loop, and a failed item stops at most its
-map.
+collect their results. Items have no edges and count in no loop, and a failed item stops its map or,
+if the map continues on errors, nothing.
 
 Counters decide the run's status: `active` above 0 is executing; see `run.status_of`. A run that
-stops (a failure under fail_fast, a limit, a cancel) makes no node ready any more; waiting nodes are
-cancelled at once, running nodes are recorded when they return, and the last node ends the run,
-after its undos, if it failed or is cancelled: the nodes `@undo:<node>`, which a stop leaves alone,
-one after another, for the completed visits that the record `@undo:` lists, the newest first. A
-run with `on_end` then gets a doorbell for its callback, pushed again until a worker has confirmed
+stops (a failure under fail_fast, a limit, a cancel) makes no more nodes ready. Ready, waiting and
+retrying nodes are cancelled at once, running nodes may finish, and the run ends with its last node.
+
+Undos. A run that would end as failed or cancelled first undoes completed visits, one at a time and
+the newest first. The record `@undo:` lists those that have an undo; a node `@undo:<node>`, which a
+stop doesn't cancel, undoes each.
+
+A run with `on_end` then gets a doorbell for its callback, pushed again until a worker has confirmed
 the call.
 """
 

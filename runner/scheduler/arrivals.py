@@ -1,6 +1,7 @@
 """Readiness of nodes: arrivals along edges, and the rounds of loops.
 
-`store/lua/apply.lua` counts the arrivals of planned transitions as `arrive` does.
+`store/lua/apply.lua` counts the arrivals of planned transitions as `arrive` does:
+test_redis_does_what_the_model_says compares them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from runner.scheduler.changes import AddEvent, Arrival, Changes, dispatch, stop
 
 
 def spread(changes: Changes, origin: str) -> None:
-    """Send a settled node's arrivals; nodes that are skipped settle too, and send their own."""
+    """Send a settled node's arrivals; a node that these skip has settled too, and sends its own."""
     todo = [origin]
     while todo:
         node = todo.pop(0)
@@ -28,7 +29,7 @@ def spread(changes: Changes, origin: str) -> None:
                     loop, asked=(*loop.asked, (node, record.visit))
                 )
             elif live and edge.kind is EdgeKind.EXIT:
-                _leave(changes, node, position, todo)
+                _take_exit(changes, node, position, todo)
         for loop_id in changes.topology.nodes[node].loops:
             loop = changes.loop(loop_id)
             changes.loops[loop_id] = replace(loop, settled=loop.settled + 1)
@@ -37,11 +38,7 @@ def spread(changes: Changes, origin: str) -> None:
 
 
 def arrive(changes: Changes, node: str, scope: int, *, live: bool, todo: list[str]) -> None:
-    """Count one arrival, which may make the node ready or skip it; a skipped node is added to `todo`.
-
-    The script `store/lua/apply.lua` counts by the same rule: see
-    test_redis_does_what_the_model_says.
-    """
+    """Count one arrival, which may make the node ready or skip it; a skipped node is added to `todo`."""
     stamp = changes.round(scope)
     if changes.uncounted is not None:
         node_round = changes.round(changes.topology.nodes[node].scope)
@@ -79,7 +76,7 @@ def _total(changes: Changes, node: str) -> tuple[int, int]:
     return arrivals, alive
 
 
-def _leave(changes: Changes, node: str, position: int, todo: list[str]) -> None:
+def _take_exit(changes: Changes, node: str, position: int, todo: list[str]) -> None:
     """Follow an edge out of a loop; only the first time it is taken counts as an arrival."""
     edge = changes.topology.outgoing[node][position]
     loop = changes.loop(edge.loop)
@@ -97,7 +94,7 @@ def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
     shape = changes.topology.loops[loop_id]
     loop = changes.loop(loop_id)
     if loop.asked and not any(changes.loop(outer).asked for outer in shape.outer):
-        _again(changes, loop_id)
+        _start_round(changes, loop_id)
         return
     changes.loops[loop_id] = replace(loop, asked=())
     exits = {(source, position) for source, position, _ in loop.taken}
@@ -107,8 +104,8 @@ def _close_round(changes: Changes, loop_id: int, todo: list[str]) -> None:
             arrive(changes, edge.target, edge.scope, live=False, todo=todo)
 
 
-def _again(changes: Changes, loop_id: int) -> None:
-    """Start a loop's next round: loops inside it are reset, loops around it wait for it."""
+def _start_round(changes: Changes, loop_id: int) -> None:
+    """Start a loop's next round: loops inside it begin again, loops around it wait for it."""
     shape = changes.topology.loops[loop_id]
     loop = changes.loop(loop_id)
     changes.loops[loop_id] = LoopRecord(loop.round + 1, taken=loop.taken)
@@ -128,7 +125,10 @@ def begin_visit(
     visit: int,
     via: tuple[tuple[str, int], ...] = (),
 ) -> None:
-    """Make a node ready for a new visit, unless the run stops or its executions are used up."""
+    """Make a node ready for a new visit, or stop the run if its executions are used up.
+
+    In a run that stops this does nothing.
+    """
     if changes.run.stopping:
         return
     limit = changes.topology.limit

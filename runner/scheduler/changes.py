@@ -52,7 +52,7 @@ rest, so that no script blocks Redis.
 """
 
 IDLE = frozenset({Status.READY, Status.RETRYING, Status.WAITING})
-"""Nodes that are cancelled at once when their run or map stops."""
+"""Statuses of nodes that are cancelled at once when their run or map stops."""
 
 MAX_REDISPATCH_MS = 300_000
 """Longest wait before a doorbell that no worker has claimed is pushed again; waits double up to this."""
@@ -60,7 +60,7 @@ MAX_REDISPATCH_MS = 300_000
 
 @immutable
 class Dispatch:
-    """Push a ready node's doorbell, a queue message with only ids. `attempt` marks stale ones.
+    """Push a ready node's doorbell, a queue message with only ids; those of earlier attempts are stale.
 
     With a `share` it is pushed when the turn of its key comes.
     """
@@ -76,14 +76,14 @@ class Dispatch:
 class TimerKind(enum.StrEnum):
     """The kinds of timer of runs; each has one entry per node, interrupt or run.
 
-    NODE depends on the node's status: push the doorbell again, start a retry, or take a node whose
-    lease has expired. EXPIRE, REMIND and ESCALATE are a question's; DECIDE is the end of the time in which
-    its decision can be taken back. DRAIN continues to cancel a
-    stopping run's nodes after the node in its key. DEADLINE is a run's execution timeout (a node's
-    timeout isn't a timer: its worker watches it). BEGIN is the end of a run's debounce. MAP
-    continues a map that has more items than one transition starts or cancels. CALLBACK pushes the
-    doorbell of `on_end` again until a worker has confirmed the callback. For timers outside runs
-    see `DUE` in store/redis/due_timers.py.
+    NODE depends on the node's status: it pushes the doorbell again, starts a retry, takes back a node
+    whose lease has expired, or lets a worker check an external task or another visit's question. EXPIRE,
+    REMIND and ESCALATE are a question's; DECIDE is the end of the time in which its decision can be
+    taken back. DRAIN continues to cancel a stopping run's nodes after the node in its key. DEADLINE is
+    a run's execution timeout (a node's timeout isn't a timer: its worker watches it). BEGIN is the end
+    of a run's debounce. MAP continues a map that has more items than one transition starts or cancels.
+    CALLBACK pushes the doorbell of `on_end` again until a worker has confirmed the callback. For timers
+    outside runs see `DUE` in store/redis/due_timers.py.
     """
 
     NODE = "node"
@@ -246,7 +246,7 @@ class View(LimitUsage, Protocol):
     def idle(self, after_node: str) -> Iterable[str]:
         """List the idle nodes after a node, in the order of `scheduler.drain_order`.
 
-        If the last one isn't idle, others may follow it; "" stands for the last idle one.
+        If more may follow, the last item is the last node that was read; "" if that was idle, or none was.
         """
 
     def question_status(self, interrupt_id: str) -> str:
@@ -322,7 +322,7 @@ class Changes:
     def put(self, node: str, record: NodeRecord) -> None:
         """Write a node, and update the counters of its run and map and the slots of its limits."""
         previous = self.node(node)
-        record = self._leaving(node, previous, record)
+        record = self._without_slots(node, previous, record)
         active, waiting, held_count = map(operator.sub, _counted(record), _counted(previous))
         if active or waiting or held_count:
             self.count(active, waiting, held_count)
@@ -336,8 +336,8 @@ class Changes:
                 )
         self.nodes[node] = record
 
-    def _leaving(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
-        """Return the slots of a node that neither runs nor, still ready, waits for a slot."""
+    def _without_slots(self, node: str, previous: NodeRecord, record: NodeRecord) -> NodeRecord:
+        """Return a node's slots, unless it runs, or was ready and still is."""
         stays = record.status is Status.RUNNING or (
             record.status is previous.status is Status.READY
         )
@@ -420,7 +420,7 @@ def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status,
     """Return the reply to a worker that doesn't own the node: "stale", or a repeat's first reply.
 
     While the fence is unchanged, no other worker has claimed the node and no lease was lost, so the
-    status shows the result of the same request the first time.
+    status shows how the same request ended the first time.
     """
     if (record.visit, record.fence) == (visit, fence):
         return replies.get(record.status, "stale")
@@ -452,7 +452,7 @@ def doorbell(changes: Changes, node: str, record: NodeRecord) -> Dispatch:
 def dispatch(changes: Changes, node: str, record: NodeRecord) -> None:
     """Make a node ready and push its doorbell; a timer pushes it again in case it is lost.
 
-    A node on which an operator has a hold is held instead.
+    A node that an operator holds is held instead.
     """
     ready = replace(
         record,
@@ -483,7 +483,7 @@ def unassigned(record: NodeRecord) -> NodeRecord:
 
 
 def withdrawals(node: str, visit: int, interrupts: Sequence[str]) -> list[Action]:
-    """Withdraw questions of a node, with their events and timers."""
+    """Return the actions that withdraw a node's questions, with their events and timers."""
     actions: list[Action] = []
     for interrupt in interrupts:
         actions.append(CloseQuestion(interrupt, "withdrawn"))
@@ -526,9 +526,9 @@ def cancel_all_idle(changes: Changes, after_node: str, delay_ms: int) -> str | N
     """Cancel a stopping run's idle nodes after `after_node`, `DRAIN_LIMIT` at a time.
 
     Return the node after which a timer continues in `delay_ms`, or None if all are cancelled.
-    Nodes before it don't become idle again: a stopping run makes no node ready, and running nodes are
-    cancelled when they return. A node with more than `DRAIN_LIMIT` questions is cancelled with the last
-    of them.
+    Nodes before it don't become idle again: a stopping run makes no node ready, and a running node
+    ends, or is cancelled if it would wait or run again. A node with too many questions for one step is
+    cancelled with the last of them.
     """
     last_node, budget = after_node, DRAIN_LIMIT
     for node in _idle(changes, after_node):
@@ -581,7 +581,7 @@ def cancel_idle(changes: Changes, node: str) -> None:
 
 
 def cancel_node(changes: Changes, node: str) -> None:
-    """Cancel a node, and withdraw its questions; a retry of the run keeps an operator's hold or skip."""
+    """Cancel a node, and withdraw its questions; an operator's hold or skip stays, for a retry of the run."""
     record = changes.node(node)
     changes.add(*withdrawals(node, record.visit, record.questions))
     changes.add(DropTimer(TimerKind.NODE, node))

@@ -138,7 +138,8 @@ def claim(
 ) -> TransitionResult:
     """Assign a ready node to one worker: "claimed", "stale", or "cancelled" if the run stops.
 
-    "limited" means that it waits for a limit's slot, "limited <ms>" that a rate delays it.
+    "limited" means that it waits for a limit's slot or the end of its pause, "limited <ms>" that a
+    rate delays it.
     "revoked <reference>" means that its run stopped during its external task: the worker revokes
     the task.
     """
@@ -183,8 +184,8 @@ def may_follow(topology: Topology, node: str, target: str) -> bool:
     """Return whether the worker that settles a node may claim its target at once, without a doorbell.
 
     The target must have the same queue and priority, so that the worker serves it and nothing more
-    urgent waits. It must have no limits, and its graph no fairness, whose turns it would skip. A
-    store that may claim it does so if nothing else becomes ready.
+    urgent waits. It must have no limits, and its graph no fairness: it would skip others' turns. The
+    store claims it if nothing else becomes ready.
     """
     settling = topology.nodes[shape_name(node)]
     shape = topology.nodes[target]
@@ -199,11 +200,11 @@ def _limited(changes: Changes, node: str, record: NodeRecord, nonce: str) -> str
     event = AddEvent(EventKind.NODE_LIMITED, node, record.visit)
     paused_until = max((limit.paused_until for limit in node_limits), default=0)
     if paused_until > changes.now:
-        # It stays ready: the end of the pause or its timer pushes the doorbell. Its start time has
-        # passed by then, so it gets another: otherwise all paused nodes would start together and
+        # It stays ready: the end of the pause or its timer pushes the doorbell. Its start time will
+        # have passed, so it gets another: otherwise all paused nodes would start together and
         # exceed the rate.
         until = int(min(paused_until, changes.now + MAX_REDISPATCH_MS))
-        if record.since:  # it keeps `since`, so it gets its position in the queues again
+        if record.since:  # it keeps `since`, and so its position in the queues
             changes.return_slots(node, record)
         changes.put(node, replace(record, rings=record.rings or 1, granted=False))
         changes.add(SetTimer(TimerKind.NODE, node, until), *([] if record.rings else [event]))
@@ -274,7 +275,7 @@ LOCK_MS = 1_000
 PUT_BACK = {Status.RETRYING: "retrying", Status.CANCELLED: "cancelled"}
 
 RELEASE_BUDGET = 10
-"""Releases in a row that cut off a node's code, until the node fails with a dead letter."""
+"""Releases in a row, each in the middle of a node's code, before it fails with a dead letter."""
 
 LEFT = {Status.READY: "left", Status.CANCELLED: "cancelled"}
 
@@ -298,8 +299,8 @@ def settle(
     `edges` has a bit per outgoing edge. `reads` are the (node, visit, status) of the results that
     the conditions read, (node, 0, "") for a missing result. "changed" means that a result has
     changed since, so the conditions must be evaluated again; with `insist` other nodes wait
-    ("locked") meanwhile. `effects` are the questions that approved effects which ended with the
-    visit. A node that was `skipped` has nothing to undo.
+    ("locked") meanwhile. `effects` are the questions whose approved effects ended with the visit. A
+    node that was `skipped` has nothing to undo.
     """
     record = changes.node(node)
     if record.nonce == nonce and record.status is not Status.RUNNING:
@@ -358,7 +359,7 @@ def leave(
     """Return a node whose worker shuts down to the queue: "left", or "cancelled" if its run stops.
 
     If the node's code had started, `stalled` says whether it was cut off before it stored anything
-    new; once that has used up the budget of releases, the reply is "dead".
+    new. The reply is "dead" when that has happened `RELEASE_BUDGET` times in a row.
     """
     record = changes.node(node)
     if not owns(record, visit, fence):

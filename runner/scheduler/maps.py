@@ -44,12 +44,12 @@ def advance_map(changes: Changes, name: str) -> None:
 
 def _begin_items(changes: Changes, name: str) -> bool:
     """Make items ready while concurrency allows; True if one transition can't start them all."""
-    window = changes.shape(name).map
+    shape = changes.shape(name).map
     limit = AFTER_ITEM if any(map_of(node) == name for node in changes.nodes) else MAP_LIMIT
     before = changes.map(name).active
     for _ in range(MAP_LIMIT):
         items = changes.map(name)
-        at_window = window and 0 < window.window <= items.active
+        at_window = shape and 0 < shape.window <= items.active
         is_full = at_window or items.active - before == limit
         if items.next >= items.total or is_full:
             return False

@@ -26,7 +26,7 @@ from runner.scheduler.changes import Action, Arrival, Changes, Dispatch, Transit
 from runner.scheduler.maps import begin_item
 
 MANY = 1 << 40
-"""Active nodes and map items that a plan assumes: so many that it ends neither run nor map."""
+"""The active nodes and map items that a plan assumes, so many that it ends neither run nor map."""
 
 
 Name = TypeVar("Name", str, int)
@@ -41,7 +41,7 @@ class Unread(Exception):
 class PartialView(View):
     """The records of a run that were read; `used` are the records that a transition depends on.
 
-    `asked_ids` are all questions that the node asked in this visit; `unasked` are the new ones.
+    `asked_ids` are the questions that the node has asked in this visit; `unasked` collects new ones.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ def _publish(changes: Changes, node: str, interrupts: Sequence[str]) -> bool:
     """Open the new questions; False if the run stops and they were withdrawn at once.
 
     A withdrawn id is not opened again: a question that is asked once more gets another id (see
-    `records/asking.py`), so that no answer counts for a question that was not judged.
+    `records/asking.py`), so that an answer to the earlier one never counts for it.
     """
     record = changes.node(node)
     new_ids = [
@@ -75,8 +75,8 @@ def park(
 
     `interrupts` are all of the node's open questions: new ones are asked in the same transition,
     other questions of this visit are withdrawn. "nothing_open" refuses a node that has nothing to
-    wait for. A node that `awaits` the answer to another visit's question continues by `wake`; a
-    timer also makes it check now and then whether that visit's node has ended.
+    wait for. `wake` continues a node that `awaits` the answer to another visit's question; a timer also
+    makes it check every `MAX_REDISPATCH_MS` whether that visit's node has ended.
     """
     if not owns(changes.node(node), visit, fence):
         return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
@@ -211,8 +211,8 @@ def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
     record = changes.node(question.node_id)
     ends = ends_node(question)
     if ends and (record.status is Status.RUNNING or record.items or record.busy):
-        # A worker, a child run, an item or an external task works for the node, which may finish. No
-        # answer is accepted meanwhile; the timer is set again.
+        # A worker, a child run, an item or an external task still works for the node, so it may finish.
+        # No answer is accepted meanwhile; the timer is set again.
         changes.add(SetTimer(TimerKind.EXPIRE, interrupt, changes.now + changes.lease_ms))
         return changes.result("later")
     changes.add(

@@ -1,4 +1,4 @@
-"""Transitions of a whole run: start, reopen, migrate, fork, cancel, and the confirmation of its callback."""
+"""Transitions of a whole run: queue, start, reopen, migrate, fork, cancel, confirm its callback."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def requeue(changes: Changes, reason: str) -> TransitionResult:
 
 
 def leave_key(changes: Changes, key: str, at_most: int) -> TransitionResult:
-    """Return one of the run's two places in a key."""
+    """Stop counting the run under a key that it has left: a migration has changed its key."""
     changes.add(LeaveKey(key, at_most))
     return changes.result("left")
 
@@ -149,6 +149,7 @@ def migrate(changes: Changes, move: Migration) -> TransitionResult:
 
 
 def fork(changes: Changes, records: Records, source: str) -> TransitionResult:
+    """Start a run from records of the run `source`: "forked"."""
     changes.run = replace(changes.run, failed=records.failed, started=records.started)
     changes.add(AddEvent(EventKind.RUN_STARTED, detail=changes.topology.graph_id))
     changes.add(AddEvent(EventKind.RUN_FORKED, detail=source))

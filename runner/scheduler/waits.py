@@ -113,9 +113,9 @@ def hand_over(
     *,
     description: str = "",
 ) -> TransitionResult:
-    """Make a running node wait for an external task, sent next: "handed", or "ready" once reported.
+    """Make a running node wait for an external task, which is sent next: "handed"; "ready" if it reported.
 
-    Until `confirm_hand_over` is called, the doorbell is pushed after each lease to send the task again.
+    Unless `confirm_hand_over` follows within a lease, the node is ready again, to send the task again.
     """
     record = changes.node(node)
     if not owns(record, visit, fence):
@@ -147,7 +147,7 @@ def hand_over(
 def confirm_hand_over(
     changes: Changes, node: str, visit: int, fence: int, reference: str, *, timeout_ms: int
 ) -> TransitionResult:
-    """Record that an external task was sent; it must report within a `timeout_ms` above 0."""
+    """Record that an external task was sent. It must report within `timeout_ms`; 0 means no limit."""
     record = changes.node(node)
     if not record.is_out or (record.visit, record.fence, record.handed) != (
         visit,
@@ -192,7 +192,7 @@ def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResul
 
 
 def release(changes: Changes, nodes: Sequence[str]) -> TransitionResult:
-    """Make held nodes ready again: "released", or "stale" if none is held, except by an operator."""
+    """Make nodes ready that are held, but not by an operator: "released", or "stale" if none is."""
     held_nodes = [
         node
         for node in dict.fromkeys(nodes)
@@ -211,10 +211,10 @@ def intervene(
     """Hold a node, release it, or let it end with the output of `reference`: "done" or "repeated".
 
     A node that is held doesn't run; one that ends with an output (see `SKIPPED`) is claimed by a
-    worker, which evaluates the conditions of its edges. "unknown" refuses an item of a map, a hook
-    and a name that the graph doesn't have, "held" the release of a node that no operator holds,
-    "ended" a node that has settled or a run that stops, "skipped" another output, "busy" a node at
-    work, also by a child run, items or an external task.
+    worker, which evaluates the conditions of its edges. Refusals: "unknown" (an item of a map, a hook
+    or a name that the graph doesn't have), "held" (to release it, but no operator holds it), "ended"
+    (it has settled, or its run stops), "skipped" (with another output), "busy" (a worker, a child run,
+    items or an external task works for it).
     """
     record = changes.node(node)
     if map_of(node) or node.startswith(HIDDEN) or node not in changes.topology.nodes:

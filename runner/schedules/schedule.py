@@ -30,7 +30,7 @@ MOST_YEARS = 50
 """Maximum years between two cron times; an expression that never matches, such as 30 February, is refused."""
 
 MOST_REPEATED = timedelta(hours=3)
-"""More than clocks go back at once, so that any repeated time began less than this long ago."""
+"""Longer than clocks go back at once: a repeated time came for the first time less than this ago."""
 
 MOST_CRON = 200
 """Maximum number of characters of a cron expression: each look at a schedule parses it."""
@@ -136,10 +136,10 @@ def _cron(expression: str) -> Any:
 def next_time(schedule: Schedule, after: int) -> int:
     """Return the first time of a schedule after a moment.
 
-    Intervals count from the schedule's creation. Cron times are local and follow ISC cron(8): if
-    the minute or the hour begins with `*`, they continue through the time that clocks repeat when
-    they go back, and skipped times are not made up when clocks go forward. Other times come once: a
-    skipped one is as much later as the clocks went forward.
+    Intervals count from the schedule's creation. Cron times are local. As in ISC cron(8), if the
+    minute or the hour begins with `*`, they continue through the time that clocks repeat when they
+    go back, and skipped times are not made up when clocks go forward. Other times come once: a
+    skipped one comes as much later as the clocks went forward (in ISC cron right after the change).
     """
     if schedule.interval is not None:
         step = round(schedule.interval * 1000)

@@ -28,7 +28,7 @@ from runner.store.shared import Documents
 log = logging.getLogger(__name__)
 
 LATE = 60_000
-"""Ms after its time at which an unvisited schedule counts as late: sweeps come every few seconds."""
+"""Ms after which a due schedule that no sweep has handled is late: sweeps come every few seconds."""
 
 
 @immutable
@@ -96,7 +96,7 @@ class Scheduler:
         return [self._start(schedule, at) for at in times_between(schedule, first, last)]
 
     def fire(self, schedule_id: str) -> str:
-        """Start the due run of a schedule; return the run, or "".
+        """Start the due run of a schedule; return its id, or "".
 
         The start's key contains the time: if a process dies right after the start, its timer stays,
         and the process that takes it over gets the same run.
@@ -112,7 +112,7 @@ class Scheduler:
             except StoreError:
                 raise
             except RunnerError as error:
-                log.error("schedule.failed: %s of %s: %s", schedule_id, at, error)  # noqa: TRY400 - says all
+                log.error("schedule.failed: %r: no run for %s ms: %s", schedule_id, at, error)  # noqa: TRY400 - says all
                 after = replace(after, error=str(error)[:LONGEST_ERROR])
             else:
                 after = replace(after, last_run=run_id, error="")

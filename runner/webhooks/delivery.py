@@ -39,7 +39,7 @@ from runner.webhooks.webhook import (
 log = logging.getLogger(__name__)
 
 LOOK = 1.0
-"""Seconds between two looks for a change of the webhook or a delivery to repeat."""
+"""Seconds between two checks for a change of the webhook or a delivery that is due again."""
 
 BATCH = 100
 """Number of notices taken at once."""
@@ -221,7 +221,7 @@ class WebhookSender:
                 notices = reader.read(max(0.001, pause / len(readers)), BATCH, is_stopping)
             except StoreError as error:
                 if "NOGROUP" in str(error):
-                    return  # paused or removed meanwhile; the next look shows that
+                    return  # paused or removed meanwhile; the next check shows that
                 raise
             if notices:
                 self._enqueue(webhook, [(reader, notices)])
@@ -235,7 +235,7 @@ class WebhookSender:
             dropped = self._deliveries.enqueue(webhook.id, made)
             if dropped:
                 log.error(
-                    "webhook.dropped: %d deliveries to %r were given up, since too many wait.",
+                    "webhook.dropped: %d deliveries to %r were given up, because too many wait.",
                     dropped,
                     webhook.id,
                 )
@@ -253,7 +253,7 @@ class WebhookSender:
         return not webhook.tags or webhook.tags.items() <= self._store.tags(root.run_id).items()
 
     def _send_due(self, webhook: Webhook, is_stopping: Callable[[], bool]) -> None:
-        """Send due deliveries for as long as the webhook may go without a look."""
+        """Send due deliveries, until it is time to check again whether the webhook has changed."""
         ends = time.monotonic() + LOOK
         while not is_stopping() and time.monotonic() < ends:
             first = self._deliveries.next_delivery(webhook.id)
@@ -285,7 +285,7 @@ class WebhookSender:
                 )
             if after.status == "failed":
                 log.error(
-                    "webhook.failed: %s to %r is given up after %d attempts: %s",
+                    "webhook.failed: delivery %s to %r was given up after %d attempts: %s",
                     delivery.id,
                     webhook.id,
                     after.attempts,

@@ -246,7 +246,10 @@ def _public(secret: str) -> str:
 def attempted(
     delivery: Delivery, code: int, detail: str, now: int, steps: Sequence[float]
 ) -> Delivery:
-    """Return a delivery after an attempt: delivered by any 2xx, otherwise due after the next step (s)."""
+    """Return a delivery after an attempt: delivered by any 2xx, otherwise due after the next of `steps` (s).
+
+    It has failed if it was already sent again after all of them.
+    """
     after = replace(
         delivery,
         attempts=delivery.attempts + 1,
