@@ -24,7 +24,7 @@ DEEPEST = 8
 
 NUMERAL = re.compile(
     r"(?!-?([1-9]\d{0,2},\d{3}$|0\d))"
-    r"(-?\d+|-?[1-9]\d{0,2}([.,' \xa0\u202f])\d{3}(?:\3\d{3})*)(?:(?!\3)[.,](\d+))?",
+    r"(-?\d+|-?[1-9]\d{0,2}([.,'\u2019 \xa0\u2009\u202f])\d{3}(?:\3\d{3})*)(?:(?!\3)[.,](\d+))?",
     re.ASCII,
 )
 
@@ -78,9 +78,8 @@ class AnswerField:
     @property
     def choices(self) -> list[Any] | None:
         """The values to choose from; None if the choice isn't limited to a list."""
-        if "const" in self.schema:
-            return self.schema.get("enum") or [self.schema["const"]]
-        return self.schema.get("enum") or None
+        const = [self.schema["const"]] if "const" in self.schema else None
+        return self.schema.get("enum") or const
 
     @property
     def types(self) -> set[str]:

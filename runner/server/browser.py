@@ -247,5 +247,5 @@ async def check_form(request: Request, person: Person | None) -> None:
     if not tokens.holds(token, person):
         raise Problem(
             403,
-            "The page is too old, or not from here. Load it again; what you typed was not sent.",
+            "The page is too old, or you are logged out. Log in, then go back to what you typed.",
         )

@@ -199,7 +199,8 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
         r"Times are in Europe/Berlin \(\w+\+?\d*\)\.", berlin.inner_text("#zone")
     )
     seen = look(berlin, tmp_path, "inbox")
-    berlin.goto(f"/q/{question.id}")
+    berlin.goto(f"/q/{question.id}?tab=mine")
+    assert berlin.inner_text("#way [rel=next]").startswith("Next: Pay 4.800,00 EUR to")
     assert berlin.inner_text("h1").startswith("Pay 48.000,00 EUR to")
     assert "48.000,00" in berlin.inner_text("#call")
     berlin.click("text=Change the arguments")
@@ -208,6 +209,12 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
         berlin.fill("[name='f.amount']", typed)
         assert [button.is_visible() for button in buttons] == [not is_changed, is_changed]
     assert berlin.inner_text("[data-amount-of='f.amount']") == "4.800,50 EUR"
+    unclear = "element => element.validationMessage"
+    berlin.fill("[name='f.amount']", "1.234")
+    said = berlin.locator("[name='f.amount']").evaluate(unclear)
+    assert said == "1.234 could be two numbers: type 1234, or 1.2340"
+    berlin.fill("[name='f.amount']", "4800,5")
+    assert berlin.locator("[name='f.amount']").evaluate(unclear) == ""
     seen += look(berlin, tmp_path, "pay")
     berlin.click("text=Approve with changes")
     assert "4.800,50" in berlin.inner_text("#decision")

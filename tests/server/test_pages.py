@@ -17,6 +17,7 @@ from runner.approvals import Action, Principal, Rule
 from runner.cli.program import runner
 from runner.execution.telemetry import trace_id
 from runner.server import Person
+from runner.server.browser import FormTokens
 from runner.server.forms import edit_of, edit_schema, edit_texts, line_ends
 from runner.server.pages.rendering import ago, clock, coded, humanize, markdown, visible
 from runner.settings import Settings
@@ -267,7 +268,7 @@ def test_changed_arguments_are_never_left_out(redis_url, fields, pressed, confir
     assert site.votes(question) == []
     assert "Nothing was decided yet" in step
     assert "<del>10,599.52</del></td><td><ins>1.50</ins>" in plain(step)
-    assert 'value="with changes">Approve with changes<' in step
+    assert 'value="with changes" data-key="a">Approve with changes<' in step
     assert f">{'Reject' if pressed == 'reject' else 'Approve as proposed'}<" in step
     # What confirms another form confirms nothing here.
     again = send(site, path, **{**controls(step), "confirmed": "yes"}).text
@@ -1090,6 +1091,20 @@ def test_who_may_not_act_sees_no_form(site):
 
     assert '<form method="post"' not in site.page(f"/runs/{run.id}")
     assert "Send the answer" not in site.page(f"/q/{question}")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("roles", [["approver"], []])
+def test_a_form_of_an_old_page_says_how_to_keep_what_was_typed(site, roles):
+    """After the server was started again, or the login has ended: loading the page would lose it."""
+    question = refund_for_ana(site)
+    form = {**token(site), "digest": question.digest, "decision": "reject", "comment": "long"}
+    site.app.state.form_tokens = FormTokens()
+    site.as_role(*roles, groups=["finance"])
+    headers = {"Origin": "https://runner.example", "Sec-Fetch-Site": "same-origin", **HTML}
+    reply = site.http.post(f"/q/{question.id}", data=form, headers=headers)
+    assert (reply.status_code, site.votes(question)) == (403, [])
+    assert "Log in, then go back to what you typed" in reply.text
 
 
 def test_an_error_is_a_page_in_words(site):

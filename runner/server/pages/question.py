@@ -150,10 +150,7 @@ async def answer(
         raise Problem(
             422, "The form lacks the question's digest; nothing was done. Load the page."
         )
-    shown_at = shown_at_of(request, person, form.get("shown", ""), form.get("digest", ""))
-    shown = await run_in_threadpool(
-        _decided, request, services, person, question_id, form, shown_at
-    )
+    shown = await run_in_threadpool(_decided, request, services, person, question_id, form)
     return await run_in_threadpool(_page, request, services, person, question_id, shown)
 
 
@@ -247,7 +244,6 @@ def _decided(
     person: Person,
     question_id: str,
     form: dict[str, str],
-    shown_at: int,
 ) -> Shown:
     question = services.question(question_id)
     shown = Shown(
@@ -268,8 +264,9 @@ def _decided(
         return replace(shown, problem=problem, status=409)
     try:
         kind, response, pressed, problems = _sent_decision(question, form)
-        is_pressed = pressed and not shown.variant
-        problem = _problem(question, pressed, None, shown.comment) if is_pressed else ""
+        problem = ""
+        if pressed and not shown.variant:
+            problem = _problem(question, pressed, None, shown.comment)
         if not (problem or problems):
             problem = _problem(question, kind, response, shown.comment)
         is_wrong = bool(problem or problems)
@@ -289,19 +286,20 @@ def _decided(
         form["digest"],
         kind,
         comment=shown.comment,
-        shown_at=shown_at,
+        shown_at=shown_at_of(request, person, form.get("shown", ""), form["digest"]),
     )
     proof = proof_of(form)
     if proof is None and (keys := _own_keys(request, services, person, question)):
         body = body_of(decision, person.principal.key)
         path = f"/q/{quote(question.id)}{list_suffix(request)}"
-        step_shown = _signature_step(keys, body, form, path, question, response)
-        return replace(shown, signature=step_shown)
+        return replace(
+            shown, signature=_signature_step(keys, body, form, path, question, response)
+        )
     receipt = first_receipt(
         services, person, decision, decide(services, person, decision, proof)
     )
-    good = receipt.status in {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
-    return replace(shown, receipt=receipt, status=200 if good else 409)
+    good = {ReceiptStatus.ACCEPTED, ReceiptStatus.COUNTED}
+    return replace(shown, receipt=receipt, status=200 if receipt.status in good else 409)
 
 
 def first_receipt(
@@ -325,8 +323,9 @@ def first_receipt(
     is_answer = (plain_name(key), response) == (question.responder, question.response)
     if not (((key, kind, effect) in votes and is_last) or is_answer):
         return receipt
-    waits = question.is_open and not question.undo
-    status = ReceiptStatus.COUNTED if waits else ReceiptStatus.ACCEPTED
+    status = ReceiptStatus.ACCEPTED
+    if question.is_open and not question.undo:
+        status = ReceiptStatus.COUNTED
     return replace(receipt, status=status, have=question.have, need=question.need)
 
 
@@ -410,8 +409,9 @@ def _problem(question: Question, kind: str, response: Any, comment: str) -> str:
         return ""
     if problem := unfit_response(kind, codec.pack(response, "the arguments"), question):
         return f"The arguments can't be used: {problem}."
-    is_same = not differs(question, response)
-    if is_same and "approve" in (question.rule or {}).get("decisions", ()):
+    if not differs(question, response) and "approve" in (question.rule or {}).get(
+        "decisions", ()
+    ):
         return "The arguments are unchanged: change one, or approve the call as it is."
     return ""
 
@@ -434,9 +434,12 @@ def _second_step(
     if kind != "edit" and not form.get("variant"):
         return step
     differences = () if kind == "respond" else tuple(changes(action.get("args"), response))
-    old_effect = approved(question)
-    new_effect = effect_of(question, kind, response)
-    return replace(step, changes=differences, before=old_effect, after=new_effect)
+    return replace(
+        step,
+        changes=differences,
+        before=approved(question),
+        after=effect_of(question, kind, response),
+    )
 
 
 def _page(

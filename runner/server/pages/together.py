@@ -73,11 +73,10 @@ def together(
         def read_page(query: InterruptQuery, limit: int, cursor: str) -> Page[QuestionView]:
             return replace(questions, cursor=cursor).load(services, person, limit, query)
 
-        query = questions.query(person)
-        ids = [
-            item.id
-            for item in open_alike(services.store, like, query, MOST_TOGETHER, read_page)
-        ]
+        alike = open_alike(
+            services.store, like, questions.query(person), MOST_TOGETHER, read_page
+        )
+        ids = [item.id for item in alike]
     return _together(request, services, person, ids)
 
 
@@ -125,10 +124,10 @@ def decide_together(
         problem = f"Type {phrase} exactly."
     if problem or problems:
         selection = []
-    claims = {
+    barred = {
         question.id: Receipt(ReceiptStatus.REJECTED, question.id, detail=obstacle)
         for question in questions
-        if question.id in selection and (obstacle := _claim(question, person))
+        if question.id in selection and (obstacle := _meanwhile(services, person, question))
     }
     votes = [
         Decision(
@@ -142,7 +141,7 @@ def decide_together(
             shown_at=shown_at_of(request, person, token, about),
         )
         for name, about, token in zip(q, digest, [*(shown or []), *q], strict=False)
-        if name in selection and name not in claims
+        if name in selection and name not in barred
     ]
     receipts = [
         first_receipt(services, person, vote, receipt)
@@ -153,7 +152,7 @@ def decide_together(
         services,
         person,
         q,
-        [*receipts, *claims.values()],
+        [*receipts, *barred.values()],
         problem=problem,
         problems=problems,
         sent=sent,
@@ -184,8 +183,10 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 
 
-def _claim(question: QuestionView, person: Person) -> str:
-    """Return that another person works on a question; "" if nobody does."""
+def _meanwhile(services: Services, person: Person, question: QuestionView) -> str:
+    """Return that somebody has changed a question's call, or that another works on it; "" if neither."""
+    if question.is_open and question.have and len(services.question(question.id).variants) > 1:
+        return "somebody changed it: open it"
     claim = claim_of_another(question, person)
     return f"{plain_name(claim)} works on it: open it" if claim else ""
 
@@ -194,7 +195,7 @@ def _obstacle(services: Services, person: Person, question: QuestionView) -> str
     """Return why a question can't be decided together with others; "" if it can."""
     if not question.is_open:
         return f"it is {question.status}"
-    if obstacle := _claim(question, person):
+    if obstacle := _meanwhile(services, person, question):
         return obstacle
     if takes_own_key(question):
         return "it takes a signature with a key of your own: open it"

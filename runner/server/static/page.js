@@ -38,16 +38,21 @@
     if (active) all(other, active.tagName).find((item) => keyOf(item) === keyOf(active))?.focus({ preventScroll: true });
   }
   // Amounts as the reader's language writes them, also where a title repeats one.
+  const group = new Intl.NumberFormat().formatToParts(1e6).find(({ type }) => type === "group")?.value ?? "";
   const money = (amount) => new Intl.NumberFormat([], { minimumFractionDigits: 2, maximumFractionDigits: 15 }).format(amount);
-  function localizeAmount(root, item) {
-    const [from, to] = [item.textContent, money(item.value)], row = item.closest("tr[data-row]");
-    item.textContent = to;
+  function localizeTitles(titles, from, to) {
     const same = new RegExp(`(?<![\\d.,])${from.replaceAll(".", "\\.")}(?![.,]?\\d)`, "g");
-    if (from !== to) for (const title of row ? all(row, "th a") : all(root, "h1, title, .crumbs")) {
+    if (from !== to) for (const title of titles) {
       for (const text of title.childNodes) if (text.nodeType === Node.TEXT_NODE) text.data = text.data.replace(same, to);
     }
   }
+  function localizeAmount(root, item) {
+    const [from, to] = [item.textContent, money(item.value)], row = item.closest("tr[data-row]");
+    item.textContent = to;
+    localizeTitles(row ? all(row, "th a") : all(root, "h1, title, .crumbs, table.together th a"), from, to);
+  }
   function localize(root) {
+    for (const item of all(root, "[data-written]")) localizeTitles([item], item.dataset.written, money(item.dataset.amount));
     for (const item of all(root, "data.amount")) localizeAmount(root, item);
     const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
     const short = new Date().toLocaleTimeString([], { timeZoneName: "short" }).split(" ").pop();
@@ -63,7 +68,11 @@
 
   // The seconds in which a decision can still be taken back.
   setInterval(() => {
-    for (const item of all(document, "[data-left]")) item.textContent = `, in ${Math.max(0, Math.ceil((item.dataset.left - Date.now()) / 1000))} s`;
+    for (const item of all(document, "[data-left]")) {
+      const left = Math.ceil((item.dataset.left - Date.now()) / 1000);
+      item.textContent = `, in ${Math.max(0, left)} s`;
+      if (left < 0) for (const button of all(item.closest("section"), "button")) button.disabled = true;
+    }
   }, 1000);
 
   // -- notifications of the inbox, which are off until a person asks for them
@@ -143,6 +152,8 @@
       }
       shown();
       offer(document.getElementById("decide"));
+      // A decision that was taken back in another tab.
+      if (document.getElementById("decide")) document.querySelector(".callout[data-result=accepted]")?.remove();
       document.querySelectorAll("[data-rows]").forEach((list) => renew(list, fresh));
       document.title = fresh.title;
       stale(false);
@@ -291,11 +302,22 @@
   const differs = (item) => (item.type === "radio"
     ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
     : value(item, item.value) !== value(item, item.dataset.was ?? item.defaultValue));
+  // A reader whose language groups digits with dots means 1234 by 1.234, and it may be 1.2340.
+  const isTwo = (text) => group === "." && /^\s*[-\u2212]?[1-9]\d{0,2}\.\d{3}\s*$/.test(text);
+  document.addEventListener("input", ({ target: item }) => {
+    if (item.dataset.number === undefined) return;
+    const text = item.value.trim();
+    const isUnclear = isTwo(text) && text !== (item.dataset.was ?? item.defaultValue);
+    item.setCustomValidity(isUnclear ? `${text} could be two numbers: type ${text.replace(".", "")}, or ${text}0` : "");
+  });
   function offer(form) {
     const [edit, approve] = ["edit", "approve"].map((word) => form?.querySelector(`.buttons [name=decision][value=${word}]`));
-    if (!edit || !approve) return;
+    if (!edit) return;
     const isChanged = all(form, ".changes [name]").some(differs);
     form.toggleAttribute("data-changed", isChanged);
+    // After "Back", a browser has what was typed.
+    if (isChanged) form.querySelector(".changes").open = true;
+    if (!approve) return;
     edit.className = approve.className;
     edit.dataset.key = approve.dataset.key;
     for (const [button, isOffered] of [[edit, isChanged], [approve, !isChanged]]) button.hidden = button.disabled = !isOffered;
@@ -305,7 +327,7 @@
   function spell(output) {
     const { elements } = output.closest("form"), name = output.dataset.amountOf, { value } = elements[name];
     const currency = elements[name.replace(/[^./]*$/, "currency")]?.value ?? "";
-    output.textContent = value && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
+    output.textContent = value && !isTwo(value) && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
   }
   const spellAll = (root) => all(root, "[data-amount-of]").forEach(spell);
   document.addEventListener("input", (event) => event.target.form && spellAll(event.target.form));
