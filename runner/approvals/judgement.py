@@ -105,7 +105,7 @@ def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence
     rule = Rule.thawed(question.rule)
     counting = _signed if level_of(rule) else _unsigned
     counts = list(counting(rule, answered_question, evidence))
-    *before, last = [count.word for count in counts] or [""]
+    *before, last = [count.word for count in counts] or ["forbidden"]
     if last != "accepted" or set(before) - {"counted"}:
         details = "; ".join(count.detail for count in counts if count.detail)
         raise ApprovalMismatch(
