@@ -7,6 +7,7 @@ the same bytes.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
@@ -26,6 +27,11 @@ DOMAIN = "celery-graph-runner/{kind}/v2\n"
 MAY_DIFFER = re.compile(r"[:,\[](?<!\w:)-?(?:\d{16}|[NI]|[\d.]+e|\d+\.0(?!\d))")
 """Finds each number that `ENCODER` may write in another than the canonical form, and sometimes a text."""
 
+REMEMBERED = 4_096
+"""Length of a text from which it is searched each time: a decision hashes the same short texts often."""
+
+_searched = functools.lru_cache(256)(MAY_DIFFER.search)
+
 ENCODER = json.JSONEncoder(
     ensure_ascii=False, check_circular=False, sort_keys=True, separators=(",", ":")
 )
@@ -41,7 +47,8 @@ def canonical(value: JSON, subject: str) -> bytes:
     try:
         text = ENCODER.encode(value)
         # Names with characters from here on may sort differently in UTF-16, as the standard wants.
-        if MAY_DIFFER.search(f",{text}") or not (text.isascii() or max(text) < "\ud800"):
+        search = _searched if len(text) < REMEMBERED else MAY_DIFFER.search
+        if search(f",{text}") or not (text.isascii() or max(text) < "\ud800"):
             return rfc8785.dumps(value)
         return text.encode()
     except (rfc8785.CanonicalizationError, TypeError, UnicodeEncodeError) as error:

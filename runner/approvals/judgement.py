@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
-from runner.approvals import ballots, rules
+from runner.approvals import ballots, digests, rules
 from runner.approvals.rules import (
     Approval,
     Count,
@@ -103,10 +103,10 @@ def _judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence
             f"the question {question.name!r} is {answered_question.status}, and no one has decided it."
         )
     rule = Rule.thawed(question.rule)
-    counting = _unsigned if level_of(rule) == 0 else _signed
+    counting = _signed if level_of(rule) else _unsigned
     counts = list(counting(rule, answered_question, evidence))
-    replies = [count.word for count in counts]
-    if not counts or replies[-1] != "accepted" or set(replies[:-1]) - {"counted"}:
+    *before, last = [count.word for count in counts] or ["forbidden"]
+    if last != "accepted" or set(before) - {"counted"}:
         details = "; ".join(count.detail for count in counts if count.detail)
         raise ApprovalMismatch(
             f"the votes on {question.name!r} do not come to a decision by the rule in the code"
@@ -138,16 +138,12 @@ def _check_question(question: Interrupt, answered_question: Interrupt) -> None:
     if answered_question.title != question.title:
         raise _differs(question, "its title")
     if ours != theirs or answered_question.digest_v != question.digest_v:
-        fields = (set(ours) | set(theirs)) - {"question"}
-        differences = sorted(field for field in fields if ours.get(field) != theirs.get(field))
-        differences += sorted(
-            name
-            for name in ours["question"]
-            if name not in {"action", "policy"}
-            and ours["question"][name] != theirs["question"].get(name)
-        )
+        ours, theirs = ({**each["question"], **each} for each in (ours, theirs))
+        names = {*ours, *theirs} - {"question"}
+        differences = sorted(name for name in names if ours.get(name) != theirs.get(name))
         raise _differs(question, ", ".join(differences))
-    if answered_question.digest != interrupts.digest(now) or answered_question.v != question.v:
+    digest = digests.digest("question", ours["question"])
+    if answered_question.digest != digest or answered_question.v != question.v:
         raise _differs(question, "its digest")
 
 
@@ -235,9 +231,10 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
         voter = proof.voter()
         round_ = tally.round
         key = voter.principal.key
+        moment = min(vote_record["at"], proof.expires * 1000)
         facts = replace(
             facts,
-            escalated=_escalated(rule, question, min(vote_record["at"], proof.expires * 1000)),
+            escalated=_escalated(rule, question, moment),
             voted_in=rounds.get(key),
             gave=lent_in.get(key, NO_ONE)[0] == round_,
             lent=None,
@@ -251,7 +248,6 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             )
             lender = lender_proof.principal.key
             facts = replace(facts, lent=tally.stage)
-            moment = min(vote_record["at"], proof.expires * 1000)
             due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
             lending = replace(facts, escalated=due, lent=None, gave=False)
             why = _not_lent(rule, loan, lender_proof.groups, voter, proof.issued)

@@ -36,7 +36,9 @@ def apply_decisions(
     receipts = [] if any(each.decision for each in decisions) else _answer(engine, decisions)
     if receipts and all(receipt.status is ReceiptStatus.ACCEPTED for receipt in receipts):
         return receipts
-    questions = engine.store.interrupts([decision.interrupt_id for decision in decisions])
+    ids = [decision.interrupt_id for decision in decisions]
+    voter = decisions[0].decider() if len(ids) == 1 else None
+    questions = engine.store.interrupts(ids, voter.principal.key if voter else "")
     votes = {question.id: question for question in questions if question and question.rule}
     answers = [
         answer_of_absent(engine, each.as_answer(), question)

@@ -529,7 +529,7 @@ class Decision:
 
     def decider(self) -> Voter | None:
         """Return the decider; None if no one is named, or the name isn't a principal's."""
-        if self.voter is None and self.responder is not None:
+        if self.voter is None and isinstance(self.responder, str):
             with suppress(UsageError):
                 return Voter(Principal.read(self.responder))
         return self.voter

@@ -526,17 +526,19 @@ def _audit(
             raise
         # A damaged question must not block its run's cancellation: the entry has its id without digests.
         question = Interrupt(action.detail, "")
-    about = {
-        "at": transaction.clock(),
-        "detail": action.detail,
-        "data": data,
-        "question": question,
-    }
     shown = (audit_entries.SHOWN,) if isinstance(data, dict) and data.get("shown_at") else ()
     for entry_type in (*shown, type_):
-        run.audit(
-            audit_entries.of_event(entry_type, run.record, action.node, action.visit, **about)
+        entry = audit_entries.of_event(
+            entry_type,
+            run.record,
+            action.node,
+            action.visit,
+            at=transaction.clock(),
+            detail=action.detail,
+            data=data,
+            question=question,
         )
+        run.audit(entry)
 
 
 def _open(transaction: UnitOfWork[RunT], run: RunT, question: Interrupt) -> None:
@@ -568,9 +570,8 @@ def _decide(run: StoredRun, interrupt_id: str) -> JSON:
     if question is None or standing.pending is None:
         raise AssertionError(f"{interrupt_id} has no decision that is pending")
     # The deciding vote was in time, whenever a sweep comes.
-    in_time = replace(question, expires_in=None)
     pending = standing.pending
-    run.decide(in_time, pending.answer, pending.nonce, pending.at)
+    run.decide(replace(question, expires_in=None), pending.answer, pending.nonce, pending.at)
     run.put_standing(interrupt_id, replace(standing, pending=None))
     return answer_payload(pending.answer)
 
@@ -590,11 +591,13 @@ def _placed(run: StoredRun, question: Interrupt) -> Interrupt:
     escalates = escalates_at(Rule.thawed(question.rule or {}), question.asked_at)
     _forget_votes(run, question.id)
     requester = run.requester()
-    people = {
-        "requester": requester.get("principal", ""),
-        "on_behalf_of": [*requester.get("on_behalf_of", ())],
-    }
-    full_question = replace(question, place=run.record.place, escalates_at=escalates, **people)
+    full_question = replace(
+        question,
+        place=run.record.place,
+        escalates_at=escalates,
+        requester=requester.get("principal", ""),
+        on_behalf_of=[*requester.get("on_behalf_of", ())],
+    )
     return replace(full_question, digest=interrupts.digest(full_question))
 
 

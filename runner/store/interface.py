@@ -436,8 +436,11 @@ class Store(Bounded, Protocol):
     def requester(self, run_id: str) -> JSONMapping | None:
         """Read the requester of a run's outermost run, as in `Start`; None if it isn't known."""
 
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        """Read questions by id in their present state; None for an id that was never asked."""
+    def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:
+        """Read questions by id in their present state; None for an id that was never asked.
+
+        If the `voter`, by key, votes on the only one next, in this thread, that vote reads less.
+        """
 
     def open_interrupts(
         self, query: InterruptQuery = EVERY_QUESTION, limit: int = 100, cursor: str = ""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from threading import Barrier
 
 import pytest
 
 from runner.approvals.digests import Action
-from runner.approvals.rules import Rule
+from runner.approvals.rules import Principal, Rule
 from runner.client import Client, SweeperDispatcher
 from runner.definition.registry import Registry
 from runner.execution.engine import Engine
@@ -52,8 +54,8 @@ def ask(store, clock):
     """Ask by a rule; return the question."""
     worker = ManualWorker(store, clock)
 
-    def asking(rule: Rule):
-        _, asked = worker.asking("a", rule=rule, action=CALL)
+    def asking(rule: Rule, **options):
+        _, asked = worker.asking("a", rule=rule, action=CALL, **options)
         (question,) = store.interrupts([asked.id])
         return question
 
@@ -277,3 +279,48 @@ def test_another_person_by_the_second_door_counts_too(clients, ask):
     ]
 
     assert words == ["counted", "accepted"]
+
+
+class Meanwhile:
+    """A directory of no groups; something happens while it is asked, which is after the question is read."""
+
+    def __init__(self) -> None:
+        self.happens = list[Callable[[], object]]()
+
+    def groups(self, _: Principal) -> list[str]:
+        while self.happens:
+            self.happens.pop()()
+        return []
+
+    def roles(self, _: Principal) -> list[str]:
+        return []
+
+
+MEANWHILE = Meanwhile()
+
+
+def test_a_vote_counts_by_what_holds_when_it_is_written(clients, ask, store, clock):
+    """The first read also has what the vote reads, which may have changed since: then it is read again."""
+    first, other = clients[:2]
+    first.engine.directory = f"{__name__}:MEANWHILE"
+    changes = {
+        "counted": lambda question: None,
+        "accepted": lambda question: other.vote(question.id, "approve", by="ana"),
+        "duplicate": lambda question: other.vote(question.id, "approve", by="ben"),
+        "superseded": lambda question: other.withdraw(question.id),
+        "expired": lambda question: clock.advance(60),
+    }
+    came = {}
+    for word, change in changes.items():
+        question = ask(Rule(need=2), expires_in=60)
+        MEANWHILE.happens = [partial(change, question)]
+        receipt = first.vote(question.id, "approve", by="ben")
+        came[word] = str(receipt.status), len(store.votes(question.id))
+
+    assert came == {
+        "counted": ("counted", 1),
+        "accepted": ("accepted", 2),
+        "duplicate": ("duplicate", 1),
+        "superseded": ("superseded", 0),
+        "expired": ("expired", 0),
+    }

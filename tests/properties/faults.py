@@ -201,8 +201,8 @@ FAULTS = (
     ),
     Mutation(
         "store/apply_transition.py",
-        "run.decide(in_time, pending.answer, pending.nonce, pending.at)",
-        "run.decide(in_time, pending.answer, pending.nonce, pending.until)",
+        "expires_in=None), pending.answer, pending.nonce, pending.at",
+        "expires_in=None), pending.answer, pending.nonce, pending.until",
         "a decision has the time of its timer, not that of the vote",
         test="tests/contract/test_stores.py::TestMemoryStore::test_a_decision_waits_for_its_undo",
     ),
@@ -294,8 +294,8 @@ FAULTS = (
     ),
     Mutation(
         "approvals/judgement.py",
-        'or replies[-1] != "accepted" or set(replies[:-1]) - {"counted"}:',
-        'or replies[-1] != "accepted":',
+        'if last != "accepted" or set(before) - {"counted"}:',
+        'if last != "accepted":',
         "a refused vote stands among those that count",
         test="tests/records/test_judgement.py",
     ),

@@ -195,7 +195,7 @@ class MemoryStore:
             run = self._database.find(run_id)
             return pack_copy(run.root.start.requester) if run else None
 
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+    def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:  # noqa: ARG002 - as declared
         with self._changed:
             runs = [requests.asking(self._database, interrupt_id) for interrupt_id in ids]
             return [

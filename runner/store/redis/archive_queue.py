@@ -54,7 +54,7 @@ def take(transaction: Transaction, search: Search, runs: list[str]) -> Reply:
     runs.clear()
     for name, value in (("place", search.place), ("at", now), ("problem", search.problem)):
         write_set.put(ARCHIVE, name, value)
-    write_set.timer(TIMER, now + search.hold)
+    write_set.timers[TIMER] = now + search.hold
     if len(due) < search.limit and (not due or min(due.values()) + search.pause > now):
         return Reply("archivable")
     for run_id in due:
@@ -109,7 +109,7 @@ def end(transaction: Transaction, run_id: str, key: str) -> Reply:  # noqa: ARG0
     for name in waiting:
         _give_up(transaction, name.decode(), "no worker writes to an archive any more")
     if waiting:
-        write_set.timer(TIMER, transaction.clock())
+        write_set.timers[TIMER] = transaction.clock()
     return Reply("ended")
 
 

@@ -179,7 +179,7 @@ class Documents(Generic[Kind]):
             else:
                 write_set.put(self._key, document_id, proposed[-1])
                 due = after.due_at(transaction.clock())
-            write_set.timer(timer_of(self._type.kind, document_id), due)
+            write_set.timers[timer_of(self._type.kind, document_id)] = due
             return Reply("done")
 
         self._transactions.run(self._type.kind, plan, [(self._key, document_id)])

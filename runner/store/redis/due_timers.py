@@ -54,15 +54,13 @@ def handle_due(transaction: Transaction, member: str, new_score: str, *, failed:
         return Reply("stale")
     write_set.scores[TIMERS, member] = new_score
     kind, run_id, key = member.split("|", 2)
-    if kind not in DUE and kind not in set(TimerKind):
-        # A timer of a newer version is left to that version's workers.
-        write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
+    # A timer of a newer version is left to that version's workers.
+    is_newer = kind not in DUE and kind not in set(TimerKind)
+    # A map's items keep ending, and each end begins others.
+    if is_newer or (kind == TimerKind.MAP and transaction.defers_to_timer):
+        write_set.timers[member] = transaction.clock() + write_set.settings.lease_ms
         return Reply("left")
-    if kind == TimerKind.MAP and transaction.defers_to_timer:
-        # Its items keep ending, and each end begins others.
-        write_set.timer(member, transaction.clock() + write_set.settings.lease_ms)
-        return Reply("left")
-    write_set.timer(member, None)
+    write_set.timers[member] = None
     if failed:
         write_set.drop(FAILING, member)
     if kind in DUE:
@@ -83,10 +81,8 @@ def put_off(transaction: Transaction, member: str, problem: str) -> Reply:
     write_set = transaction.write_set
     times = int(write_set.read(FAILING, member) or 0) + 1
     write_set.put(FAILING, member, times)
-    write_set.timer(
-        member,
-        transaction.clock()
-        + min(LONGEST_DELAY_MS, write_set.settings.lease_ms * 2 ** min(times, 16)),
+    write_set.timers[member] = transaction.clock() + min(
+        LONGEST_DELAY_MS, write_set.settings.lease_ms * 2 ** min(times, 16)
     )
     if times == FAILURES:
         _, run_id, key = member.split("|", 2)
@@ -105,9 +101,8 @@ def _hand_early(transaction: Transaction, run_id: str, key: str) -> Reply:
 def _hand_over(kind: str) -> Callable[[Transaction, str, str], Reply]:
     # The work isn't part of this transaction: the process that swept does it, or another if that dies.
     def plan(transaction: Transaction, name: str, key: str) -> Reply:
-        transaction.write_set.timer(
-            f"{kind}|{name}|{key}",
-            transaction.clock() + transaction.write_set.settings.lease_ms,
+        transaction.write_set.timers[f"{kind}|{name}|{key}"] = (
+            transaction.clock() + transaction.write_set.settings.lease_ms
         )
         return Reply("due", fired=((kind, name),))
 
@@ -159,7 +154,7 @@ def _check_slot(transaction: Transaction, run_id: str, key: str) -> Reply:
     # The run is in another partition: a store that sweeps both asks there.
     write_set = transaction.write_set
     version = transaction.clock() + write_set.settings.lease_ms
-    write_set.timer(f"{SLOT}|{run_id}|{key}", version)
+    write_set.timers[f"{SLOT}|{run_id}|{key}"] = version
     return Reply("due", fired=((SLOT, f"{version}|{run_id}|{key}"),))
 
 
@@ -168,7 +163,7 @@ def _admit(transaction: Transaction, at_most: str, key: str) -> Reply:
     doorbells: list[Doorbell] = []
     for run in admitted(transaction, key, int(at_most)):
         doorbells += requests.make(transaction, run.record.run_id, scheduler.begin).doorbells
-        transaction.write_set.timer(f"admit|{at_most}|{key}", transaction.clock())
+        transaction.write_set.timers[f"admit|{at_most}|{key}"] = transaction.clock()
     return Reply("admitted", doorbells)
 
 

@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from runner.approvals.ballots import Standing
-from runner.approvals.freezes import Freeze
 from runner.definition.model import Topology
 from runner.errors import ConflictError, StoreError, UsageError
 from runner.limits.setting import LimitSetting
@@ -46,7 +45,6 @@ from runner.store.interface import (
     Reply,
     Request,
     Rung,
-    Signed,
     Token,
 )
 from runner.store.receipts import receipts_for
@@ -132,13 +130,13 @@ def wake_keys(settings: Settings) -> list[str]:
 def _where_it_is(
     method: Callable[Concatenate[RedisStore, Arguments], Result],
 ) -> Callable[Concatenate[PartitionedStore, Arguments], Result]:
-    """Make a method that asks the partition of a run or question, whose id is the first argument."""
+    """Make a method for the partition of the run or question that comes first, or for the first one."""
 
     @functools.wraps(method)
     def call(
         store: PartitionedStore, /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Result:
-        return method(store.partition_of(str(args[0])), *args, **kwargs)
+        return method(store.partition_of(str(*args[:1])), *args, **kwargs)
 
     return call
 
@@ -254,8 +252,7 @@ class PartitionedStore:
         lost = {name for partition in self._partitions for name in partition.lacking(names)}
         return sorted(lost)
 
-    def graphs(self) -> dict[str, str]:
-        return self._first.graphs()
+    graphs = _where_it_is(RedisStore.graphs)
 
     def remove_graph(self, name: str) -> int:
         """Delete a graph as in `RedisStore`, from the first partition last; from none if any has a run."""
@@ -429,7 +426,7 @@ class PartitionedStore:
         reply = self._first.do(request)
         if reply.word == "thawed":
             for partition in self._partitions[1:]:
-                partition.wake_ready_nodes()
+                partition.requests.wake_ready_nodes()
         return reply
 
     def _share_slots(self, request: ShareSlots) -> Reply:
@@ -466,8 +463,8 @@ class PartitionedStore:
             items |= zip(names, read(partition, names), strict=True)
         return [items[name] for name in ids]
 
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
-        return self._of_each(ids, RedisStore.interrupts)
+    def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:
+        return self._of_each(ids, lambda store, names: store.interrupts(names, voter))
 
     answerers = _where_it_is(RedisStore.answerers)
     requester = _where_it_is(RedisStore.requester)
@@ -524,14 +521,9 @@ class PartitionedStore:
 
     # Freezes
 
-    def signed(self, kind: type[Signed]) -> dict[str, Signed]:
-        return self._first.signed(kind)
-
-    def frozen(self) -> dict[str, Freeze]:
-        return self._first.frozen()
-
-    def limit_settings(self) -> dict[str, LimitSetting]:
-        return self._first.limit_settings()
+    signed = _where_it_is(RedisStore.signed)
+    frozen = _where_it_is(RedisStore.frozen)
+    limit_settings = _where_it_is(RedisStore.limit_settings)
 
     # Time
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 from runner.approvals import ballots
@@ -21,7 +22,7 @@ from runner.records import budgets
 from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
 from runner.records.codec import LazyValue
-from runner.records.interrupts import ReceiptStatus, address_of
+from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
 from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
@@ -50,7 +51,7 @@ from runner.store.redis.keys import (
     run_key,
     shape_key,
 )
-from runner.store.redis.transaction import run_end
+from runner.store.redis.transaction import questions, run_end
 from runner.store.redis.transaction.questions import votes_field
 from runner.store.redis.transaction.sets import (
     CONSTANT,
@@ -102,6 +103,7 @@ from runner.store.requests import (
     VisitRequest,
     WithdrawQuestion,
     owned,
+    run_of,
 )
 
 log = logging.getLogger(__name__)
@@ -129,6 +131,7 @@ class Requests:
         self._fast = fast
         self._settings = settings
         self._has_archive, self._has_template = False, True
+        self._ahead = threading.local()
         self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
             AnswerQuestions: self._answer,
             ApplyOperation: self._operate,
@@ -251,14 +254,14 @@ class Requests:
             run = transaction.find(run_id)
             reply = request.plan(transaction)
             topology = run.topology if run else None
-            claimed = run is not None and reply.word == "claimed"
-            make_claim[:] = [self._fast.claim_from(run, node)] if run and claimed else []
+            if run and reply.word == "claimed":
+                make_claim[:] = [self._fast.claim_from(run, node)]
             return reply
 
-        names = (f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node))
-        wants = of_run(run_id, *names) + [
-            (LIMITS, name) for name in self._fast.limits(run_id, node)
-        ]
+        wants = of_run(
+            run_id, f"n:{node}", f"q:{node}", f"k:{node}", *self._fast.needed(run_id, node)
+        )
+        wants += [(LIMITS, name) for name in self._fast.limits(run_id, node)]
         try:
             reply = self._transactions.run("claim", plan, wants)
         except LimitAway as error:
@@ -281,8 +284,9 @@ class Requests:
             return request.plan(transaction)
 
         wants, asks = _reads(request)
-        is_known = self._fast.knows(token, [request.use])
-        speculation = self._fast.speculate(token) if is_known else None
+        speculation = (
+            self._fast.speculate(token) if self._fast.knows(token, [request.use]) else None
+        )
         reply = self._transactions.run(request.verb, plan, wants, asks, speculation=speculation)
         self._fast.note_use(token, request.saved, written[0])
         return reply
@@ -351,10 +355,8 @@ class Requests:
             fields += question_fields(use.interrupt_id)
         wants, asks = _of_visit_saving(token, settlement.saved, *fields)
         asks += run_end.end_reads(token.run_id)
-        uses = settlement.effects
         is_plain = completes and not settlement.session
-        if uses and is_plain:
-            is_plain = self._fast.knows(token, uses)
+        is_plain = is_plain and self._fast.knows(token, settlement.effects)
         speculation = (
             self._fast.speculate(token, has_archive=self._has_archive) if is_plain else None
         )
@@ -443,15 +445,21 @@ class Requests:
         """Apply a person's vote or operation on a question with a rule."""
         name = operation.interrupt_id
         voter = operation.voter.principal.key
-        voters = (
-            [voter] if (jti := ballots.jti_of(operation)) is None else [voter, f"{JTI}{jti}"]
-        )
-        wants = _of_question(
-            name, votes_field(name), *(votes_field(name, key) for key in voters)
-        )
+        jti = ballots.jti_of(operation)
+        wants = _of_vote(name, voter, *([] if jti is None else [f"{JTI}{jti}"]))
         if (counter := operation.voter.counter) is not None:
             wants.append((PASSKEYS, counter[0]))
-        return self._transactions.run(verb, plan, wants)
+        ahead = vars(self._ahead).pop("reads", {}).get(f"{name}|{voter}")
+        return self._transactions.run(verb, plan, wants, speculation=ahead)
+
+    def question_before_vote(self, name: str, voter: str) -> Interrupt | None:
+        """Read a question, with all that the voter's vote on it reads if this thread casts it next."""
+        ahead = ReadSet()
+        ahead.request(_of_vote(name, voter), [("EXISTS", TEMPLATE)])
+        self._transactions.look(ahead, "vote")
+        ahead.is_speculative = ahead.has_entries = True
+        self._ahead.reads = {f"{name}|{voter}": ahead}
+        return questions.question(WriteSet(ahead, self._settings), run_key(run_of(name)), name)
 
     def _remove(self, request: RemoveRun) -> Reply:
         def plan(transaction: Transaction) -> Reply:
@@ -477,54 +485,47 @@ class Requests:
         return reply
 
     def _change_absence(self, request: ChangeAbsence) -> Reply:
-        def plan(transaction: Transaction) -> Reply:
-            return absences.change(transaction.write_set, request)
-
         wants = [(absences.ABSENCES, request.who)]
-        return self._transactions.run("absence", plan, wants, makes_room=True)
+        return self._change("absence", wants, absences.change, request)
 
     def _change_grant(self, request: ChangeGrant) -> Reply:
-        def plan(transaction: Transaction) -> Reply:
-            return grants.change(transaction.write_set, request)
-
         wants = [(grants.GRANTS, request.grant_id)]
-        return self._transactions.run("grant", plan, wants, makes_room=True)
+        return self._change("grant", wants, grants.change, request)
+
+    def _change(
+        self, verb: str, wants: Fields, change: Callable[..., Reply], *arguments: object
+    ) -> Reply:
+        return self._transactions.run(
+            verb,
+            lambda transaction: change(transaction.write_set, *arguments),
+            wants,
+            makes_room=True,
+        )
 
     def _use_grant(self, request: UseGrant) -> Reply:
-        def plan(transaction: Transaction) -> Reply:
-            return grants.use(transaction.write_set, request)
-
         key = grants.uses_key(request.grant_id)
         names = ["used", f"key:{request.key}", *(f"sum:{name}" for name in request.amounts)]
         wants = [(grants.GRANTS, request.grant_id), *((key, name) for name in names)]
-        return self._transactions.run("use_grant", plan, wants)
+        return self._transactions.run(
+            "use_grant", lambda transaction: grants.use(transaction.write_set, request), wants
+        )
 
     def _freeze(self, request: FreezeScope) -> Reply:
-        scope = request.scope
-        reason = request.reason
-        by = request.by
-
-        def plan(transaction: Transaction) -> Reply:
-            return freezes.freeze(transaction.write_set, scope, reason, by)
-
-        return self._transactions.run(
-            "freeze", plan, [(freezes.FROZEN, scope)], makes_room=True
+        return self._change(
+            "freeze", [(freezes.FROZEN, request.scope)], freezes.freeze, *astuple(request)
         )
 
     def _thaw(self, request: ThawScope) -> Reply:
-        scope = request.scope
-        reason = request.reason
-        by = request.by
         thawed = Reply("unknown")
 
-        def plan(transaction: Transaction) -> Reply:
+        def thaw(write_set: WriteSet) -> Reply:
             nonlocal thawed
-            reply = freezes.thaw(transaction.write_set, scope, reason, by)
+            reply = freezes.thaw(write_set, *astuple(request))
             # A repeat after a lost reply finds nothing to thaw.
             thawed = reply if reply.word == "thawed" else thawed
             return thawed
 
-        reply = self._transactions.run("thaw", plan, [(freezes.FROZEN, scope)], makes_room=True)
+        reply = self._change("thaw", [(freezes.FROZEN, request.scope)], thaw)
         if reply.word == "thawed":
             self.wake_ready_nodes()
         return reply
@@ -669,6 +670,10 @@ def _of_question(interrupt_id: str, *names: str) -> Fields:
         return []
     fields = question_fields(interrupt_id)
     return of_run(address.run_id, f"n:{address.node_id}", *fields, *names)
+
+
+def _of_vote(name: str, *whose: str) -> Fields:
+    return _of_question(name, votes_field(name), *(votes_field(name, each) for each in whose))
 
 
 def _speculate(

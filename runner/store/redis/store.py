@@ -211,7 +211,7 @@ class RedisStore:
             large=self._large,
             lease_ms=self.lease_ms,
         )
-        self._requests = Requests(self._call, self._transactions, self._fast, settings)
+        self.requests = Requests(self._call, self._transactions, self._fast, settings)
 
     @property
     def connection(self) -> RedisConnection:
@@ -256,12 +256,8 @@ class RedisStore:
             word, *current = self._call("publish", *arguments)
             if word == b"missing":
                 key = self._keys.shape(topology.fingerprint)
-                with (
-                    self._redis.translated(),
-                    self._redis.client.pipeline(transaction=True) as pipe,
-                ):
-                    pipe.hset(key, mapping=dict(encoding.shape_fields(topology)))
-                    pipe.execute()
+                pairs = encoding.shape_fields(topology)
+                self._redis.call("HSET", key, *(part for pair in pairs for part in pair))
                 _, *current = self._call("publish", *arguments)
             self._shapes.latest[topology.graph_id] = current[0].decode()
 
@@ -308,7 +304,7 @@ class RedisStore:
         return self._number
 
     def do(self, request: Request[R]) -> R:
-        return self._requests.do(request)
+        return self.requests.do(request)
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         if not tokens:
@@ -383,12 +379,17 @@ class RedisStore:
         )
 
     def requester(self, run_id: str) -> JSONMapping | None:
-        root, stored = self._redis.call("HMGET", self._keys.run(run_id), "root", "requester")
+        return self._of_root(run_id, "requester")
+
+    def _of_root(self, run_id: str, name: str) -> JSONObject | None:
+        root, stored = self._redis.call("HMGET", self._keys.run(run_id), "root", name)
         if root:
-            stored = self._redis.call("HGET", self._keys.run(root.decode()), "requester")
+            stored = self._redis.call("HGET", self._keys.run(root.decode()), name)
         return load(stored) if stored else None
 
-    def interrupts(self, ids: Sequence[str]) -> list[Interrupt | None]:
+    def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:
+        if voter and (question := self.requests.question_before_vote(ids[0], voter)):
+            return [question]
         rows = [
             (address.run_id if (address := address_of(name)) else "", question_fields(name))
             for name in ids
@@ -410,19 +411,13 @@ class RedisStore:
     def count_questions(self, queries: Sequence[InterruptQuery]) -> list[int]:
         return self._listings.counts(queries)
 
-    def wake_ready_nodes(self) -> None:
-        """Make the doorbells of ready nodes that a freeze or a limit has delayed due now."""
-        self._requests.wake_ready_nodes()
-
     def frozen(self) -> dict[str, Freeze]:
-        fields: list[bytes] = self._redis.call("HGETALL", self._keys.frozen)
-        return freezes.read(fields)
+        return freezes.read(self._redis.call("HGETALL", self._keys.frozen))
 
     def signed(self, kind: type[Signed]) -> dict[str, Signed]:
         def uses(grant_id: str) -> dict[bytes, bytes]:
             return mapping_of(self._redis.call("HGETALL", self._keys.grant_uses(grant_id)))
 
-        fields: list[bytes]
         if kind is Absence:
             fields = self._redis.call("HGETALL", self._keys.absences)
             return cast("dict[str, Signed]", absences.read(fields))
@@ -674,10 +669,7 @@ class RedisStore:
         )
 
     def tags(self, run_id: str) -> dict[str, str]:
-        root, tags = self._redis.call("HMGET", self._keys.run(run_id), "root", "tags")
-        if root is not None:
-            tags = self._redis.call("HGET", self._keys.run(root.decode()), "tags")
-        return dict(encoding.load(tags)) if tags else {}
+        return dict(self._of_root(run_id, "tags") or {})
 
     # Sessions
 

@@ -38,9 +38,8 @@ def keep(
     write_set.put(EARLY, "#", f"{count + 1} {size + len(value)} {last_number + 1}")
     write_set.put(EARLY, numbers, " ".join([*earlier_numbers, str(last_number + 1)]))
     write_set.put(EARLY, f"!{last_number + 1}", value)
-    write_set.timer(
-        f"early|{run_id}|{last_number + 1} {interrupt_id}", write_set.read_set.now + lifetime_ms
-    )
+    due = write_set.read_set.now + lifetime_ms
+    write_set.timers[f"early|{run_id}|{last_number + 1} {interrupt_id}"] = due
     return "kept"
 
 
@@ -58,7 +57,7 @@ def hand_back(write_set: WriteSet, run_id: str, interrupt_id: str, only: str = "
         value = write_set.read(EARLY, f"!{number}") or b""
         door, _, message = value.partition(b" ")
         write_set.drop(EARLY, f"!{number}")
-        write_set.timer(f"early|{run_id}|{number} {interrupt_id}", None)
+        write_set.timers[f"early|{run_id}|{number} {interrupt_id}"] = None
         count = count - 1
         size = size - len(value)
         doors.setdefault(door.decode(), []).extend((number, message))

@@ -5,6 +5,8 @@ The field i:<id> of the run holds the question as it was asked, d:<id> the decis
 
 from __future__ import annotations
 
+import functools
+
 from runner.definition.model import map_of
 from runner.errors import CorruptDocument
 from runner.records import codec, interrupts
@@ -33,6 +35,9 @@ from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.sets import EITHER, GUARDED, WriteSet
 
+_decoded = functools.lru_cache(256)(encoding.question)
+"""Questions by what is stored; several steps of one decision read the same."""
+
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
     """Return "" for a question that was never asked, otherwise open, answered, expired or withdrawn."""
@@ -44,7 +49,7 @@ def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
 
 def question(write_set: WriteSet, key: str, interrupt_id: str) -> Interrupt | None:
     asked_text, decision = _read(write_set, key, interrupt_id)
-    return encoding.question(interrupt_id, asked_text, decision) if asked_text else None
+    return _decoded(interrupt_id, asked_text, decision) if asked_text else None
 
 
 def _read(

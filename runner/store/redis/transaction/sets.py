@@ -136,6 +136,9 @@ Command = tuple[Argument, ...]
 MARKS = {"\1", b"\1"}
 """The first character of a text into which the commit fills numbers or times."""
 
+AHEAD_MS = 100
+"""Time in which a commit may follow a look that was made ahead of it: its plan has the time of the look."""
+
 HASH_CHUNK = 1_000
 """The most fields that one command of a script reads: Lua's stack takes a few thousand arguments."""
 
@@ -320,7 +323,8 @@ class WriteSet:
         self.expected: dict[str, dict[str, str | bytes]] = {}
         self.patterns: dict[tuple[str, str], str] = {}
         self.scores: dict[tuple[str, str], Argument] = {}
-        self.deadline = 0
+        is_ahead = read_set.is_speculative and read_set.now
+        self.deadline = read_set.now + AHEAD_MS if is_ahead else 0
         self.limit_positions: dict[tuple[str, str], LimitPosition] = {}
         self.bounded_roots: set[str] = set()
         # Known to be new, so their fields are absent and not read:
@@ -333,6 +337,7 @@ class WriteSet:
         self.fields: dict[str, dict[str, Argument | None]] = {}
         """New values of fields by key; None deletes a field."""
         self.timers: dict[str, int | None] = {}
+        """Times of the clock (ms) at which timers are due; None drops a timer."""
         self.commands: list[Command] = []
         self.audit_entries: list[bytes] = []
         self.released_shapes: list[tuple[str, str]] = []
@@ -433,10 +438,6 @@ class WriteSet:
 
     def drop(self, key: str, name: str) -> None:
         self.fields.setdefault(key, {})[name] = None
-
-    def timer(self, member: str, due: int | None) -> None:
-        """Set a timer to a time of the clock (ms), or drop it."""
-        self.timers[member] = due
 
     def command(self, *command: Argument) -> None:
         self.commands.append(command)

@@ -234,38 +234,24 @@ class Transaction:
         if kind in NOTICES:
             asks = kind in {EventKind.INTERRUPT_ASKED, EventKind.INTERRUPT_REMINDED}
             question = questions.document(write_set, run.key, detail) if asks else b""
-            withdrawal = text if kind == EventKind.INTERRUPT_WITHDRAWN else b""
-            reminder_count = data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0
             name = f"\1{record.run_id}:{counters.event_number(len(counters.events))}"
-            vote_data = text if kind in OF_VOTES else b""
             about = ("node", node, "visit", visit, "detail", detail, "at", write_set.time(now))
             body = {
                 "question": question,
-                "withdrawal": withdrawal,
-                "reminded": reminder_count,
-                "data": vote_data,
+                "withdrawal": text if kind == EventKind.INTERRUPT_WITHDRAWN else b"",
+                "reminded": data["count"] if kind == EventKind.INTERRUPT_REMINDED else 0,
+                "data": text if kind in OF_VOTES else b"",
             }
             optional = (part for pair in body.items() if pair[1] for part in pair)
             head = ("id", name, "kind", str(kind), "run_id", record.run_id)
-            notice = (*head, *about, *optional)
-            write_set.command("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*", *notice)
+            bounded = ("XADD", "notices", "MAXLEN", "~", KEPT_NOTICES, "*")
+            write_set.command(*bounded, *head, *about, *optional)
 
     def write_dead_letter(self, run_id: str, node: str, visit: int, reason: str) -> None:
-        short = [text.encode()[:LETTER_BYTES] for text in (node, reason)]
-        body = (
-            "run_id",
-            run_id,
-            "node",
-            short[0],
-            "visit",
-            visit,
-            "reason",
-            short[1],
-            "at",
-            self.clock(),
-        )
+        place, why = (text.encode()[:LETTER_BYTES] for text in (node, reason))
+        about = ("visit", visit, "reason", why, "at", self.clock())
         # The script counts the letters that these delete.
-        self.write_set.command("XADD", "dead", "*", *body)
+        self.write_set.command("XADD", "dead", "*", "run_id", run_id, "node", place, *about)
         self.write_set.command("XTRIM", "dead", "MAXLEN", "~", LETTERS)
         # Ids contain the server's time, which differs from a test's clock.
         oldest = max(0, round(time.time()) - LETTER_DAYS * 86_400) * 1000
@@ -323,7 +309,7 @@ class Transaction:
                 )
                 write_set.command("ZADD", "limit:waiting", "NX", action.since, action.key)
             case ReserveTime():
-                pass  # lua/reserve.lua has done it: see `Transactions._look`
+                pass  # lua/reserve.lua has done it: see `Transactions.look`
         return ()
 
     def _limit_elsewhere(self, run_id: str, action: LimitAction) -> None:
@@ -417,13 +403,13 @@ class Transactions:
         contents_at_conflict: tuple[object, ...] = ()
         read_set.request(wants, [*asks, ("EXISTS", TEMPLATE)] if self._settings.push else asks)
         if not read_set.is_speculative:
-            self._look(read_set, verb)
+            self.look(read_set, verb)
         while conflicts < TRIES:
             write_set = WriteSet(read_set, self._settings, makes_room=makes_room)
             defers = conflicts >= (1 if verb in {"cancel", "drain"} else DEFER_AFTER)
             reply = self._plan(write_set, plan, defers_to_timer=defers)
             if read_set.is_incomplete:
-                self._look(read_set, verb)
+                self.look(read_set, verb)
                 continue
             if not write_set.is_empty:
                 answer = self._call("commit", *write_set.arguments(reply.doorbells), verb=verb)
@@ -459,7 +445,7 @@ class Transactions:
             # the stored ones, and unvalidated ones may change: see `Because`. Reading single values again
             # after a conflict would break GUARDED, so everything is read again.
             read_set.reread_all()
-            self._look(read_set, verb)
+            self.look(read_set, verb)
         raise StoreError(
             f"other requests came in between {TRIES} times, and this one ({verb}) was not done."
         )
@@ -482,7 +468,7 @@ class Transactions:
             return Reply("unread")
         return reply
 
-    def _look(self, read_set: ReadSet, verb: str) -> None:
+    def look(self, read_set: ReadSet, verb: str) -> None:
         """Read the values that the read set lacks, all at one moment."""
         if read_set.rates or read_set.wanted_slots:
             self._reserve(read_set, verb)
