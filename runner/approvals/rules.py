@@ -415,8 +415,7 @@ def _check_numbers(rule: Rule) -> None:
         *(seconds for seconds, _ in rule.escalate),
         *((grants.uses, grants.lifetime, *grants.sums.values()) if grants else ()),
     ):
-        is_number = type(value) in {int, float} and 0 <= value < math.inf
-        if not (is_number or _stored.get()):
+        if not (_stored.get() or (type(value) in {int, float} and 0 <= value < math.inf)):
             raise UsageError(
                 "undo, use_within, max_age, and the numbers of escalate and grants of a rule must be 0 or "
                 f"more, not {value!r:.40}."

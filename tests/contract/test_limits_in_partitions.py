@@ -282,7 +282,7 @@ STORIES = {
 
 
 @stories(STORIES)
-def test_slots_are_counted_elsewhere_as_it_is_told(worker, graph, story):
+def test_slots_are_counted_elsewhere_as_its_story_says(worker, graph, story):
     """Whoever dies, is away or is damaged: each slot is free again after a lease, and for one node."""
     tell(Elsewhere(worker, graph), story)
 

@@ -170,7 +170,7 @@ STORIES = {
 
 
 @stories(STORIES)
-def test_a_worker_goes_on_as_it_is_told(worker, graph, story):
+def test_a_worker_goes_on_as_its_story_says(worker, graph, story):
     """Which node a settle claims, and which are rung."""
     tell(Staying(worker, graph), story)
 
@@ -416,7 +416,7 @@ RINGING = {
 
 
 @stories(RINGING)
-def test_a_settle_takes_doorbells_as_it_is_told(ringing, graph, story):
+def test_a_settle_takes_doorbells_as_its_story_says(ringing, graph, story):
     """Which doorbell of the queue a settle takes, and which it leaves."""
     tell(Ringing(ringing, graph), story)
 

@@ -263,7 +263,7 @@ class AskingContract:
     """Questions, waiting, answers and withdrawals."""
 
     @stories(STORIES)
-    def test_a_question_goes_on_as_it_is_told(self, worker, graph, story):
+    def test_a_question_goes_on_as_its_story_says(self, worker, graph, story):
         """What a node waits for, and what makes it ready."""
         tell(Story(worker, graph), story)
 

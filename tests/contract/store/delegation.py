@@ -488,14 +488,14 @@ class DelegationContract:
     """Child runs, maps and external tasks."""
 
     @stories(STORIES)
-    def test_delegated_work_goes_on_as_it_is_told(self, worker, graph, story):
+    def test_delegated_work_goes_on_as_its_story_says(self, worker, graph, story):
         """Child runs, items of maps and work of other systems."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.routed
     @pytest.mark.scripts
     @stories(ROUTED)
-    def test_delegated_work_goes_on_in_partitions_as_it_is_told(self, worker, graph, story):
+    def test_delegated_work_goes_on_in_partitions_as_its_story_says(self, worker, graph, story):
         """Changes between generations, and what other systems report."""
         tell(Story(worker, graph), story)
 

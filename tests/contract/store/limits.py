@@ -345,14 +345,14 @@ class LimitContract:
     """Concurrency and rates."""
 
     @stories(STORIES)
-    def test_a_limit_holds_as_it_is_told(self, worker, graph, story):
+    def test_a_limit_holds_as_its_story_says(self, worker, graph, story):
         """Who has a place, and who waits for what."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.routed
     @pytest.mark.scripts
     @stories(SCRIPTS)
-    def test_a_limit_holds_in_scripts_as_it_is_told(self, worker, graph, story):
+    def test_a_limit_holds_in_scripts_as_its_story_says(self, worker, graph, story):
         """Kept places, and rates after a rest."""
         tell(Story(worker, graph), story)
 

@@ -70,6 +70,6 @@ class LoopContract:
     """Which nodes run again, and what leaves a loop."""
 
     @stories(STORIES)
-    def test_a_loop_goes_on_as_it_is_told(self, worker, graph, story):
+    def test_a_loop_goes_on_as_its_story_says(self, worker, graph, story):
         """Rounds, exits and loops in loops."""
         tell(Story(worker, graph), story)

@@ -234,7 +234,7 @@ class KeyContract:
     """Open runs of a key."""
 
     @stories(STORIES)
-    def test_a_key_lets_runs_begin_as_it_is_told(self, worker, graph, story):
+    def test_a_key_lets_runs_begin_as_its_story_says(self, worker, graph, story):
         """Runs that wait for their key, and what lets them begin."""
         tell(Starts(worker, graph), story)
 
@@ -426,7 +426,7 @@ class DebounceContract:
     """Runs that begin some time after the last of several starts."""
 
     @stories(DEBOUNCE_STORIES)
-    def test_a_debounced_run_begins_as_it_is_told(self, worker, graph, story):
+    def test_a_debounced_run_begins_as_its_story_says(self, worker, graph, story):
         """When it begins, and with which task."""
         tell(Starts(worker, graph), story)
 

@@ -228,7 +228,7 @@ class RecoveryContract:
     """What a store promises of runs that are retried in place or forked."""
 
     @stories(STORIES)
-    def test_a_retried_run_goes_on_as_it_is_told(self, worker, graph, story):
+    def test_a_retried_run_goes_on_as_its_story_says(self, worker, graph, story):
         """What runs again, and what stays."""
         tell(Story(worker, graph), story)
 
@@ -299,7 +299,7 @@ class RecoveryContract:
         assert worker.statuses(run_id) == "failed: a failed"
 
     @stories(ENDINGS)
-    def test_a_retried_run_ends_as_it_is_told(self, worker, graph, story):
+    def test_a_retried_run_ends_as_its_story_says(self, worker, graph, story):
         """Which of its ends rings, and may be reported."""
         tell(Ending(worker, graph), story)
 

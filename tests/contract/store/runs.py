@@ -394,14 +394,14 @@ class RunContract:
     """What becomes of a started run and of its claimed visits."""
 
     @stories(STORIES)
-    def test_a_run_goes_on_as_it_is_told(self, worker, graph, story):
+    def test_a_run_goes_on_as_its_story_says(self, worker, graph, story):
         """Claims, retries, holds, releases, stops and failures of single visits."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.routed
     @pytest.mark.scripts
     @stories(SCRIPTS)
-    def test_a_run_goes_on_in_scripts_as_it_is_told(self, worker, graph, story):
+    def test_a_run_goes_on_in_scripts_as_its_story_says(self, worker, graph, story):
         """A cancel, and the rounds of a loop."""
         tell(Story(worker, graph), story)
 
@@ -869,7 +869,7 @@ class RunContract:
         assert (final.record.status, others) == (Status.CANCELLED, {"a", "m[3]", "m[600]"})
 
     @stories(ENDINGS)
-    def test_a_run_ends_as_it_is_told(self, worker, graph, story):
+    def test_a_run_ends_as_its_story_says(self, worker, graph, story):
         """What rings for the end of a run, and how often."""
         tell(Ending(worker, graph), story)
 

@@ -283,14 +283,14 @@ class TimingContract:
     """What time does, and what keeps it from doing it."""
 
     @stories(STORIES)
-    def test_time_does_as_it_is_told(self, worker, graph, story):
+    def test_time_does_as_its_story_says(self, worker, graph, story):
         """Leases, deadlines and expiries."""
         tell(Story(worker, graph), story)
 
     @pytest.mark.routed
     @pytest.mark.scripts
     @stories(ROUTED)
-    def test_leases_are_renewed_as_it_is_told(self, worker, graph, story):
+    def test_leases_are_renewed_as_its_story_says(self, worker, graph, story):
         """A worker that renews in time keeps its visit; one that lost it learns that."""
         tell(Story(worker, graph), story)
 

@@ -109,7 +109,7 @@ class UndoingContract:
     """Decisions by a rule with `undo`."""
 
     @stories(STORIES)
-    def test_a_decision_is_taken_back_as_it_is_told(self, worker, graph, story):
+    def test_a_decision_is_taken_back_as_its_story_says(self, worker, graph, story):
         """Who decided may take it back for some seconds."""
         tell(Votes(worker, graph), story)
 

@@ -226,7 +226,7 @@ class VotingContract:
     """Questions that are decided by a rule."""
 
     @stories(STORIES)
-    def test_votes_count_as_it_is_told(self, worker, graph, story):
+    def test_votes_count_as_its_story_says(self, worker, graph, story):
         """Votes that are taken back, and those in the place of others."""
         tell(Votes(worker, graph), story)
 
