@@ -206,7 +206,9 @@ class Story:
             with self._counted("idle: sweep"):
                 self._engine.sweep(50)
             with self._counted("idle: heartbeat"):
-                self._workers.enter({"name": "worker", "pid": 1}, 1_700_000_000_000)
+                self._workers.enter(
+                    {"name": "worker", "pid": 1, "started": 1}, 1_700_000_000_000
+                )
         return self.table
 
     @contextmanager

@@ -369,7 +369,7 @@ def _check_stages(rule: Rule) -> None:
     if ignored := ", ".join(sorted(set().union(*inside) - IN_A_STAGE)):
         raise UsageError(f"{ignored}: a stage has none of its own, only the rule.")
     for stage in rule.stages:
-        if set(rule.decisions).isdisjoint(stage.decisions):
+        if {*rule.decisions}.difference(["reject"]).isdisjoint(stage.decisions):
             raise UsageError("a stage takes no decision that its rule takes.")
 
 
@@ -411,7 +411,7 @@ def _check_numbers(rule: Rule) -> None:
     for value in (
         rule.undo,
         rule.use_within,
-        rule.auth.max_age or 0,
+        0 if rule.auth.max_age is None else rule.auth.max_age,
         *(seconds for seconds, _ in rule.escalate),
         *((grants.uses, grants.lifetime, *grants.sums.values()) if grants else ()),
     ):

@@ -420,8 +420,7 @@ def sender_of(
     if not level and (proof is None or not engine.decision_keys.read()):
         return _looked_up(engine, voter), codec.without(body, "proof")
     if proof is None:
-        doubt = f"{needed(level)}, and this message has no proof"
-        return replace(voter, doubt=doubt), body
+        return replace(voter, doubt=f"{needed(level)}, and this message has no proof"), body
     module = proofs()
     try:
         voter = module.verify(

@@ -255,7 +255,6 @@ def _check(app: Celery, channel: Any, written: JSONObject, pieces: Sequence[str]
 
 def _read(app: Celery, channel: Any, message: JSONObject) -> JSONObject:
     """Return the fields of a message as kombu and Celery's worker read them."""
-    decoding = channel.message_to_python(message)
-    request = Request(decoding, app=app, task=app.tasks[NODE_TASK])
+    request = Request(channel.message_to_python(message), app=app, task=app.tasks[NODE_TASK])
     fields = {name: getattr(request, name) for name in COMPARED}
     return {**fields, "time_limits": list(fields["time_limits"])}

@@ -57,8 +57,6 @@ class Publisher:
 
     def publish_again(self) -> None:
         """Publish again what the store has lost: it was emptied, or started from older data."""
-        if not pushes(self._app, self._settings):
-            self._store.install_doorbell(None)  # workers from before a deploy put it back
         lost = self._store.lacking(self._engine.registry.names())
         bell = not self._store.has_doorbell() and self._template is not None
         if not (lost or bell) or layout.record(

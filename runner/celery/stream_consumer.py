@@ -92,8 +92,7 @@ class StreamMessages:
 
     def _apply_early(self, entry: Entry) -> bool:
         """Apply an answer that the store has handed back, without storing it again."""
-        message = IncomingMessage(entry.id, entry.key, entry.body)
-        result = self._handler.answer(message, None)
+        result = self._handler.answer(IncomingMessage(entry.id, entry.key, entry.body), None)
         is_left = result is not None and result.disposition is Disposition.LEFT
         return not is_left and self._finish(entry, result)
 

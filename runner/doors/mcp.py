@@ -323,8 +323,7 @@ class Door:
     def _view(self, caller: Caller, run_id: str) -> tuple[RunView, dict[str, Elicitation], str]:
         """Read a run, the caller's elicitations by key, and a text about other reasons to wait."""
         services = self._services
-        graph = self._services.graph_of(run_id)
-        person = permit(caller.person, "see", graph)
+        person = permit(caller.person, "see", self._services.graph_of(run_id))
         view = seen_by(person, read_run(services.store, run_id))
         asked: dict[str, Elicitation] = {}
         notes = [text for text in (view.reason, view.frozen) if text]

@@ -140,8 +140,7 @@ def deciders(question: QuestionView) -> list[str]:
 
 def has_voted(person: Person, question: QuestionView) -> bool:
     """Return whether a person has a vote on a question; a vote that an edit voided doesn't count."""
-    key = person.principal.key
-    return any(vote.by == key and not vote.is_void for vote in question.votes)
+    return any(vote.by == person.principal.key and not vote.is_void for vote in question.votes)
 
 
 def open_questions(

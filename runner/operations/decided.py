@@ -145,8 +145,7 @@ def closed_questions(
         ]
 
     if query.run:
-        family = select(_of_family(store, query, cursor))
-        return cut(family, query.position, limit)
+        return cut(select(_of_family(store, query, cursor)), query.position, limit)
     return filter_pages(partial(store.open_interrupts, query), select, query, limit, cursor)
 
 

@@ -171,8 +171,7 @@ class Replay:
         self._take(scheduler.claim(self._draft(), node, visit, attempt, "replay"))
         changes = self._draft()
         self.inputs[node, visit] = scheduler.live_inputs(changes, node)
-        fence = self._run.nodes[node].fence
-        claim = (node, visit, fence)
+        claim = (node, visit, self._run.nodes[node].fence)
         self._take(
             scheduler.settle(
                 changes,

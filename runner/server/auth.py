@@ -227,8 +227,7 @@ class ProxyHeaders:
             roles |= {*self.role_of[group]}
         if self.casefold:
             name = unicodedata.normalize("NFKC", name).casefold()
-        principal = Principal(name, self.issuer)
-        return Person(principal, frozenset(roles), groups, level=LOGIN)
+        return Person(Principal(name, self.issuer), frozenset(roles), groups, level=LOGIN)
 
     def _is_trusted(self, host: str) -> bool:
         address = _address(host)

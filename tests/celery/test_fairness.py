@@ -1,4 +1,4 @@
-"""Turns between tenants on real workers: a noisy one, and a control; what a killed worker had fetched."""
+"""Turns between tenants on real workers: a noisy one, and a control."""
 
 from __future__ import annotations
 

@@ -110,6 +110,11 @@ def counting() -> Graph:
     return chain(count)
 
 
+@graph("shop-echo")
+def echoing() -> Graph:
+    return chain(echo)
+
+
 @graph("shop-fail")
 def failing() -> Graph:
     return chain(fail)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from runner.records.workers import HANGS, SILENT, Worker
+from runner.store.redis.connection import mapping_of
 from runner.store.redis.workers import FORGOTTEN, WorkerRegistry, described
 
 
@@ -47,6 +49,28 @@ def test_workers_of_one_name_and_pid_are_two(roster):
 
     roster.leave(described(first))
     assert [row.started for row in roster.all()] == [2]
+
+
+def test_a_container_that_was_killed_and_starts_again_is_listed_once(roster):
+    """The entry from before goes when it is silent; living twins and the dead of other names stay."""
+    before, after, twin = (Worker(name="celery@one", pid=1, started=at) for at in (1, 2, 3))
+    other = Worker(name="celery@two", pid=1, started=1)
+    for worker in (before, after, twin, other):
+        roster.enter(described(worker), 0)
+    roster.tidy()
+    assert len(roster.all()) == 4
+    for field, text in mapping_of(roster._redis.call("HGETALL", roster._key)).items():
+        if field.endswith(b":1:1"):
+            silent = {**json.loads(text), "seen": roster.now() - int(SILENT * 1000)}
+            roster._redis.call("HSET", roster._key, field, json.dumps(silent))
+
+    roster.tidy()
+
+    assert [(row.name, row.started) for row in roster.all()] == [
+        ("celery@one", 2),
+        ("celery@one", 3),
+        ("celery@two", 1),
+    ]
 
 
 def test_a_worker_without_a_sign_of_life_is_gone(roster):

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import threading
 
 import pytest
@@ -354,6 +355,23 @@ def test_what_a_process_had_in_hand_is_taken_over(site, endpoint, monkeypatch):
         site.until("h", "delivered")
 
     assert endpoint.ids() == [module.delivery_of(notice).id]
+
+
+def test_a_process_that_dies_while_it_sends_leaves_the_delivery(site, endpoint, monkeypatch):
+    """Written down before it is sent it would be lost: the next process sends it, with the same id."""
+    add(site, endpoint)
+    site.run()
+    with monkeypatch.context() as patch:
+        patch.setattr(WebhookSender, "_post", lambda *_: sys.exit())
+        with pytest.raises(SystemExit):
+            site.sender().serve("h", lambda: False)
+    (waiting,) = site.deliveries("h")
+    site.raw.hdel("runner:{p00}:webhook:d:h", "#lock")  # It lapses by itself after a while.
+
+    with site.served("h"):
+        site.until("h", "delivered")
+
+    assert endpoint.ids() == [waiting.id]
 
 
 def test_too_many_deliveries_drop_the_oldest(site, monkeypatch, caplog):

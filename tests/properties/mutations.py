@@ -136,8 +136,8 @@ MUTATIONS = (
     # -- maps, in the scheduler --------------------------------------------------------------------
     Mutation(
         OF + "maps.py",
-        "at_window = window and 0 < window.window <= items.active",
-        "at_window = window and 0 < window.window < items.active",
+        "at_window = shape and 0 < shape.window <= items.active",
+        "at_window = shape and 0 < shape.window < items.active",
         "one item more is at work than may be",
         "maps",
     ),

@@ -101,8 +101,7 @@ def backfill(
 ) -> Page[BackfilledRun]:
     """Start a run for each time of a range; a time that already has a run gets no second one."""
     first, last = (round(moment.timestamp() * 1000) for moment in (body.first, body.last))
-    runs = services.schedules.backfill(schedule_id, first, last)
-    return Page([*map(BackfilledRun, runs)])
+    return Page([*map(BackfilledRun, services.schedules.backfill(schedule_id, first, last))])
 
 
 # Limits bound how many nodes run or start at a time

@@ -110,8 +110,7 @@ def add(
     allows: 422.
     """
     matched(services, question_id, if_match)
-    options = body.model_dump(exclude={"comment"})
-    record = proposed(services, person, question_id, options)
+    record = proposed(services, person, question_id, body.model_dump(exclude={"comment"}))
     receipt = grant(services, person, record, "approve", body.comment)
     if receipt.status is ReceiptStatus.FORBIDDEN and record.grant.id in services.store.signed(
         GrantRecord
@@ -149,5 +148,4 @@ def vote(
 def revoke(grant_id: str, body: Revocation, person: Grants, services: Served) -> GrantView:
     """Revoke a grant: it allows no new calls."""
     engine = services.client.engine
-    by = person.principal.key
-    return granting.revoke(engine, grant_id, body.reason, by)
+    return granting.revoke(engine, grant_id, body.reason, person.principal.key)

@@ -324,8 +324,7 @@ def retry(
     body: Annotated[RetryRequest, Body(default_factory=RetryRequest)],
 ) -> RetriedRun:
     """Run failed and cancelled nodes again; completed nodes stay."""
-    nodes = services.client.run(run_id).retry(body.node, by=person.principal)
-    return RetriedRun(run_id, nodes)
+    return RetriedRun(run_id, services.client.run(run_id).retry(body.node, by=person.principal))
 
 
 @router.post(

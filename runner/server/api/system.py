@@ -191,8 +191,7 @@ def show_audit(run_id: str, _: Reads, services: Served) -> AuditOfRun:
 def export_audit(run_id: str, _: Reads, services: Served) -> Response:
     """Write the file that `runner audit verify` checks without a store: JSON lines."""
     existing(services.store.peek(run_id), run_id)
-    text = "".join(audit_of(services, run_id).lines)
-    return Response(text, media_type="application/jsonl")
+    return Response("".join(audit_of(services, run_id).lines), media_type="application/jsonl")
 
 
 @workers.get("/workers", summary="List workers and keepers", dependencies=[ONE_PAGE])

@@ -74,8 +74,7 @@ class QuestionList:
     @property
     def view(self) -> str:
         """The query of an address for the tab and its filters."""
-        values = {"tab": self.tab, **self.filters}
-        return urlencode(without_empty(values))
+        return urlencode(without_empty({"tab": self.tab, **self.filters}))
 
     @property
     def address(self) -> str:

@@ -69,8 +69,7 @@ def filters_of(request: Request) -> Any:
     """Return a function that writes the filters of the address with changes, for a link."""
 
     def filters(**changes: str | None) -> str:
-        values = {**dict(request.query_params), **changes}
-        text = urlencode(without_empty(values))
+        text = urlencode(without_empty({**dict(request.query_params), **changes}))
         return f"{text}&" if text and changes.get("cursor", "") is None else text
 
     return filters

@@ -69,9 +69,7 @@
   // The seconds in which a decision can still be taken back.
   setInterval(() => {
     for (const item of all(document, "[data-left]")) {
-      const left = Math.ceil((item.dataset.left - Date.now()) / 1000);
-      item.textContent = `, in ${Math.max(0, left)} s`;
-      if (left < 0) for (const button of all(item.closest("section"), "button")) button.disabled = true;
+      item.textContent = `, in ${Math.max(0, Math.ceil((item.dataset.left - Date.now()) / 1000))} s`;
     }
   }, 1000);
 
@@ -303,12 +301,12 @@
     ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
     : value(item, item.value) !== value(item, item.dataset.was ?? item.defaultValue));
   // A reader whose language groups digits with dots means 1234 by 1.234, and it may be 1.2340.
-  const isTwo = (text) => group === "." && /^\s*[-\u2212]?[1-9]\d{0,2}\.\d{3}\s*$/.test(text);
+  const isTwo = (item) => group === "." && /^\s*[-\u2212]?[1-9]\d{0,2}\.\d{3}\s*$/.test(item.value)
+    && item.value.trim() !== (item.dataset.was ?? item.defaultValue);
   document.addEventListener("input", ({ target: item }) => {
     if (item.dataset.number === undefined) return;
     const text = item.value.trim();
-    const isUnclear = isTwo(text) && text !== (item.dataset.was ?? item.defaultValue);
-    item.setCustomValidity(isUnclear ? `${text} could be two numbers: type ${text.replace(".", "")}, or ${text}0` : "");
+    item.setCustomValidity(isTwo(item) ? `${text} could be two numbers: type ${text.replace(".", "")}, or ${text}0` : "");
   });
   function offer(form) {
     const [edit, approve] = ["edit", "approve"].map((word) => form?.querySelector(`.buttons [name=decision][value=${word}]`));
@@ -327,7 +325,7 @@
   function spell(output) {
     const { elements } = output.closest("form"), name = output.dataset.amountOf, { value } = elements[name];
     const currency = elements[name.replace(/[^./]*$/, "currency")]?.value ?? "";
-    output.textContent = value && !isTwo(value) && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
+    output.textContent = value && !isTwo(elements[name]) && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
   }
   const spellAll = (root) => all(root, "[data-amount-of]").forEach(spell);
   document.addEventListener("input", (event) => event.target.form && spellAll(event.target.form));

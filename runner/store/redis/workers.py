@@ -66,10 +66,13 @@ class WorkerRegistry:
                 return workers
 
     def tidy(self) -> None:
-        """Remove the workers that have been gone for a day."""
+        """Remove workers that have been gone for a day, or whose container has started again."""
         now = self.now()
-        for field, worker in self._all().items():
-            if now - worker.seen > FORGOTTEN * 1000:
+        workers = self._all()
+        alive = {(worker.name, worker.pid) for worker in workers.values() if worker.alive(now)}
+        for field, worker in workers.items():
+            is_replaced = not worker.alive(now) and (worker.name, worker.pid) in alive
+            if is_replaced or now - worker.seen > FORGOTTEN * 1000:
                 self._redis.call("HDEL", self._key, field)
 
     def close(self) -> None:

@@ -422,8 +422,7 @@ class FastPath:
         """Read the template of doorbells again, at most once a second."""
         if time.monotonic() >= self._read_doorbell_at:
             self._read_doorbell_at = time.monotonic() + 1
-            fields = self._redis.texts(self._keys.doorbell)
-            self._doorbell = doorbell_template.constants(fields)
+            self._doorbell = doorbell_template.constants(self._redis.texts(self._keys.doorbell))
 
     def _following(
         self, settled_read: ClaimRead, reply: Sequence[Any], written: Mapping[str, bytes | None]

@@ -35,7 +35,7 @@ from runner.store.redis.keys import run_key
 from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.sets import EITHER, GUARDED, WriteSet
 
-_decoded = functools.lru_cache(256)(encoding.question)
+_decoded = functools.lru_cache(32)(encoding.question)
 """Questions by what is stored; several steps of one decision read the same."""
 
 
