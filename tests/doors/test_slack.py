@@ -541,6 +541,14 @@ def test_an_edit_is_shown_and_approved_on_the_page(site, workspace):
     assert [*buttons_of(shown)] == ["open"]
 
 
+def test_the_open_button_does_nothing_here(site, workspace):
+    """Slack also sends a click on a link: it is no decision, and no error."""
+    question, message = asked(site, workspace, "rule")
+
+    assert click(site, workspace, message, action="open") == {}
+    assert state_of(site, question) == ("open", [])
+
+
 def test_buttons_are_the_decisions_of_the_rule(site, workspace):
     """What a rule does not let people decide has no button."""
     _, message = asked(site, workspace, "approve_only")
@@ -766,6 +774,17 @@ def test_what_is_stored_of_a_message_stays_readable(site, workspace, redis_url):
     assert fields == stored.keys() | {"mentioned"}
     (rewritten,) = workspace.messages.values()
     assert rewritten["blocks"] == message["blocks"]
+
+
+def test_a_cancelled_run_takes_the_buttons_away(site, workspace):
+    """A question that ends without an answer says so in its message."""
+    with following(site.door):
+        run = site.start("rule")
+        wait_until(lambda: workspace.messages, "a message")
+        run.cancel("not needed")
+        wait_until(lambda: not buttons_of(*workspace.messages.values()), "no buttons")
+
+    assert text_of(*workspace.messages.values()).endswith("withdrawn")
 
 
 def test_a_question_that_is_not_shown_holds_no_other_back(site, workspace, caplog, redis_url):

@@ -12,6 +12,7 @@ import openapi_spec_validator
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
+from referencing.exceptions import PointerToNowhere
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
     content_type_conformance,
@@ -106,6 +107,15 @@ def test_statuses_and_kinds_are_named():
     assert texts == {"ProblemDocument.status", "Delivery.kind"}
     event = schemas["Event"]["properties"]["kind"]
     assert (named(event), TEXT in event["anyOf"]) == ({*EventKind}, True)
+
+
+def test_a_description_with_a_broken_reference_is_not_valid():
+    """The control of the test above."""
+    document = create_app().openapi()
+    document["components"]["schemas"].pop("ProblemDocument")
+
+    with pytest.raises(PointerToNowhere):
+        openapi_spec_validator.validate(document)
 
 
 GENERATOR = "openapi-python-client>=0.29,<0.30"
