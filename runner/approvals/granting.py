@@ -18,7 +18,7 @@ from runner.approvals.grants import (
     voter_of,
 )
 from runner.approvals.judgement import level_of
-from runner.approvals.rules import Count, Principal, Rule, Voter
+from runner.approvals.rules import Count, Grants, Principal, Rule, Voter
 from runner.approvals.visit_judge import answerers
 from runner.approvals.votes import now_of, sender_of
 from runner.definition.registry import tools_of
@@ -145,10 +145,8 @@ def propose(
         raise GrantRefused("question", "shows no call that a rule decides")
     rule = Rule.thawed(question.rule)
     now = now_of(engine)
-    if rule.grants is None:
-        raise GrantRefused("rule", "the rule of this call allows no grants (grants=)")
     names = [*graphs] or [outermost((question.place or {}).get("graph", ""))]
-    longest = rule.grants.lifetime if lifetime is None else lifetime
+    longest = (rule.grants or Grants()).lifetime if lifetime is None else lifetime
     action: JSONMapping = question.action
     grant = Grant(
         secrets.token_hex(8),

@@ -48,6 +48,11 @@ ABOVE = ("minimum", "exclusiveMinimum")
 
 INSIDE = dict(zip((*BELOW, *ABOVE), (le, lt, ge, gt), strict=True))
 
+OF_NUMBERS = (*INSIDE, "multipleOf")
+
+OPAQUE = {"const", "enum", "if", "not"}
+"""Keywords with values to compare, or with a schema that lets more through if it fits less."""
+
 OF_TEXTS = ("minLength", "maxLength", "pattern")
 
 KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
@@ -171,7 +176,18 @@ def _fits(bound: JSONMapping, value: object) -> bool:
         return False
     if {*OF_TEXTS} & bound.keys() and not isinstance(value, str):
         return False
-    return not validation.mismatch(codec.without(bound, *INSIDE), codec.plain(value))
+    return not validation.mismatch(numeric(codec.without(bound, *INSIDE)), codec.plain(value))
+
+
+def numeric(schema: Any) -> Any:
+    """Return a JSON Schema whose bounds of numbers fit only numbers, however deep: a text fits any bound."""
+    if isinstance(schema, list):
+        return [*map(numeric, schema)]
+    if not isinstance(schema, Mapping):
+        return schema
+    inner = {name: part if name in OPAQUE else numeric(part) for name, part in schema.items()}
+    has_bounds = any(validation.is_number(schema.get(name)) for name in OF_NUMBERS)
+    return {"type": "number", **inner} if has_bounds else inner
 
 
 def _is_inside(bound: JSONMapping, number: Decimal) -> bool:
@@ -284,16 +300,16 @@ def check_narrower(bounds: JSONMapping, widest: JSONMapping) -> None:
             raise GrantRefused(
                 where, f"the rule allows grants only with {dict(outer)}: bound it, too"
             )
-        if values := _values(inner):
-            if all(_fits(outer, value) for value in values):
-                continue
-            raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
         limits = {keyword: outer[keyword] for keyword in INSIDE if keyword in outer}
-        if not _is_within(inner, limits) or any(
-            inner.get(keyword) != value
-            for keyword, value in outer.items()
-            if keyword not in limits
-        ):
+        if values := _values(inner):
+            is_within = all(_fits(outer, value) for value in values)
+        else:
+            is_within = _is_within(inner, limits) and all(
+                inner.get(keyword) == value
+                for keyword, value in outer.items()
+                if keyword not in limits
+            )
+        if not is_within:
             raise GrantRefused(where, f"wider than the rule allows, which is {dict(outer)}")
 
 
@@ -450,7 +466,7 @@ def judge(
         if count.decision != "reject":
             people = (requester.key, *requester.on_behalf_of)
             count = counted(rule, grant, voters, people, answered)
-    except (RunnerError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (RunnerError, *codec.READ_ERRORS) as error:
         return f"it can't be read as one: {error}"
     if count.word != "accepted" or count.decision == "reject":
         return count.detail or "too few have granted it"

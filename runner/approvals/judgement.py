@@ -75,7 +75,7 @@ def judge(question: Interrupt, answered_question: Interrupt, evidence: Evidence)
         return _judge(question, answered_question, evidence)
     except ApprovalMismatch:
         raise
-    except (RunnerError, TypeError, KeyError, ValueError, AttributeError) as error:
+    except (RunnerError, *codec.READ_ERRORS) as error:
         raise ApprovalMismatch(
             f"the decision on {question.name!r} can't be read as one: {type(error).__name__}: {error}"
         ) from error
@@ -179,8 +179,10 @@ def _check_decision(question: Interrupt, count: Count, last_vote: JSONMapping) -
 
 
 def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Count]:
-    """Count votes that no voter had to sign, by the weights that the store recorded."""
-    del question
+    """Count votes that no voter had to sign, by the weights that the store recorded.
+
+    Before the effect begins, it may not rest on anyone who has answered an excluded node since.
+    """
     tally = Tally()
     rounds = dict[str, int]()
     for vote_record in evidence.votes:
@@ -194,6 +196,17 @@ def _unsigned(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[C
         tally = count.tally
         if vote.weight:
             rounds[vote.principal] = tally.round
+        rests_on = vote.effect or None, vote_record["round"]
+        if question.used is None and rests_on == (question.effect, evidence.votes[-1]["round"]):
+            for entry in (*rule.exclude, *rule.steps[vote_record["stage"]].exclude):
+                node = entry.removeprefix(rules.ANSWERED)
+                if any(
+                    rules.is_same_person(name, key, evidence.plain_issuer)
+                    for name in (vote.principal, vote_record.get("lent", vote_record)["by"])
+                    for key in evidence.answered.get(node, ())
+                ):
+                    why = f"who answered {node!r} since does not decide this"
+                    count = replace(count, word="forbidden", detail=why)
         yield count
 
 

@@ -103,7 +103,7 @@ def public_half(registration: JSONMapping, challenge: bytes, origin: str) -> JSO
         )
         made_at = client_data["origin"]
         is_framed = client_data.get("crossOrigin")
-    except (RunnerError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (RunnerError, *codec.READ_ERRORS) as error:
         raise ProofRefused(f"the browser has not sent a passkey: {error!r:.200}.") from error
     rp_id = urlsplit(origin).hostname or ""
     if not is_answer:

@@ -126,7 +126,7 @@ def read_keys(text: str | bytes) -> dict[str, VerificationKey]:
     try:
         entries = json.loads(text)["keys"]
         keys = [_key(entry) for entry in entries]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except codec.READ_ERRORS as error:
         raise UsageError(
             f"the decision keys can't be read: {error!r}. They are a JSON Web Key Set."
         ) from error
@@ -374,7 +374,7 @@ def _signature_holds(decision: JSONMapping, proof: JSONMapping, key: Verificatio
                 return True
             case "webauthn", (Ed25519PublicKey() | ec.EllipticCurvePublicKey()) as public:
                 return _assertion_holds(challenge_of(decision), proof, signature, key, public)
-    except (InvalidSignature, RunnerError, ValueError, TypeError, KeyError):
+    except (InvalidSignature, RunnerError, *codec.READ_ERRORS):
         return False
     return False
 

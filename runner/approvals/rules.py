@@ -202,7 +202,7 @@ class Rule:
         """
         try:
             _check(self)
-        except (AttributeError, TypeError, ValueError) as error:
+        except codec.READ_ERRORS as error:
             raise UsageError(f"a part of the rule has another type: {error}.") from error
 
     def frozen(self) -> JSONObject:
@@ -251,7 +251,7 @@ class Rule:
         """
         try:
             return _thawed(codec.dump_json(data))
-        except (TypeError, KeyError, ValueError) as error:
+        except codec.READ_ERRORS as error:
             raise UsageError(f"this isn't a rule for approvals: {error!r}.") from error
 
     def counts(self, kind: str) -> bool:

@@ -28,7 +28,7 @@ from runner.approvals.rules import (
 )
 from runner.definition.policies import RetryPolicy
 from runner.errors import ApprovalMismatch, UsageError
-from runner.records import run_ids
+from runner.records import codec, run_ids
 from runner.records.codec import JSONMapping
 from runner.records.interrupts import Address, Interrupt, InterruptStatus
 from runner.records.run import PATH
@@ -235,14 +235,16 @@ class VisitJudge:
         if excludes_requester(rule):
             requester = self._store.requester(answer.run_id)
             root = self._root(answer.run_id)
+        # This node's answerers include the voters on this very question: doors see to the others.
+        answered = codec.without(answerers(self._store, rule, answer), answer.node_id)
         return Evidence(
             self._votes.get(answer.id) or self._store.votes(answer.id),
             requester,
-            answerers(self._store, rule, answer),
+            answered,
             self._keys.read,
             root,
             began_at(self._store, answer),
-            self._plain_issuer() if level_of(rule) else "",
+            self._plain_issuer() if level_of(rule) or answered else "",
             self.tenant,
         )
 
@@ -305,7 +307,10 @@ def answerers_of(
             runs.append(record.parent)
     return {
         node: frozenset().union(
-            *(store.answerers(run_id, node.removeprefix(OUTER)) for run_id in runs)
+            *(
+                store.answerers(run_id, node.removeprefix(OUTER))
+                for run_id in runs[node.startswith(OUTER) :]
+            )
         )
         for node in nodes
     }

@@ -81,8 +81,9 @@ class CastVote(Request[Reply]):
         vote_record = ballots.stored_vote(
             ballot, vote_counted, number, (selector, stage, count.tally.round), now
         )
-        if selector == rules.DELEGATED and "body" in voter_record["lent"]:
-            vote_record["lent"] = voter_record["lent"]["body"]
+        if selector == rules.DELEGATED:
+            loan = voter_record["lent"]
+            vote_record["lent"] = loan.get("body", loan)
         # The person's earlier vote is void but kept: the worker counts all votes again in
         # order, and without it the rounds and stages of later votes would differ.
         run.put_vote(name, number, vote_record)

@@ -156,7 +156,10 @@ class McpGate:
         try:
             name, args = _read_call(params)
             schema, _ = await self._tool(name)
-            run_id, args = await asyncio.to_thread(self._calls.attach, name, args, schema)
+            is_left = self._waits[message["id"]].cancelled
+            run_id, args = await asyncio.to_thread(
+                self._calls.attach, name, args, schema, is_left
+            )
         except Exception as error:  # noqa: BLE001 - a policy raises anything
             return refused(f"The call was not made: {error}")
         if run_id is None:
@@ -179,7 +182,7 @@ class McpGate:
             return None
         finally:
             if not is_kept:
-                self._calls.claims.discard(run_id)
+                self._calls.claims.pop(run_id, None)
 
     async def _tell(self, run_id: str) -> None:
         with suppress(StoreError):

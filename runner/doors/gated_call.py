@@ -15,13 +15,14 @@ import os
 import runpy
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Protocol
 
 from runner import GraphBuilder
 from runner.approvals import digests, policies
+from runner.approvals.grants import numeric
 from runner.approvals.policies import CallContext, Gates, Policy
 from runner.approvals.rules import Auth, Grants, Principal, Requester, Rule
 from runner.client import Client
@@ -188,7 +189,7 @@ class Calls:
         self.client = Client(store=open_store(settings, push=False), registry=registry)
         self._shared = Shared(settings)
         self._lock = threading.Lock()
-        self.claims: set[str] = set()
+        self.claims: dict[str, Callable[[], bool]] = {}
 
     def requester(self) -> Requester:
         """Return the user of this process, an identity without proof."""
@@ -198,11 +199,13 @@ class Calls:
         """Return no tags."""
         return {}
 
-    def attach(self, tool: str, args: Any, schema: JSON) -> tuple[str | None, Any]:
+    def attach(
+        self, tool: str, args: Any, schema: JSON, is_left: Callable[[], bool] = bool
+    ) -> tuple[str | None, Any]:
         """Return a call's run, None if it needs no approval; and its arguments with the schema's defaults.
 
         The run is an open one of the same call, its untold outcome, or a new one. It is in `claims` until
-        its outcome was told, or its client stops waiting.
+        its outcome was told, or its client stops waiting; it is free again once `is_left` returns true.
 
         Raises:
             UsageError: the arguments don't fit the schema. Any error of the policy.
@@ -221,8 +224,8 @@ class Calls:
                 run = self.client.start(
                     GATE, task, idempotency_key=name, requester=self._principal
                 )
-                if run.id not in self.claims and not self._is_over(run.id):
-                    self.claims.add(run.id)
+                if self.claims.get(run.id, lambda: True)() and not self._is_over(run.id):
+                    self.claims[run.id] = is_left
                     return run.id, args
                 number += 1
 
@@ -239,7 +242,7 @@ class Calls:
     def tell(self, run_id: str) -> None:
         """Record that the client has got the outcome of a call: no process tells it again."""
         self.client.engine.store.do(EmitEvent(run_id, "progress", NODE, 1, TOLD))
-        self.claims.discard(run_id)
+        self.claims.pop(run_id, None)
 
     def is_here(self, run_id: str) -> bool:
         """Return whether a run is a call of this server, perhaps begun by an earlier process."""
@@ -379,7 +382,7 @@ def _entry(
         raise DefinitionError(f"the bounds of {loose} need a type, enum or const.")
     names = [tools] if isinstance(tools, str) else list(tools)
     patterns = [name.replace("[", "[[]") for name in names]  # only * and ? are special
-    return patterns, schema, None if rule == "pass" else _rule(rule)
+    return patterns, numeric(schema), None if rule == "pass" else _rule(rule)
 
 
 def _rule(fields: JSONMapping) -> Rule:

@@ -238,12 +238,13 @@ class ClaimedVisit:
         question = self._decided(name, node)
         rule = self._rule_of(rule, question)
         shown = rule.frozen()
-        approval = self._request(
-            lambda: self._judge.approval(replace(question, rule=shown), question)
-        )
         # The use by the node that asked is not the effect.
         has_begun = (question.used or {}).get("key") == self.idempotency_key
-        if self._judge.is_stale(rule, question if has_begun else replace(question, used=None)):
+        decision = question if has_begun else replace(question, used=None)
+        approval = self._request(
+            lambda: self._judge.approval(replace(question, rule=shown), decision)
+        )
+        if self._judge.is_stale(rule, decision):
             raise ApprovalMismatch(
                 f"the approval of {name!r} was not used in its time: fork the run from the node that asked."
             )

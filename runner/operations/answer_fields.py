@@ -30,6 +30,10 @@ NUMERAL = re.compile(
 
 PLAIN_WORDS = [
     (
+        re.compile(r'(?<=[\d.,]{16}" )is not of types? .*"number".*$'),
+        "has more digits than a number keeps, which are 15",
+    ),
+    (
         re.compile(r'(does not match ".*"|is not valid under any .*)$'),
         "does not have the expected form",
     ),
@@ -112,7 +116,7 @@ class AnswerField:
             )
         for form in forms:
             with suppress(CorruptDocument):
-                return codec.load_json(form)
+                return codec.load_json(form, codec.exact)
         return text
 
     def mismatch(self, value: Any) -> str:

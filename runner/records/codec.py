@@ -352,8 +352,16 @@ dump_json: Callable[[JSON], bytes] = pydantic_core.to_json
 """Writes JSON data (already packed) as compact UTF-8 bytes."""
 
 
-def load_json(data: bytes | str) -> JSON:
+def _finite(digits: str) -> float:
+    if not math.isfinite(float(digits)):
+        raise ValueError(f"{digits} is larger than any float")
+    return float(digits)
+
+
+def load_json(data: bytes | str, read_float: Callable[[str], float] = _finite) -> JSON:
     """Read JSON strictly: no duplicate keys, no NaN, no huge numbers, no lone surrogates.
+
+    With `read_float=exact` it refuses a number that a float would round.
 
     Raises:
         CorruptDocument: the bytes are not strict JSON.
@@ -365,13 +373,13 @@ def load_json(data: bytes | str) -> JSON:
             object_pairs_hook=_unique,
             parse_constant=_refuse,
             parse_int=_bounded,
-            parse_float=_finite,
+            parse_float=read_float,
         )
         if "\\ud" in text.lower():
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise CorruptDocument("not valid JSON: nested too deep") from error
-    except ValueError as error:
+    except (ValueError, ArithmeticError) as error:
         raise CorruptDocument(f"not valid JSON: {error}") from error
     return value
 
@@ -387,10 +395,12 @@ def _refuse(constant: str) -> JSON:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _finite(digits: str) -> float:
-    if not math.isfinite(float(digits)):
-        raise ValueError(f"{digits} is larger than any float")
-    return float(digits)
+def exact(digits: str) -> float:
+    """Read a number; raise ValueError if the nearest float is another one."""
+    number = _finite(digits)
+    if Decimal(digits) != Decimal(str(number)):
+        raise ValueError(f"{digits} has more digits than a number keeps, which are 15")
+    return number
 
 
 def _bounded(digits: str) -> int:

@@ -416,15 +416,19 @@ def owns(record: NodeRecord, visit: int, fence: int) -> bool:
     return (record.status, record.visit, record.fence) == (Status.RUNNING, visit, fence)
 
 
-def refusal(record: NodeRecord, visit: int, fence: int, replies: Mapping[Status, str]) -> str:
-    """Return the reply to a worker that doesn't own the node: "stale", or a repeat's first reply.
+def refusal(
+    changes: Changes, node: str, visit: int, fence: int, replies: Mapping[Status, str]
+) -> TransitionResult | None:
+    """Refuse a worker that doesn't own the node with "stale", or a repeat's first reply; None if it does.
 
     While the fence is unchanged, no other worker has claimed the node and no lease was lost, so the
     status shows how the same request ended the first time.
     """
-    if (record.visit, record.fence) == (visit, fence):
-        return replies.get(record.status, "stale")
-    return "stale"
+    record = changes.node(node)
+    if owns(record, visit, fence):
+        return None
+    is_repeat = (record.visit, record.fence) == (visit, fence)
+    return changes.refuse(replies.get(record.status, "stale") if is_repeat else "stale")
 
 
 def stops(changes: Changes, node: str) -> bool:

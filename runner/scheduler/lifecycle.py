@@ -336,8 +336,8 @@ def retry(
 ) -> TransitionResult:
     """Schedule a running node to run again after a delay; `counts` makes it a new attempt."""
     record = changes.node(node)
-    if not owns(record, visit, fence):
-        return changes.refuse(refusal(record, visit, fence, PUT_BACK))
+    if reply := refusal(changes, node, visit, fence, PUT_BACK):
+        return reply
     changes.add(DropTimer(TimerKind.NODE, node))
     if stops(changes, node):
         cancel_node(changes, node)
@@ -362,8 +362,8 @@ def leave(
     new. The reply is "dead" when that has happened `RELEASE_BUDGET` times in a row.
     """
     record = changes.node(node)
-    if not owns(record, visit, fence):
-        return changes.refuse(refusal(record, visit, fence, LEFT))
+    if reply := refusal(changes, node, visit, fence, LEFT):
+        return reply
     changes.add(AddEvent(EventKind.NODE_LEFT, node, visit, str(record.attempt)))
     if stops(changes, node):
         cancel_node(changes, node)

@@ -22,7 +22,6 @@ from runner.scheduler.changes import (
     dispatch,
     doorbell,
     drop_timers,
-    owns,
     refusal,
     stops,
     withdrawals,
@@ -36,8 +35,8 @@ def ask(
     changes: Changes, node: str, visit: int, fence: int, interrupts: Sequence[str]
 ) -> TransitionResult:
     """Publish a running node's questions, each once; "stopping" if the run withdraws them."""
-    if not owns(changes.node(node), visit, fence):
-        return changes.refuse("stale")
+    if reply := refusal(changes, node, visit, fence, {}):
+        return reply
     if _publish(changes, node, interrupts):
         return close(changes, "asked")
     return close(changes, "stopping")
@@ -78,8 +77,8 @@ def park(
     wait for. `wake` continues a node that `awaits` the answer to another visit's question; a timer also
     makes it check every `MAX_REDISPATCH_MS` whether that visit's node has ended.
     """
-    if not owns(changes.node(node), visit, fence):
-        return changes.refuse(refusal(changes.node(node), visit, fence, PARKED))
+    if reply := refusal(changes, node, visit, fence, PARKED):
+        return reply
     changes.add(DropTimer(TimerKind.NODE, node))
     if not _publish(changes, node, interrupts):
         cancel_node(changes, node)
@@ -196,11 +195,18 @@ def due_question(changes: Changes, kind: TimerKind, interrupt: str) -> Transitio
         return changes.refuse("stale")
     if kind is TimerKind.DECIDE:
         return answer(changes, question.node_id, question.visit, [interrupt])
-    if kind is TimerKind.ESCALATE:
-        return _escalate(changes, question)
     if kind is TimerKind.EXPIRE:
         return _expire(changes, question)
-    return _remind(changes, question)
+    if question.is_over(changes.now):
+        return changes.refuse("stale")
+    event, again = EventKind.INTERRUPT_REMINDED, next_reminder(question, changes.now)
+    if kind is TimerKind.ESCALATE:
+        event = EventKind.INTERRUPT_ESCALATED
+        again = next((moment for moment in question.escalates_at if moment > changes.now), 0)
+    changes.add(AddEvent(event, question.node_id, question.visit, question.id))
+    if again:
+        changes.add(SetTimer(kind, question.id, again))
+    return changes.result(event.removeprefix("interrupt."))
 
 
 def _expire(changes: Changes, question: Interrupt) -> TransitionResult:
@@ -251,29 +257,3 @@ def _conclude(changes: Changes, question: Interrupt) -> TransitionResult:
         changes, node, without_questions, Status.COMPLETED if target else Status.FAILED, edges
     )
     return close(changes, "expired")
-
-
-def _escalate(changes: Changes, question: Interrupt) -> TransitionResult:
-    """Publish that more people may vote from now on, and set the timer of the next escalation."""
-    if question.is_over(changes.now):
-        return changes.refuse("stale")
-    changes.add(
-        AddEvent(EventKind.INTERRUPT_ESCALATED, question.node_id, question.visit, question.id)
-    )
-    again = next((moment for moment in question.escalates_at if moment > changes.now), 0)
-    if again:
-        changes.add(SetTimer(TimerKind.ESCALATE, question.id, again))
-    return changes.result("escalated")
-
-
-def _remind(changes: Changes, question: Interrupt) -> TransitionResult:
-    """Publish a reminder of an open question, and set the timer of the next reminder."""
-    if question.is_over(changes.now):
-        return changes.refuse("stale")
-    changes.add(
-        AddEvent(EventKind.INTERRUPT_REMINDED, question.node_id, question.visit, question.id)
-    )
-    again = next_reminder(question, changes.now)
-    if again:
-        changes.add(SetTimer(TimerKind.REMIND, question.id, again))
-    return changes.result("reminded")

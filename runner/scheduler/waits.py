@@ -48,8 +48,8 @@ def expand(
     continues with the existing items.
     """
     record = changes.node(node)
-    if not owns(record, visit, fence):
-        return changes.refuse(refusal(record, visit, fence, EXPANDED))
+    if reply := refusal(changes, node, visit, fence, EXPANDED):
+        return reply
     items = changes.map(node)
     if items.visit != visit and total is None:
         return changes.refuse("no_items")
@@ -118,10 +118,10 @@ def hand_over(
     Unless `confirm_hand_over` follows within a lease, the node is ready again, to send the task again.
     """
     record = changes.node(node)
-    if not owns(record, visit, fence):
-        return changes.refuse(
-            refusal(record, visit, fence, HANDED if record.handed == reference else {})
-        )
+    if reply := refusal(
+        changes, node, visit, fence, HANDED if record.handed == reference else {}
+    ):
+        return reply
     changes.add(DropTimer(TimerKind.NODE, node))
     if stops(changes, node):
         cancel_node(changes, node)
@@ -182,10 +182,10 @@ def report(changes: Changes, node: str, visit: int, reference: str) -> Transitio
 def hold(changes: Changes, node: str, visit: int, fence: int) -> TransitionResult:
     """Hold a node whose graph has changed since the run began: the run needs migration."""
     record = changes.node(node)
-    if not owns(record, visit, fence):
-        return changes.refuse(
-            refusal(record, visit, fence, {Status.WAITING: "held"} if record.held else {})
-        )
+    if reply := refusal(
+        changes, node, visit, fence, {Status.WAITING: "held"} if record.held else {}
+    ):
+        return reply
     changes.put(node, replace(record, status=Status.WAITING, held=True))
     changes.add(DropTimer(TimerKind.NODE, node), AddEvent(EventKind.NODE_HELD, node, visit))
     return close(changes, "held")

@@ -325,7 +325,7 @@ def answer_of(
         if not is_blank(schema, fields_sent):
             return None, {AS_JSON: "Answer in the fields or as JSON, one of the two."}
         try:
-            value = codec.load_json(text)
+            value = codec.load_json(text, codec.exact)
         except CorruptDocument as error:
             return None, {AS_JSON: f"The answer is {error}."}
         problem = "An answer is needed." if value is None else whole.mismatch(value)

@@ -59,6 +59,19 @@ def until_told(people, asked):
 
 BIG = {"to": "bob", "amount": 500}
 
+POLICY_AT_WORK = """
+from pathlib import Path
+from runner.approvals import Rule
+
+def approval(args, call):
+    began = Path(__file__).with_name("began")
+    if began.exists():
+        began.write_text("")
+        began.unlink()
+        Path(__file__).with_name("go_on").read_text()
+    return Rule(eligible=["ana"])
+"""
+
 
 def test_a_call_waits_for_approval_and_is_made_once(tmp_path, opened, people):
     """The same call again gets the outcome of the one that was approved; the next one is asked anew."""
@@ -140,6 +153,25 @@ def test_equal_calls_at_once_are_two_calls(tmp_path, opened, people):
         texts = [client.text_of(number)[0] for number in numbers]
     assert texts == ["pay: 500 to bob"] * 2
     assert paid(tmp_path) == ["pay bob 500 none"] * 2
+
+
+def test_a_call_cancelled_before_it_was_asked_is_continued(tmp_path, opened, people):
+    """The client cancels it while the policy is at work: the same call again is not a second one."""
+    (tmp_path / "policy.py").write_text(POLICY_AT_WORK)
+    began, go_on = tmp_path / "began", tmp_path / "go_on"
+    for pipe in (began, go_on):
+        os.mkfifo(pipe)
+    with opened(policy="policy.py", wait=30) as client:
+        number = client.begin_call("pay", BIG)
+        began.read_text()
+        client.send({"method": "notifications/cancelled", "params": {"requestId": number}})
+        client.ask("tools/list")  # it has read what came before
+        go_on.write_text("")
+        wait_until(people.runs, "the call is a run")
+        again = client.begin_call("pay", BIG)
+        vote(people)
+        assert client.text_of(again) == ("pay: 500 to bob", False)
+        assert len(people.runs()) == 1
 
 
 def test_a_server_that_dies_under_a_call_leaves_it_unknown(tmp_path, opened, people):
@@ -432,6 +464,13 @@ def test_a_policy_in_yaml_takes_the_first_entry_that_fits(tmp_path):
     (tmp_path / "policy.yaml").write_text("calls: [{tools: 'a[b]*', rule: pass}]")
     gates = read_policy(str(tmp_path / "policy.yaml"))
     assert (rule(gates, "a[b]c"), bool(rule(gates, "ab"))) == (None, True)
+    nested = "order: {type: object, properties: {sums: {items: {maximum: 5, multipleOf: 1}}}}"
+    (tmp_path / "policy.yaml").write_text(
+        f"calls: [{{tools: pay, rule: pass, bounds: {{{nested}}}}}]"
+    )
+    gates = read_policy(str(tmp_path / "policy.yaml"))
+    for sums, passes in (([5, 1.0], True), ([5, "100"], False), ([6], False), ([True], False)):
+        assert (rule(gates, "pay", order={"sums": sums}) is None) == passes
     (tmp_path / "policy.yaml").write_text("calls: []")
     forgotten = rule(read_policy(str(tmp_path / "policy.yaml")), "pay")
     assert list(forgotten.eligible) == ["anyone"]

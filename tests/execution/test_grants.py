@@ -7,7 +7,7 @@ import os
 import random
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -473,6 +473,15 @@ def test_narrower_bounds_take_no_other_value(inner, outer, value):
     except GrantRefused:
         return
     assert not fits(narrow, {"n": value}) or fits(wide, {"n": value})
+
+
+@pytest.mark.parametrize(("number", "is_within"), [(5, True), (6, False), ("100", False)])
+def test_the_bounds_of_a_rule_hold_for_numbers_inside_a_value(number, is_within):
+    """A text that a tool would read as a number is not within a maximum, however deep it is."""
+    wide = {"order": {"properties": {"sums": {"items": {"maximum": 5}}}}}
+    narrow = {"order": {"const": {"sums": [number]}}}
+    with nullcontext() if is_within else pytest.raises(GrantRefused, match="wider"):
+        check_narrower({"properties": narrow}, {"properties": wide})
 
 
 @given(BOUNDS)

@@ -187,9 +187,11 @@ def test_a_policy_that_fails_at_first_fails_the_node(run_graph, broken):
     assert (run.status, payments, run.interrupts) == (Status.FAILED, [], [])
 
 
-def test_signed_votes_hold_by_the_rule_of_a_policy(run_graph, keys):
-    """Two people by signed votes; one of them is not enough."""
-    policy = lambda args: SIGNED if args["amount"] > 500 else None  # noqa: E731 - as users write it
+@pytest.mark.parametrize("exclude", [[], ["answered:pay"]])
+def test_signed_votes_hold_by_the_rule_of_a_policy(run_graph, keys, exclude):
+    """Two people by signed votes; one of them is not enough, even if the rule excludes the node itself."""
+    rule = replace(SIGNED, exclude=exclude)
+    policy = lambda args: rule if args["amount"] > 500 else None  # noqa: E731 - as users write it
     run = run_graph(graph_of(policy, ("1", 900)), "go")
     assert vote(run, "ana", signed=True, keys=keys) == "counted"
     assert payments == []

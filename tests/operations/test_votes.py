@@ -503,6 +503,93 @@ def test_who_answered_another_node_does_not_decide():
     assert words == ["forbidden"] * 5 + ["accepted"]
 
 
+SINCE = Rule(["ana", "ben", "cid"], 2, veto=2, exclude=["answered:look"], delegate="anyone")
+
+
+def at_once(pay, *edges):
+    """Start a run in which `look` asks while others do; return it, and how to vote on `pay?`."""
+    nodes = {
+        "look": lambda ctx: ctx.interrupt("seen?"),
+        "ask": lambda ctx: ctx.interrupt("pay?", rule=SINCE, action={"amount": 10}).decision,
+        **pay,
+    }
+    team = Asking(wired(nodes, *edges).build())
+    team.bench.start()
+    while team.bench.bells:
+        team.bench.deliver()
+    ids = {each.name: each.id for each in team.bench.result().interrupts}
+
+    def decide(who, decision="approve"):
+        if decision == "look":
+            return str(team.client.respond(ids["seen?"], "yes", responder=who).status)
+        if decision == "lend":
+            to = Principal("eve")
+            return str(team.client.delegate(ids["pay?"], to=to, by=who).status)
+        more = {"response": {"amount": 5}} if decision == "edit" else {}
+        return str(team.client.vote(ids["pay?"], decision, by=who, **more).status)
+
+    return team.bench, decide
+
+
+@pytest.mark.parametrize(
+    ("said", "is_held"),
+    [
+        ("ana ana:look ben", True),
+        ("ana human:https://idp|ana:look ben", True),
+        ("ana:edit ana:look ben:edit", True),
+        ("ana:lend eve ana:look ben", True),
+        ("ana cid:look ben", False),
+        ("ana ana:look ben:edit cid:edit", False),
+        ("ana:reject ana:look ben cid", False),
+        ("ana:reject ana:look ben:reject", False),
+    ],
+)
+def test_the_vote_of_somebody_who_answered_the_other_node_since_does_not_count(said, is_held):
+    """Two nodes ask at once: the effect is held if it rests on a person who by now has answered both."""
+    bench, decide = at_once({})
+    for each in said.split():
+        who, _, decision = each.rpartition(":")
+        words = decide(who, decision) if who else decide(each)
+        assert words in {"counted", "accepted"}
+    result = bench.finish()
+    (node,) = [node for node in read_run(bench.store, bench.run_id).nodes if node.id == "ask"]
+    assert (result.status is Status.COMPLETED, "who answered 'look'" in str(node.error)) == (
+        not is_held,
+        is_held,
+    )
+
+
+def test_who_answers_between_the_decision_and_the_effect_has_not_decided_it():
+    """A node after the one that asked: its use of the decision is the effect."""
+    paid = []
+
+    def pay(ctx):
+        paid.append(ctx.approved("pay?", rule=SINCE).decision)
+
+    for answered_by in ("cid", "ana"):
+        bench, decide = at_once({"pay": pay}, "ask pay")
+        assert [decide("ana"), decide("ben")] == ["counted", "accepted"]
+        bench.deliver("ask")
+        assert decide(answered_by, "look") == "accepted"
+        bench.finish()
+    assert paid == ["approve"]
+
+
+def test_an_answer_after_the_effect_has_begun_holds_nothing():
+    """The node asks once more after it has paid: it goes on, whoever has answered the other one since."""
+
+    def pay(ctx):
+        decision = ctx.interrupt("pay?", rule=SINCE, action={"amount": 10}).decision
+        return ctx.interrupt("sent?") and decision
+
+    bench, decide = at_once({"ask": pay})
+    assert [decide("ana"), decide("ben")] == ["counted", "accepted"]
+    bench.deliver("ask")
+    assert decide("ana", "look") == "accepted"
+    bench.answer()
+    assert bench.finish().results["ask"].output == "approve"
+
+
 @pytest.mark.parametrize(
     "options",
     [

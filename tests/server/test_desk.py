@@ -26,15 +26,17 @@ from tests.waiting import wait_until
 
 
 def refund(ctx):
+    stages = [Rule(eligible=[name]) for name in ctx.task.get("stages", ())]
     rule = Rule(
-        eligible=[ctx.task.get("eligible", "group:finance")],
+        eligible=["anyone" if stages else ctx.task.get("eligible", "group:finance")],
+        stages=stages,
         escalate=[(3_600, [ctx.task["escalate"]])] if "escalate" in ctx.task else (),
         need=ctx.task.get("need", 1),
         exclude=["requester"],
         title="Refund {amount} {currency}",
     )
     call = {"amount": 9.5, "currency": "EUR", "iban": "DE89", **ctx.task}
-    for name in ("need", "eligible", "escalate"):
+    for name in ("need", "eligible", "escalate", "stages"):
         call.pop(name, None)
     return ctx.interrupt(
         "refund", rule=rule, action=Action("shop", "function", "refund", call)
@@ -600,6 +602,21 @@ def test_a_question_that_somebody_changed_is_not_decided_in_a_table(desk, decisi
     assert "<b>1 not</b>: " in sent
     assert "somebody changed it: open it" in sent
     assert [vote["by"] for vote in desk.votes(questions[1])] == ["human:|cfo"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("said", [["cfo edit"], ["cfo approve", "ben edit"]])
+def test_a_change_counts_in_a_table_before_its_stage_has_votes(desk, said):
+    """The first stage has approved it, or its editor may vote only in the second."""
+    questions = [asked(desk, {"amount": n, "stages": ["cfo", "ben"]}) for n in (1, 2)]
+    for name, decision in map(str.split, said):
+        as_person(desk, name)
+        more = {"confirmed": "yes", "f.amount": "20"} if decision == "edit" else {}
+        assert vote(desk, questions[1], decision, **more).status_code == 200
+    as_person(desk, "ana")
+    ids = [one.id for one in questions]
+    table = desk.page(f"/inbox/together?{urlencode({'q': ids}, doseq=True)}")
+    assert table.count("somebody changed it: open it") == 1
 
 
 @pytest.mark.full

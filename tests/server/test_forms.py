@@ -9,6 +9,7 @@ from runner.errors import UsageError
 from runner.operations.answer_fields import answer_field
 from runner.records.validation import check_schema, mismatch
 from runner.server.forms import (
+    AS_JSON,
     answer_of,
     edit_of,
     edit_texts,
@@ -426,13 +427,39 @@ def test_a_list_of_objects_has_fields_for_each():
                 "\u0661,\u0662",
             )
         ),
-        ("9" * 400 + ",5", "9" * 400 + ",5"),
+        ("0.30000000000000004", 0.1 + 0.2),
+        *(
+            (text, text)
+            for text in (
+                "9" * 400 + ",5",
+                "0.1000000000000000001",
+                "12.345.678.901.234.567,89",
+                "1e-400",
+                "1e-99999999999999999999",
+            )
+        ),
     ],
 )
 def test_a_number_is_read_as_it_is_written_anywhere(typed, value):
     """A decimal comma and groups of digits count, unless they could mean two numbers; texts stay."""
     assert answer_field({"type": ["number", "null"]}).read(typed) == value
     assert answer_field({"type": ["number", "string"]}).read(typed) == typed
+
+
+@pytest.mark.parametrize("text", ["0.1000000000000000001", "12345678901234567,89"])
+@pytest.mark.parametrize("kind", ["number", ["number", "null"]])
+def test_a_number_that_would_be_rounded_is_refused(text, kind):
+    """Also where it is typed as a part of JSON."""
+    schema = {
+        "type": "object",
+        "properties": {"amount": {"type": kind}},
+        "required": ["amount"],
+    }
+    said = f'"{text}" has more digits than a number keeps, which are 15'
+    assert answer_of(schema, {"amount": text})[1] == {"amount": said}
+    number = text.replace(",", ".")
+    ((_, problem),) = answer_of(schema, {AS_JSON: f'{{"amount": {number}}}'})[1].items()
+    assert f"{number} has more digits" in problem
 
 
 def test_problems_are_said_in_plain_words():

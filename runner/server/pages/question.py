@@ -371,7 +371,7 @@ def _typed(question: Question, form: FormTexts) -> tuple[Any, FormTexts, bool]:
     is_changed = bool(problems) or differs(question, edited)
     text = form.get("arguments", sent.get(AS_JSON))
     if text is not None:
-        of_json = codec.load_json(text)
+        of_json = codec.load_json(text, codec.exact)
         if is_changed and differs(question, of_json):
             raise UsageError("Change the arguments in the fields or as JSON, one of the two.")
         if not is_changed:

@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import HTMLResponse
 
+from runner.approvals.ballots import approved
 from runner.approvals.rules import plain_name
 from runner.operations.own_questions import has_voted
 from runner.operations.questions import (
@@ -125,9 +126,9 @@ def decide_together(
     if problem or problems:
         selection = []
     barred = {
-        question.id: Receipt(ReceiptStatus.REJECTED, question.id, detail=obstacle)
-        for question in questions
-        if question.id in selection and (obstacle := _meanwhile(services, person, question))
+        name: Receipt(ReceiptStatus.REJECTED, name, detail=obstacle)
+        for name, obstacle in _meanwhile(services, person, questions)
+        if name in selection
     }
     votes = [
         Decision(
@@ -183,20 +184,23 @@ def _word(questions: Sequence[QuestionView]) -> str:
     return (tool_of(question.action) or question.name) if question.risk == "high" else ""
 
 
-def _meanwhile(services: Services, person: Person, question: QuestionView) -> str:
-    """Return that somebody has changed a question's call, or that another works on it; "" if neither."""
-    if question.is_open and question.have and len(services.question(question.id).variants) > 1:
-        return "somebody changed it: open it"
-    claim = claim_of_another(question, person)
-    return f"{plain_name(claim)} works on it: open it" if claim else ""
+def _meanwhile(
+    services: Services, person: Person, questions: Sequence[QuestionView]
+) -> Iterator[tuple[str, str]]:
+    """Yield the questions whose call somebody has changed, in any stage, or on which another works."""
+    standings = services.store.standings([question.id for question in questions])
+    for question, standing in zip(questions, standings, strict=True):
+        tally = standing.tally
+        if question.is_open and {*tally.effects, tally.settled} - {"", approved(question)}:
+            yield question.id, "somebody changed it: open it"
+        elif claim := claim_of_another(question, person):
+            yield question.id, f"{plain_name(claim)} works on it: open it"
 
 
 def _obstacle(services: Services, person: Person, question: QuestionView) -> str:
     """Return why a question can't be decided together with others; "" if it can."""
     if not question.is_open:
         return f"it is {question.status}"
-    if obstacle := _meanwhile(services, person, question):
-        return obstacle
     if takes_own_key(question):
         return "it takes a signature with a key of your own: open it"
     if has_voted(services.store, question, person.principal.key):
@@ -231,10 +235,11 @@ def _together(
     calls = [content_of(question) for question in questions]
     differing = {change.name for call in calls for change in changes(calls[0], call)}
     schema = questions[0].response_schema
+    meanwhile = dict(_meanwhile(services, person, views))
     obstacles = {
         question.id: obstacle
         for question in views
-        if (obstacle := _obstacle(services, person, question))
+        if (obstacle := meanwhile.get(question.id) or _obstacle(services, person, question))
     }
     return page(
         request,
