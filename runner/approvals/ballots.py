@@ -270,8 +270,7 @@ def loan(operation: Operation, stage: int) -> JSONObject:
 
 def escalated(question: Interrupt, now: int) -> list[str]:
     """Return the selectors that escalation has made eligible by now (ms)."""
-    steps = (question.rule or {}).get("escalate", ())
-    due = zip(question.escalates_at, steps, strict=False)
+    due = zip(question.escalates_at, (question.rule or {}).get("escalate", ()), strict=False)
     return [entry for moment, (_, selectors) in due if moment <= now for entry in selectors]
 
 
@@ -417,8 +416,10 @@ def signed_in(operation: Submission, voter_record: JSONMapping, now: int) -> JSO
     jti = jti_of(operation)
     if isinstance(jti, str):
         ends_by_jti[jti] = operation.body["proof"]["exp"]
-    fields = codec.without(voter_record, "jtis")
-    return {**fields, **({"jtis": ends_by_jti} if ends_by_jti else {})}
+    return {
+        **codec.without(voter_record, "jtis"),
+        **({"jtis": ends_by_jti} if ends_by_jti else {}),
+    }
 
 
 def marks(operation: Operation, nonce: str) -> list[JSON]:

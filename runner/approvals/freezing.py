@@ -57,8 +57,9 @@ def with_freeze(engine: Engine, receipt: Receipt) -> Receipt:
         return receipt
     (question,) = engine.store.interrupts([receipt.interrupt_id])
     action = (question.action if question else None) or {}
-    tool = str(action["tool"]) if action.get("kind") == "tool" else ""
-    freeze = engine.freezes.of(run.graph_id, tool)
+    freeze = engine.freezes.of(
+        run.graph_id, str(action["tool"]) if action.get("kind") == "tool" else ""
+    )
     if freeze is None:
         return receipt
     return replace(

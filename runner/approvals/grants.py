@@ -464,8 +464,9 @@ def judge(
             rule, grant, voters
         )  # with everybody's votes, so that a rejection ends the grant for every run
         if count.decision != "reject":
-            people = (requester.key, *requester.on_behalf_of)
-            count = counted(rule, grant, voters, people, answered)
+            count = counted(
+                rule, grant, voters, (requester.key, *requester.on_behalf_of), answered
+            )
     except (RunnerError, *codec.READ_ERRORS) as error:
         return f"it can't be read as one: {error}"
     if count.word != "accepted" or count.decision == "reject":

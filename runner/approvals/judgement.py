@@ -266,8 +266,9 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             why = _not_lent(rule, loan, lender_proof.groups, voter, proof.issued)
             if is_away:
                 where = evidence.tenant, proof.issued
-                step = rule.steps[tally.stage]
-                why = why or _not_away(loan, lender_proof.voter(), step, lending, where)
+                why = why or _not_away(
+                    loan, lender_proof.voter(), rule.steps[tally.stage], lending, where
+                )
             why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
             lent_round, by = lent_in.get(lender, NO_ONE)
             if rounds.get(lender) == round_ or (lent_round == round_ and by != key):
@@ -336,8 +337,9 @@ def _not_lent(
         return "they have said something else"
     if vote_time * 1000 > (body.get("until") or math.inf) + ballots.SKEW * 1000:
         return "it had ended when they voted"
-    may = rules.may_stand_in(rule.delegate, groups, voter)
-    return "" if may else "the rule does not let them"
+    return (
+        "" if rules.may_stand_in(rule.delegate, groups, voter) else "the rule does not let them"
+    )
 
 
 def _not_away(

@@ -230,5 +230,4 @@ def thumbprint(entry: JSONMapping) -> str:
     if entry["kty"] == "oct":
         return ""
     members = {name: entry[name] for name in ("crv", "kty", "x", "y") if name in entry}
-    digest = hashlib.sha256(canonical(members, "the key")).digest()
-    return str(proofs().encoded(digest))
+    return str(proofs().encoded(hashlib.sha256(canonical(members, "the key")).digest()))

@@ -155,8 +155,9 @@ def _state(
     question = run.question(name) if run else None
     if run is None or question is None or (is_vote and question.rule is None):
         detail = "the question has no rule" if question else "no such question was asked"
-        receipt = ballots.receipt(submission, ReceiptStatus.UNKNOWN, detail)
-        return Reply("unknown", receipts=[receipt])
+        return Reply(
+            "unknown", receipts=[ballots.receipt(submission, ReceiptStatus.UNKNOWN, detail)]
+        )
     standing = run.standing(name)
     voter_record = run.voter(name, submission.voter.principal.key)
     earlier = (

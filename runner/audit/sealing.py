@@ -294,8 +294,7 @@ class Sealing:
             **tree_fields("base", "first", head.base.extend(leaves)),
             "steps": head.steps - _steps(old_rows),
         }
-        stays = rows[len(old_rows)][0]
-        self._log.change(head, fields, trimmed=len(old_rows), stays=stays)
+        self._log.change(head, fields, trimmed=len(old_rows), stays=rows[len(old_rows)][0])
 
 
 def _steps(rows: Sequence[tuple[str, bytes]]) -> int:

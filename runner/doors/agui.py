@@ -379,8 +379,10 @@ class AgentStream:
             outcome = core.RunFinishedCancelledOutcome()
         usage = self._usage_since(view)
         if status is Status.FAILED:
-            error = core.RunErrorEvent(message=failure(view), code="run_failed", usage=usage)
-            return [*written, error]
+            return [
+                *written,
+                core.RunErrorEvent(message=failure(view), code="run_failed", usage=usage),
+            ]
         end = core.RunFinishedEvent(
             thread_id=self._body.thread_id,
             run_id=self._body.run_id,
@@ -506,8 +508,7 @@ def router(services: Services) -> APIRouter:
     ) -> Response:
         if not (body.resume and person.may("decide")):  # a resume starts nothing
             permit(person, "operate", graph)
-        address = origin_of(request) + prefix(request)
-        agent = AgentStream(services, person, address, graph, body)
+        agent = AgentStream(services, person, origin_of(request) + prefix(request), graph, body)
         return Stream(request, agent.lines(), services.hub, person)
 
     return routes

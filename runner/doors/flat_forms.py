@@ -62,8 +62,7 @@ def form(question: QuestionView) -> JSONObject | None:
 def _answer_form(schema: JSONMapping | None) -> JSONObject | None:
     whole = answer_field({"type": "string", "title": "Answer"} if schema is None else schema)
     if whole.schema.get("type") != "object":
-        value = _flat_schema(whole)
-        properties, required = {"answer": value}, ["answer"]
+        properties, required = {"answer": _flat_schema(whole)}, ["answer"]
     else:
         properties = {field.name: _flat_schema(field) for field in whole.fields}
         required = [field.name for field in whole.fields if field.required]

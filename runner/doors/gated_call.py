@@ -216,8 +216,9 @@ class Calls:
             return None, args
         task = {"tool": tool, "args": args, "place": self._place}
         number = 0
-        text = digests.canonical([self._principal.key, task], "the call")
-        key = hashlib.sha256(text).hexdigest()
+        key = hashlib.sha256(
+            digests.canonical([self._principal.key, task], "the call")
+        ).hexdigest()
         with self._lock:
             while True:
                 name = f"gate:{key}:{number}"

@@ -201,8 +201,9 @@ class MailDoor:
         return link, question, self._decider(link.address, question)
 
     def _decider(self, address: str, question: QuestionView) -> Person:
-        account = Principal(address, MAILTO)
-        person = decider(self._services, question, account, address, "address")
+        person = decider(
+            self._services, question, Principal(address, MAILTO), address, "address"
+        )
         if has_voted(person, question):
             raise Problem(409, "You have voted already. Open the question from your inbox.")
         return person
@@ -462,7 +463,8 @@ def router(services: Services) -> APIRouter:
     @routes.post(BELOW, dependencies=[Depends(OPEN)])
     @routes.post(PATH, dependencies=[Depends(OPEN)])
     async def answer(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
-        form = await fields_sent(request)
-        return await run_in_threadpool(door.page, request, viewer, token, form)
+        return await run_in_threadpool(
+            door.page, request, viewer, token, await fields_sent(request)
+        )
 
     return routes

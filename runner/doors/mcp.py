@@ -176,8 +176,7 @@ class Door:
     async def _list_tools(
         self, ctx: Context, _: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
-        person = self._caller(ctx).person
-        return await run_in_threadpool(self._tools, person)
+        return await run_in_threadpool(self._tools, self._caller(ctx).person)
 
     def _tools(self, person: Person) -> types.ListToolsResult:
         may_call = person.within  # roles of one graph count for its tools
@@ -523,8 +522,7 @@ def result_form(definition: Definition | None) -> JSONObject | None:
     schema = definition and result_schema(definition)
     if not schema or schema.get("type") != "object":
         return None
-    definitions = schema.pop("$defs", {})
-    return {"type": "object", "anyOf": [schema, OPEN_RUN], "$defs": definitions}
+    return {"type": "object", "anyOf": [schema, OPEN_RUN], "$defs": schema.pop("$defs", {})}
 
 
 def complete(value: Any, text: str = "") -> types.CallToolResult:

@@ -59,8 +59,9 @@ def _vote(
     agent = replace(person.principal, kind="agent")
     level = min(person.level, SERVICE)
     person = replace(person, principal=agent, level=level, login_at=None, acr=None)
-    vote = questions.VoteRequest(**decision)
-    return questions.vote(question_id, vote, person, services, digest)
+    return questions.vote(
+        question_id, questions.VoteRequest(**decision), person, services, digest
+    )
 
 
 TEXT = {"type": "string", "maxLength": MAX_TEXT}

@@ -162,8 +162,7 @@ class RunProgress:
     def snapshot(self, run_id: str) -> RunSnapshot:
         """Read a run once for all events heard together."""
         if run_id not in self._snapshots:
-            snapshot = self._store.read(run_id, messages=True)
-            self._snapshots[run_id] = existing(snapshot, run_id)
+            self._snapshots[run_id] = existing(self._store.read(run_id, messages=True), run_id)
         return self._snapshots[run_id]
 
     def forget(self) -> None:

@@ -275,8 +275,10 @@ class SlackDoor:
                 content["decision"] = "reject"
             self._decide(person, question, content, f"slack:{modal.id}")
         except (Problem, RunnerError) as error:
-            fault = problem_of(error).detail
-            return {"response_action": "errors", "errors": {"0": fault[:MOST_LABEL]}}
+            return {
+                "response_action": "errors",
+                "errors": {"0": problem_of(error).detail[:MOST_LABEL]},
+            }
         return {}
 
     def _decide(
@@ -371,8 +373,9 @@ class SlackDoor:
         blocks, text = self.blocks(interrupt)
         checksum = hashlib.sha256(json.dumps(blocks).encode()).hexdigest()
         if stored is None:
-            graph = self._services.graph_of(question_id)
-            channel = self._channels.get(graph) or self._channels.get("")
+            channel = self._channels.get(
+                self._services.graph_of(question_id)
+            ) or self._channels.get("")
             if channel is None:
                 return
             reply = self._writer.chat_postMessage(
@@ -490,8 +493,9 @@ class SlackDoor:
             )
             for action in (_actions(question) if is_whole else ())
         ]
-        page = page_of(self._settings.server_url, question.id)
-        buttons.append(button(OPEN, "Open", url=page))
+        buttons.append(
+            button(OPEN, "Open", url=page_of(self._settings.server_url, question.id))
+        )
         return [*blocks, {"type": "actions", "elements": buttons}], escaped(title)
 
     def handle(self, question_id: str, _hold: Callable[[], bool], reminder: int = 0) -> bool:

@@ -83,8 +83,9 @@ def handle_answer(
             operation = without(body, "reply_to")
             receipt = apply_operation(engine, operation, key=incoming.key, queued=True)
         else:
-            decision = message.decided(incoming.key, body)
-            (receipt,) = apply_decisions(engine, [decision], queued=True)
+            (receipt,) = apply_decisions(
+                engine, [message.decided(incoming.key, body)], queued=True
+            )
     except UsageError as error:
         return HandlerResult(Disposition.DEAD, reason=str(error))
     unknown = receipt.status is ReceiptStatus.UNKNOWN

@@ -111,9 +111,8 @@ def _settled(snapshot: RunSnapshot, key: VisitKey, status: Status) -> SettledVis
     if status is Status.FAILED:
         return SettledVisit(node, visit, status)
     entry = snapshot.entries[key]
-    record = snapshot.node(node)
     # Outside of loops a node completes once, so its record has the edges of that visit.
-    edges = entry.get("edges", record.edges)
+    edges = entry.get("edges", snapshot.node(node).edges)
     reads = tuple((name, number) for name, number in entry.get("reads", ()))
     return SettledVisit(node, visit, status, edges, reads)
 

@@ -318,8 +318,7 @@ class _Keys:
         return setting.at_time(now) if setting else None
 
     def tag(self, name: str) -> str:
-        root = self.store.read(self.snapshot.record.root) or self.snapshot
-        return root.tags.get(name, "")
+        return (self.store.read(self.snapshot.record.root) or self.snapshot).tags.get(name, "")
 
     def input_key(self, node: str, visit: int, path: str) -> str | None:  # noqa: ARG002 - as a claim does
         return None if map_of(node) else input_key(self.snapshot.task, path)

@@ -137,8 +137,7 @@ def add(fields: Fields, spending: Spending) -> str:
 
     A repeat of a spender's last request changes nothing and gets the same reply.
     """
-    last_request = fields.get(f"#{spending.who}", "")
-    nonce, _, over = last_request.partition(" ")
+    nonce, _, over = fields.get(f"#{spending.who}", "").partition(" ")
     if nonce != spending.nonce:
         for question, (counter, amount) in spending.raises.items():
             if f"?{question}" not in fields:

@@ -150,8 +150,10 @@ def _pack(value: object, path: Path, depth: int, special: list[object]) -> JSON:
         return {BYTES_KEY: True, "data": base64.b64encode(value).decode("ascii")}
     if isinstance(value, pydantic.BaseModel):
         name = f"{type(value).__module__}:{type(value).__qualname__}"
-        data = _model_data(value, path)
-        return {MODEL_KEY: name, "data": _pack(data, path, depth + 1, special)}
+        return {
+            MODEL_KEY: name,
+            "data": _pack(_model_data(value, path), path, depth + 1, special),
+        }
     name = type(value).__name__
     if SCALARS.get(name) is type(value):
         packed = {SCALAR_KEY: name, "data": pydantic_core.to_jsonable_python(value)}
@@ -221,8 +223,7 @@ def _pack_mapping(
             raise UnstorableError(
                 f"{_path_text(path)} has the key {key!r}; keys must be strings."
             )
-        name = _pack_text(key, "a key of ", path)
-        items[name] = _pack(item, (path, key), depth + 1, special)
+        items[_pack_text(key, "a key of ", path)] = _pack(item, (path, key), depth + 1, special)
     if RESERVED.isdisjoint(items):
         return items
     special.append(value)

@@ -217,8 +217,9 @@ class Address:
     def interrupt_id(self, scope: str, name: str, number: int = 1, reasked: int = 0) -> str:
         """Name a question of this visit: `run.node.visit.hash`, the same in every process."""
         preimage = [scope, name, number, reasked] if reasked else [scope, name, number]
-        key = json.dumps(preimage, ensure_ascii=True).encode()
-        short = hashlib.blake2s(key, digest_size=8).hexdigest()
+        short = hashlib.blake2s(
+            json.dumps(preimage, ensure_ascii=True).encode(), digest_size=8
+        ).hexdigest()
         return SEPARATOR.join((self.run_id, self.node_id, str(self.visit), short))
 
     def ask(
@@ -414,8 +415,7 @@ def digest(interrupt: Interrupt) -> str:
         return digests.digest("question", preimages(interrupt)["question"])
     shown = [1, interrupt.id, interrupt.name, interrupt.reason, interrupt.response_schema]
     shown += [interrupt.title] if interrupt.title else []
-    text = digests.ENCODER.encode(shown)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(digests.ENCODER.encode(shown).encode()).hexdigest()
 
 
 def title_of(interrupt: Interrupt) -> str:

@@ -14,8 +14,11 @@ ADDRESS = "runner:answer"
 def part(schema: JSONMapping, pointer: str) -> JSONObject:
     """Return the part of a schema at a pointer, such as `#/properties/order`, as a schema of its own."""
     address, root, dialect = _addressed(schema)
-    reference = {"$ref": f"{address}{pointer}"}
-    return {**dialect, "allOf": [reference], "definitions": {"root": root}}
+    return {
+        **dialect,
+        "allOf": [{"$ref": f"{address}{pointer}"}],
+        "definitions": {"root": root},
+    }
 
 
 def pointer_step(name: str) -> str:

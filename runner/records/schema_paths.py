@@ -201,8 +201,10 @@ def _edges(schema: Any, addresses: _Addresses) -> Iterator[tuple[Edge, Any]]:
             continue
         for subschema in subschemas:
             if isinstance(subschema, (Mapping, bool)):
-                edge = Edge(id(subschema), values, properties.keys(), 1 if values else visits)
-                yield edge, subschema
+                yield (
+                    Edge(id(subschema), values, properties.keys(), 1 if values else visits),
+                    subschema,
+                )
 
 
 class _Addresses:

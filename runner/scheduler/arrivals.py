@@ -114,8 +114,9 @@ def _start_round(changes: Changes, loop_id: int) -> None:
     for outer in shape.outer:
         around = changes.loop(outer)
         changes.loops[outer] = replace(around, settled=around.settled - shape.size)
-    record = changes.node(shape.header)
-    begin_visit(changes, shape.header, visit=record.next_visit, via=loop.asked)
+    begin_visit(
+        changes, shape.header, visit=changes.node(shape.header).next_visit, via=loop.asked
+    )
 
 
 def begin_visit(

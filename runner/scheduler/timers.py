@@ -91,8 +91,9 @@ def _dispatch_again(changes: Changes, node: str, record: NodeRecord) -> Transiti
 
 def _lost(changes: Changes, node: str, record: NodeRecord) -> TransitionResult:
     """Return a node whose lease has expired to the queue, until it has used up its crash budget."""
-    attempt = str(record.attempt)
-    changes.add(AddEvent(EventKind.NODE_LOST, node, record.visit, attempt, record.worker))
+    changes.add(
+        AddEvent(EventKind.NODE_LOST, node, record.visit, str(record.attempt), record.worker)
+    )
     lost = replace(
         record,
         attempt=record.attempt + 1,

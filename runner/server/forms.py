@@ -433,8 +433,9 @@ def _edited(
                 inner, edited.get(inner.name), f"{path}/", sent, changed, problems
             )
         else:
-            before = edited.get(inner.name)
-            edited[inner.name] = _checked(inner, path, changed[path], problems, before)
+            edited[inner.name] = _checked(
+                inner, path, changed[path], problems, edited.get(inner.name)
+            )
     return edited
 
 
@@ -451,8 +452,7 @@ def _object(
         elif _is_list(inner, path, answer_texts):
             answer[inner.name] = _items(inner, answer_texts, path, problems)
         else:
-            text = answer_texts.get(path, "")
-            answer[inner.name] = _checked(inner, path, text, problems)
+            answer[inner.name] = _checked(inner, path, answer_texts.get(path, ""), problems)
     return answer
 
 

@@ -120,8 +120,7 @@ def limits(
     """Show the limits, their settings, the nodes that wait or have slots, and other waiting keys."""
     views = [seen_by(person, limit) for limit in services.limits.all()]
     fair_keys = services.fair_keys(MOST_FAIR_KEYS)
-    queued = services.queued_keys("", PAGE, cursor)
-    keys = {"fair_keys": fair_keys, "queued": queued}
+    keys = {"fair_keys": fair_keys, "queued": services.queued_keys("", PAGE, cursor)}
     return page(request, "limits.html", person, limits=views, words=words, keys=keys)
 
 

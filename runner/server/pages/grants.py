@@ -57,8 +57,9 @@ async def add(
     request: Request, question_id: str, person: Decides, services: Served
 ) -> Response:
     """Grant calls like the one that a question shows."""
-    form = await fields_sent(request)
-    return await run_in_threadpool(_add, request, person, services, question_id, form)
+    return await run_in_threadpool(
+        _add, request, person, services, question_id, await fields_sent(request)
+    )
 
 
 def _add(

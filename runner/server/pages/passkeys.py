@@ -135,8 +135,9 @@ def add(
     if kid in _keys(services):
         raise Problem(409, f"There is a key {kid!r} already: choose another name.")
     try:
-        made = proof_of({PROOF: registration}) or {}
-        public = public_half(made, token.encode(), origin_of(request))
+        public = public_half(
+            proof_of({PROOF: registration}) or {}, token.encode(), origin_of(request)
+        )
     except ProofRefused as error:
         raise Problem(422, f"No passkey was made: {error}") from error
     entry: JSONObject = {"kid": kid, "principal": person.principal.key, **public}

@@ -390,8 +390,9 @@ def _signature_step(
 ) -> SignatureStep:
     """Return the step in which passkeys sign a decision, with its answer or its changes to the call."""
     kind = str(body["decision"])
-    subject = "approve with changes" if kind == "edit" else kind
-    step = signature_step(keys, body, form, path, subject)
+    step = signature_step(
+        keys, body, form, path, "approve with changes" if kind == "edit" else kind
+    )
     if kind == "respond":
         return replace(step, answer=response)
     args = (question.action or {}).get("args")

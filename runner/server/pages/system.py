@@ -74,8 +74,9 @@ def show_graph(request: Request, graph: str, person: Seen, services: Served) -> 
 @router.post("/graphs/{graph}")
 async def start(request: Request, graph: str, person: Operates, services: Served) -> Response:
     """Start a run of a graph, and show it; the key of the page makes a form sent twice start one run."""
-    form = await fields_sent(request)
-    return await run_in_threadpool(_start, request, services, person, graph, form)
+    return await run_in_threadpool(
+        _start, request, services, person, graph, await fields_sent(request)
+    )
 
 
 def _start(
@@ -163,8 +164,10 @@ def _titles(
     for run in runs:
         questions = [*questions, *read(InterruptQuery(run=run.run_id), 1)]
     for question in questions:
-        root = (question.place or {}).get("root", "")
-        yield root, seen_by(person, question_of(question)).title
+        yield (
+            (question.place or {}).get("root", ""),
+            seen_by(person, question_of(question)).title,
+        )
 
 
 @router.get("/workers")

@@ -163,8 +163,7 @@ def _bars(
 ) -> Iterator[Bar]:
     for phase in node_phases:
         start = position(phase.start) * scale
-        end = position(phase.end) * scale
-        width = max(LEAST, end - start)
+        width = max(LEAST, (position(phase.end) * scale) - start)
         title = f"{WORDS[phase.kind]} {span(phase.end - phase.start)}"
         x = max(0.0, min(start, WIDTH - width))
         yield Bar(phase.kind, round(x, 1), round(width, 1), title)
