@@ -182,8 +182,9 @@ class Agent:
 
     def _join(self, handoff: AgentTool, blocks: InputBlocks) -> None:
         """Become a member of a swarm, with its tool and its form of inputs."""
-        tools = tools_by_name([*self._config.tools.values(), handoff])
-        self._config = replace(self._config, tools=tools)
+        self._config = replace(
+            self._config, tools=tools_by_name([*self._config.tools.values(), handoff])
+        )
         self._input_blocks = blocks
 
     def as_tool(self, name: str | None = None, description: str | None = None) -> SubagentTool:

@@ -169,8 +169,9 @@ class Drive:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _ending(self, finish: Finish) -> Ending:
-        failure = self.state.failure if finish.kind == "failed" else None
-        error = self._hook_events.exception(failure)
+        error = self._hook_events.exception(
+            self.state.failure if finish.kind == "failed" else None
+        )
         result = self._result()
         if finish.kind == "interrupt":
             # AfterInvocation may have asked although the invocation already has a stop reason.

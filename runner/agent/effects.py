@@ -140,8 +140,9 @@ class Effects:
 
     async def run_tool(self, command: RunTool, state: AgentState) -> MachineEvent:
         await self.checkpointer.check()
-        key = str(command.use["toolUseId"])
-        tool = self.hook_events.tool_for(key, command.attempt, command.tool)
+        tool = self.hook_events.tool_for(
+            str(command.use["toolUseId"]), command.attempt, command.tool
+        )
         await self.checkpointer.check_effect(tool.tool_name)
         command = replace(command, use=codec.unpack(command.use))
         with observed_call(ObservedCall("tool", self.config.name, tool.tool_name)) as end:
@@ -616,8 +617,9 @@ class ToolExecution:
     def failed(self, error: BaseException, duration: float | None = None) -> ToolEnded:
         """Make the error the result of the call, for the model to read."""
         text = f"Error: {type(error).__name__} - {error}"
-        record = self.effects.record(error)
-        return ToolEnded(self.id, error_result(self.id, text), record, duration)
+        return ToolEnded(
+            self.id, error_result(self.id, text), self.effects.record(error), duration
+        )
 
     def returned(self, value: Any, duration: float) -> ToolEnded:
         """Make the tool's return value the result of the call."""

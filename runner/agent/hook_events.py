@@ -144,8 +144,10 @@ class HookEvents:
                 return {"message": _final_results(state)}
             case "before_tool_call":
                 use = _call(state, command).use
-                tool = self._config.tools.get(use["name"])
-                return {"tool_use": codec.unpack(use), "selected_tool": tool}
+                return {
+                    "tool_use": codec.unpack(use),
+                    "selected_tool": self._config.tools.get(use["name"]),
+                }
             case "after_tool_call":
                 return self._ended_call(_call(state, command))
         return {}

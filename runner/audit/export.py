@@ -196,7 +196,7 @@ def _with_votes(verdict: Verdict, file: _File, keys: VerificationKeys) -> Verdic
     """Return a verdict that includes the signed votes."""
     try:
         valid, missing, copied = verify_votes(file.entries, file.parts.get("votes", ()), keys)
-    except (TypeError, KeyError, ValueError, AttributeError) as error:
+    except codec.READ_ERRORS as error:
         raise BrokenLine(f"the votes are malformed: {error!r:.200}") from error
     text = f"{verdict.text}; {valid} signed vote{'s' if valid != 1 else ''} hold{'s' if valid == 1 else ''}"
     if missing:

@@ -152,8 +152,9 @@ class AmqpMessages:
                 reason=f"it is compressed ({compression!r}); send it uncompressed.",
             )
         traceparent = traceparent_of(delivery.message.headers.get("traceparent"))
-        key = f"{delivery.queue}/{delivery.id}"
-        message = IncomingMessage(delivery.id, key, delivery.body, traceparent)
+        message = IncomingMessage(
+            delivery.id, f"{delivery.queue}/{delivery.id}", delivery.body, traceparent
+        )
         if delivery.queue == self._doors.starts:
             return self._handler.start(message)
         return self._handler.answer(message, delivery.early_message if keep else None)

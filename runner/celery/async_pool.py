@@ -145,6 +145,7 @@ class TaskPool(thread.TaskPool):
         task = current_task._get_current_object()  # noqa: SLF001 - the proxy is empty on another thread
         if task is None or not isinstance(getcurrent(), Slot):
             return function(*arguments)
-        run = copy_context().run
-        work = self._blocking.submit(run, _in_task, task, task.request, function, *arguments)
+        work = self._blocking.submit(
+            copy_context().run, _in_task, task, task.request, function, *arguments
+        )
         return wait_in_slot(work)

@@ -140,8 +140,7 @@ def drop_items(
     """
     items, is_item, _ = task_id.rpartition("[")
     queue = delivery["routing_key"]
-    shared = queues_of(registry, shared=True)
-    is_shared = queue in map(settings_of(app).node_queue, shared)
+    is_shared = queue in map(settings_of(app).node_queue, queues_of(registry, shared=True))
     if not is_item or is_shared or not is_redis(app.conf.broker_url):
         return
     try:

@@ -180,8 +180,9 @@ def packed_result(result: object, reference: str) -> codec.JSON:
         return codec.pack(result, name)
     except UnstorableError as refusal:
         log.warning("report.converted: %s Its JSON form is stored instead.", one_line(refusal))
-        form = to_json(result, inf_nan_mode="strings", fallback=str)
-        return codec.pack(json.loads(form), name)
+        return codec.pack(
+            json.loads(to_json(result, inf_nan_mode="strings", fallback=str)), name
+        )
 
 
 def callback(app: Celery, name: str, visit: dict[str, Any]) -> Any:

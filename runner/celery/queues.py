@@ -50,8 +50,9 @@ def priorities_of(app: Celery, registry: Registry) -> dict[str, set[int]]:
     for name in registry.names():
         for plan in registry.family(name):
             for node in plan.topology.nodes.values():
-                queue = settings_of(app).node_queue(node.queue)
-                priorities.setdefault(queue, set()).add(node.priority)
+                priorities.setdefault(settings_of(app).node_queue(node.queue), set()).add(
+                    node.priority
+                )
     return priorities
 
 
@@ -62,8 +63,11 @@ def declared(app: Celery, name: str) -> Queue:
     one: RabbitMQ refuses a second declaration that differs.
     """
     is_quorum = is_amqp(app.conf.broker_url) and name != settings_of(app).messages_queue
-    kind = {"x-queue-type": "quorum"} if is_quorum else None
-    return Queue(name, routing_key=name, queue_arguments=kind)
+    return Queue(
+        name,
+        routing_key=name,
+        queue_arguments={"x-queue-type": "quorum"} if is_quorum else None,
+    )
 
 
 def add_queues(

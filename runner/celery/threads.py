@@ -145,8 +145,7 @@ class Sweeper(WorkerThread):
     def prepare(self, worker: Any) -> None:
         """Prepare the sweeps, and listen for requests from programs that can't ring."""
         redis = connection_of(self.engine)
-        namespace = self.settings.namespace
-        self._locks = SingletonLocks(redis, namespace)
+        self._locks = SingletonLocks(redis, self.settings.namespace)
         keys = wake_keys(self.settings)
         self._requests = (
             None if pushes(worker.app, self.settings) else SweepRequests(redis, keys)

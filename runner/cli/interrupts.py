@@ -100,8 +100,9 @@ def list_interrupts(
             return Page(read_questions(context.store, page), page.next)
         person = Voter(Principal.read(context.user), level=OWN_KEY)
         voter = looked_up(person, context.settings.directory)
-        engine = context.client.engine
-        return own_questions(engine, voter, part, query, number, cursor=after or "")
+        return own_questions(
+            context.client.engine, voter, part, query, number, cursor=after or ""
+        )
 
     page = read_pages(read_page, limit, cursor)
     output.present(

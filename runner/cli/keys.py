@@ -132,8 +132,9 @@ def rotate(
     then stay valid.
     Exit codes: 0 made; 4 no such key; 5 the new id or the private file exists.
     """
-    ends = time.time() + overlap
-    key = _set(context).rotate(kid, successor, private or _file_of(successor), ends)
+    key = _set(context).rotate(
+        kid, successor, private or _file_of(successor), time.time() + overlap
+    )
     _write(context, "rotated", key, {"follows": kid})
 
 

@@ -216,8 +216,11 @@ class Output:
             self.show(table)
             for heading, cell in zip(headings[count:], row[count:], strict=True):
                 if cell:
-                    below = Text.assemble((f"{heading.lower()} ", "dim"), cell)
-                    self.show(Padding(below, (0, 0, 0, 4)))
+                    self.show(
+                        Padding(
+                            Text.assemble((f"{heading.lower()} ", "dim"), cell), (0, 0, 0, 4)
+                        )
+                    )
 
 
 # -- text --------------------------------------------------------------------------------------------

@@ -161,8 +161,9 @@ def _bar_of(node: NodeView, now: int) -> Table | None:
     if _status(node) != "running":
         return None
     if node.total:
-        count = sum(item.status in ENDED for item in node.items)
-        return _bar(count, node.total, now - node.since)
+        return _bar(
+            sum(item.status in ENDED for item in node.items), node.total, now - node.since
+        )
     if mark and percent.isdecimal():
         return _bar(int(percent), 100, now - node.since, rate=False)
     return None

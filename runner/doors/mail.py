@@ -331,8 +331,9 @@ class MailDoor:
             if not hold():
                 return False
             if self.digests.take(address, question) or self._has_sent(address, question, mark):
-                note = partial(_with_sent, mark=mark, who=person)
-                self._mailed.upsert(MailedQuestion(question_id), note)
+                self._mailed.upsert(
+                    MailedQuestion(question_id), partial(_with_sent, mark=mark, who=person)
+                )
             else:
                 is_done = False
         if has_expired and is_done:

@@ -57,8 +57,9 @@ def _vote(
 ) -> Any:
     # A model has called the tool, whatever the login, so the vote never counts as a person's.
     agent = replace(person.principal, kind="agent")
-    level = min(person.level, SERVICE)
-    person = replace(person, principal=agent, level=level, login_at=None, acr=None)
+    person = replace(
+        person, principal=agent, level=min(person.level, SERVICE), login_at=None, acr=None
+    )
     return questions.vote(
         question_id, questions.VoteRequest(**decision), person, services, digest
     )

@@ -330,8 +330,11 @@ class ClaimedVisit:
         request = CloseRaise(self.address.run_id, tag, counter, self._visit_name, refusal)
         for waiting in self._request(lambda: self.store.do(request)):
             run_id, visit, node = waiting.split(" ", 2)
-            wake = functools.partial(self.store.do, WakeVisit(run_id, node, int(visit)))
-            self._ring(self._request(wake))
+            self._ring(
+                self._request(
+                    functools.partial(self.store.do, WakeVisit(run_id, node, int(visit)))
+                )
+            )
 
     @property
     def _visit_name(self) -> str:
@@ -472,8 +475,7 @@ def dump_outcome(outcome: Succeeded | Failed) -> JSONObject:
     kind = "succeeded" if isinstance(outcome, Succeeded) else "failed"
     if isinstance(outcome, Succeeded):
         result = codec.read(outcome.result)
-        output = codec.read(outcome.output)
-        outcome = replace(outcome, result=result, output=output)
+        outcome = replace(outcome, result=result, output=codec.read(outcome.output))
     else:
         outcome = replace(outcome, raised=None)
     document = {"kind": kind, **asdict(outcome)}

@@ -348,8 +348,9 @@ class Engine:
         try:
             failed = self._visit(plan, claim, lease)
             error = failures.record(NodeFailed("an operator has revoked its Celery task."))
-            entry = nodes.entry(failed.spec.kind, 0, {})
-            return self._settle_failed(failed, Failed(error), entry).word
+            return self._settle_failed(
+                failed, Failed(error), nodes.entry(failed.spec.kind, 0, {})
+            ).word
         finally:
             self.leases.end(claim.token)
 
@@ -691,8 +692,9 @@ class Engine:
                 claim.token.run_id,
                 error,
             )
-            failure = Failed.of(error)
-            end.set_result(self._fail(visit, failure, round((lease.timeout or 0) * 1000)))
+            end.set_result(
+                self._fail(visit, Failed.of(error), round((lease.timeout or 0) * 1000))
+            )
         except StoreError as error:
             log.warning("node.timeout.unrecorded: %s The lease runs out instead.", error)
         finally:

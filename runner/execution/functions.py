@@ -479,8 +479,7 @@ class NodeContext:
         key = self._visit.idempotency_key
         is_recorded = (question.used or {}).get("key") == key
         if approval.decision not in {"reject", "expired"} and not is_recorded:
-            use = Use(question.id, approval.effect, key, role)
-            self._visit.use(use, self.saved())
+            self._visit.use(Use(question.id, approval.effect, key, role), self.saved())
 
     def approved(
         self,

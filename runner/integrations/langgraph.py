@@ -678,7 +678,7 @@ class NodeCheckpointer(InMemorySaver):
         self._lock = threading.RLock()
         try:
             self._restore(document or {})
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except codec.READ_ERRORS as error:
             raise CorruptDocument(
                 f"langgraph {installed('langgraph')} can't read the checkpoints that were stored: {error}."
             ) from error
@@ -687,13 +687,20 @@ class NodeCheckpointer(InMemorySaver):
         for thread, namespace, key, checkpoint, metadata, parent in document.get(
             "checkpoints", ()
         ):
-            entry = (_typed(checkpoint), _typed(metadata), parent)
-            self.storage[thread][namespace][key] = entry
+            self.storage[thread][namespace][key] = (
+                _typed(checkpoint),
+                _typed(metadata),
+                parent,
+            )
         for thread, namespace, key, task, index, channel, value, path in document.get(
             "writes", ()
         ):
-            write = (task, channel, _typed(value), path)
-            self.writes[thread, namespace, key][task, index] = write
+            self.writes[thread, namespace, key][task, index] = (
+                task,
+                channel,
+                _typed(value),
+                path,
+            )
         for thread, namespace, channel, number, value in document.get("values", ()):
             self.blobs[thread, namespace, channel, number] = _typed(value)
 

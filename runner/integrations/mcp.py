@@ -223,8 +223,9 @@ class McpServer:
         self, method: str, task_id: str, responses: JSONMapping | None
     ) -> TaskState:
         client = await self._session()
-        params = TaskParams(taskId=task_id, inputResponses=responses)
-        request = TaskCall(method=method, params=params)
+        request = TaskCall(
+            method=method, params=TaskParams(taskId=task_id, inputResponses=responses)
+        )
         sent = client.session.send_request(
             request, TaskState, request_read_timeout_seconds=self._call_timeout
         )
@@ -384,8 +385,9 @@ class McpTool:
             while True:
                 responses, open_questions = self._answers(execution, document)
                 if open_questions:
-                    state = SubagentState(document, [])
-                    return ToolAsked(execution.id, open_questions, subagent=state)
+                    return ToolAsked(
+                        execution.id, open_questions, subagent=SubagentState(document, [])
+                    )
                 if "task" in document:
                     result = await self._look(execution, document, responses)
                 else:

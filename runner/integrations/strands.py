@@ -395,8 +395,9 @@ class _StrandsExecution(FrameworkExecution[_StrandsPast]):
             structured_output=codec.unpack(self._past.structured),
         )
         if self._cancelled and result.stop_reason == "cancelled":
-            error = NodeFailed(f"the agent was cancelled. {agent_result.output}".strip())
-            return Failed.of(error)
+            return Failed.of(
+                NodeFailed(f"the agent was cancelled. {agent_result.output}".strip())
+            )
         return Succeeded(
             agent_result.to_document(), agent_result.output, self._usage(), self._saved()
         )

@@ -220,8 +220,9 @@ class LimitControl:
                 f"{'its keys begin with ' + ', '.join(starts) if starts else 'only its name can be given'}."
             )
         now = self._shared.limit_settings()[1]
-        until = 0 if seconds is None else now + round(seconds * 1000)
-        pause = LimitPause(key, until, reason, by, now)
+        pause = LimitPause(
+            key, 0 if seconds is None else now + round(seconds * 1000), reason, by, now
+        )
         return self._change(
             key, "limit.paused", lambda setting: setting.pause(pause), reason, by
         )
@@ -293,8 +294,9 @@ def _delayed(
         for key, following in times if interval else ():
             latest = following - interval
             if latest > now and is_of(key, start):
-                nodes = math.ceil((latest - now) / interval)
-                waiting_keys.append(WaitingKey(key, nodes, 0, [], latest))
+                waiting_keys.append(
+                    WaitingKey(key, math.ceil((latest - now) / interval), 0, [], latest)
+                )
     return waiting_keys
 
 

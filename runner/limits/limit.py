@@ -93,8 +93,9 @@ class Limit:
         keys = {"all": "", "graph": f":graph:{graph_id}", "node": f":node:{graph_id}/{node}"}
         interval = 0 if self.rate is None else math.ceil(self.per * 1000 / self.rate)
         by = "" if self.by in keys else self.by
-        start = self.name + keys.get(self.by, f":{by}:")
-        return LimitShape(start, by, self.concurrency or 0, interval)
+        return LimitShape(
+            self.name + keys.get(self.by, f":{by}:"), by, self.concurrency or 0, interval
+        )
 
     def check_input(self, task: JSON | LazyValue) -> None:
         """Refuse a task that lacks the value by which the limit counts.

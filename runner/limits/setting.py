@@ -149,8 +149,9 @@ class LimitSetting:
 
     def resume(self, key: str) -> LimitSetting:
         """Return the setting without the pause of a key; with the limit's name, without any pauses."""
-        kept = tuple(each for each in self.pauses if key not in (each.key, self.id))
-        return replace(self, pauses=kept)
+        return replace(
+            self, pauses=tuple(each for each in self.pauses if key not in (each.key, self.id))
+        )
 
 
 def is_of(key: str, start: str) -> bool:

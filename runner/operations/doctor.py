@@ -854,8 +854,9 @@ def _each_worker(facts: Facts) -> Checks:
         ),
     ):
         names = _names([worker.name for worker in facts.alive if is_wrong(worker)])
-        passes = detail if facts.alive else ""
-        yield from _check(name, passes, names and problem.format(names), fix)
+        yield from _check(
+            name, detail if facts.alive else "", names and problem.format(names), fix
+        )
 
 
 def _held(facts: Facts) -> Checks:

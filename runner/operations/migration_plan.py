@@ -594,8 +594,7 @@ def check_questions(planner: MigrationPlanner) -> None:
 
 def _may_ask(planner: MigrationPlanner, node: str) -> bool:
     """Return whether a node may still ask in its present visit: a completed item of a map can't."""
-    record = planner.snapshot.node(node)
-    return not map_of(node) or record.status is not Status.COMPLETED
+    return not map_of(node) or planner.snapshot.node(node).status is not Status.COMPLETED
 
 
 def _earlier_ids(snapshot: RunSnapshot, node: str) -> Iterator[str]:

@@ -796,8 +796,13 @@ class UseDecision(VisitRequest):
         if use.result:
             if "result" not in (question.used or {}):  # not a repeat
                 run.note_use(question, {**(question.used or {}), "result": use.result})
-                effect = effect_payload(use)
-                note(transaction, run, EventKind.EFFECT_ENDED, use.interrupt_id, effect)
+                note(
+                    transaction,
+                    run,
+                    EventKind.EFFECT_ENDED,
+                    use.interrupt_id,
+                    effect_payload(use),
+                )
         elif question.used is None or question.used["key"] != use.key:
             data = {"key": use.key, "effect": use.effect}
             note(transaction, run, EventKind.INTERRUPT_USED, use.interrupt_id, data)

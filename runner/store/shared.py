@@ -187,8 +187,9 @@ class Shared:
     def drop_doorbells(self, queue: str) -> None:
         """Delete the doorbells on a queue of nodes, if they are in the store."""
         if self.settings.broker_is_store:
-            name = self.settings.node_queue(queue)
-            server_info.drop_queued(self._first, self.settings.namespace, name)
+            server_info.drop_queued(
+                self._first, self.settings.namespace, self.settings.node_queue(queue)
+            )
 
     def unreadable_queues(self, queues: Iterable[str]) -> list[str]:
         """Return the queues that a worker can't read because their keys aren't lists; on Redis only."""

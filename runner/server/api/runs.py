@@ -386,6 +386,5 @@ def change_node(
         )
     client = services.client
     by = person.principal
-    reason = body.reason
-    intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=reason)
+    intervene(client.engine, run_id, body.node, action, *outputs, by=by, reason=body.reason)
     return RunStatus(run_id, client.run(run_id).status)

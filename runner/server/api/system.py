@@ -95,8 +95,7 @@ def metrics(services: Served) -> PlainTextResponse:
 def openapi(request: Request) -> JSONResponse:
     """Return the OpenAPI document."""
     schema: JSONObject = request.app.openapi()
-    base = prefix(request)
-    return JSONResponse({**schema, "servers": [{"url": base or "/"}]})
+    return JSONResponse({**schema, "servers": [{"url": prefix(request) or "/"}]})
 
 
 @immutable

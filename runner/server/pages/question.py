@@ -228,8 +228,11 @@ def _own_keys(
     """List the passkeys that a person can sign with, if operations on the question require one."""
     if question.rule is None or level_of(Rule.thawed(question.rule)) < OWN_KEY:
         return []
-    needed = takes_own_key(services.question(question.id))
-    return passkeys(request, services, person) if needed else []
+    return (
+        passkeys(request, services, person)
+        if takes_own_key(services.question(question.id))
+        else []
+    )
 
 
 def shown_at_of(request: Request, person: Person, token: str, digest: str) -> int:

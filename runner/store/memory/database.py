@@ -71,8 +71,7 @@ class Database:
             invocation_state=pack_copy(start.invocation_state),
         )
         shared = (self.semaphores, self.sessions)
-        root = self.runs.get(record.root)
-        run = MemoryRun(record, stored, self.clock(), *shared, root=root)
+        run = MemoryRun(record, stored, self.clock(), *shared, root=self.runs.get(record.root))
         self.runs[record.run_id] = run
         if start.idempotency_key:
             self.started[record.graph_id, start.idempotency_key] = record.run_id

@@ -24,8 +24,9 @@ def freeze(write_set: WriteSet, scope: str, reason: str, by: str) -> Reply:
         current = codec.decode(Freeze, text)
         same = (current.reason, current.by) == (reason, by)  # a repeat, after a lost reply
         return Reply("frozen" if same else "already")
-    now = write_set.read_set.now
-    write_set.put(FROZEN, scope, dump(asdict(Freeze(scope, reason, by, now))))
+    write_set.put(
+        FROZEN, scope, dump(asdict(Freeze(scope, reason, by, write_set.read_set.now)))
+    )
     _note(write_set, "frozen", scope, reason, by)
     return Reply("frozen")
 

@@ -61,8 +61,9 @@ class LimitSlots:
         """Read a node of this partition; None if it can't be read."""
         key = f"{self._keys.prefix}{run_key(run_id)}"
         try:
-            text = self._redis.call("HGET", key, f"n:{node}")
-            return encoding.node_record(run_id, node, text)[0]
+            return encoding.node_record(
+                run_id, node, self._redis.call("HGET", key, f"n:{node}")
+            )[0]
         except (StoreError, *codec.READ_ERRORS) as error:
             log.warning(
                 "limit.later: run %s: %s A slot of %r stays taken.", run_id, error, node

@@ -249,8 +249,9 @@ class PartitionedStore:
 
     def lacking(self, names: Sequence[str]) -> list[str]:
         """Return the names of graphs that some partition lacks."""
-        lost = {name for partition in self._partitions for name in partition.lacking(names)}
-        return sorted(lost)
+        return sorted(
+            {name for partition in self._partitions for name in partition.lacking(names)}
+        )
 
     graphs = _where_it_is(RedisStore.graphs)
 

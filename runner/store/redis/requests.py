@@ -196,8 +196,9 @@ class Requests:
                 )
 
                 def plan(transaction: Transaction) -> Reply:
-                    reply = transaction.write_set.read_set.reply("EXISTS", TEMPLATE)
-                    self._has_template = bool(reply)
+                    self._has_template = bool(
+                        transaction.write_set.read_set.reply("EXISTS", TEMPLATE)
+                    )
                     return request.plan(transaction)
 
                 return self._transactions.run("start", plan, speculation=speculation)
@@ -478,19 +479,22 @@ class Requests:
         return self._transactions.run("remove", plan, makes_room=True)
 
     def _change_limit(self, request: ChangeLimit) -> Reply:
-        wants = [(LIMITS, request.name)]
-        reply = self._transactions.run("limit", request.plan, wants, makes_room=True)
+        reply = self._transactions.run(
+            "limit", request.plan, [(LIMITS, request.name)], makes_room=True
+        )
         if reply.word == "relaxed":
             self.wake_ready_nodes()
         return reply
 
     def _change_absence(self, request: ChangeAbsence) -> Reply:
-        wants = [(absences.ABSENCES, request.who)]
-        return self._change("absence", wants, absences.change, request)
+        return self._change(
+            "absence", [(absences.ABSENCES, request.who)], absences.change, request
+        )
 
     def _change_grant(self, request: ChangeGrant) -> Reply:
-        wants = [(grants.GRANTS, request.grant_id)]
-        return self._change("grant", wants, grants.change, request)
+        return self._change(
+            "grant", [(grants.GRANTS, request.grant_id)], grants.change, request
+        )
 
     def _change(
         self, verb: str, wants: Fields, change: Callable[..., Reply], *arguments: object

@@ -442,8 +442,9 @@ def _audit(partitions: Sequence[Partition], now: int) -> Iterator[Metric]:
             "HMGET", one.keys.audit_head, *names
         )
         waiting += max(0, one.sum("XLEN", one.keys.audit) - int(steps or 0))
-        after = f"({(last or b'0-0').decode()}"
-        rows = one.redis.call("XRANGE", one.keys.audit, after, "+", "COUNT", 1)
+        rows = one.redis.call(
+            "XRANGE", one.keys.audit, f"({(last or b'0-0').decode()}", "+", "COUNT", 1
+        )
         oldest = min([oldest, *(int(row[0].partition(b"-")[0]) for row in rows)])
         unsigned += int(size or 0) - int(signed or 0)
         fails = fails or bool(problem)

@@ -658,8 +658,9 @@ class RedisStore:
         key = self._keys.run(run_id)
         fields = [f"b:{name}" for name in names]
         if tagged is not None:
-            now = self.clock() if self.clock else self._redis.now()
-            key = self._keys.budget(tagged.key(now))
+            key = self._keys.budget(
+                tagged.key(self.clock() if self.clock else self._redis.now())
+            )
             fields = names
         elif root := self._redis.call("HGET", key, "root"):
             key = self._keys.run(root.decode())

@@ -504,8 +504,9 @@ class NoticeTail:
     def _last(server: RedisConnection, stream: str) -> str:
         if not server.call("EXISTS", stream):
             return "0-0"
-        facts = mapping_of(server.call("XINFO", "STREAM", stream))
-        return str(facts[b"last-generated-id"], "utf-8")
+        return str(
+            mapping_of(server.call("XINFO", "STREAM", stream))[b"last-generated-id"], "utf-8"
+        )
 
 
 def _notices(found: Found) -> list[Notice]:

@@ -657,8 +657,7 @@ class FastPath:
         run = self._runs.get(token.run_id)
         if run is None or claim_read.is_child:
             raise Unplanned(token)
-        tags = load(run.head["tags"] or b"{}")
-        return fairness.share(tags.get(fairness.tag, ""))
+        return fairness.share(load(run.head["tags"] or b"{}").get(fairness.tag, ""))
 
     def _plan(
         self, token: Token, claim_read: ClaimRead, settlement: Settlement, nonce: str

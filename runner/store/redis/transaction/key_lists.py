@@ -26,8 +26,9 @@ class KeyLists:
             is_in - self._is_stored(name, run_id)
             for run_id, is_in in self._changed[name].items()
         )
-        relation = FEWER if size + growth < bound else NOT_FEWER
-        self._write_set.scores[name, relation] = bound - growth
+        self._write_set.scores[name, FEWER if size + growth < bound else NOT_FEWER] = (
+            bound - growth
+        )
         return size + growth
 
     def first(self, name: str, most: int) -> list[str]:
@@ -39,8 +40,9 @@ class KeyLists:
 
     def add(self, name: str, run_id: str) -> None:
         self._changed[name][run_id] = True
-        now = self._write_set.time(self._read_set.now)
-        self._write_set.command("ZADD", name, "NX", now, run_id)
+        self._write_set.command(
+            "ZADD", name, "NX", self._write_set.time(self._read_set.now), run_id
+        )
 
     def remove(self, name: str, run_id: str) -> None:
         if self._changed[name].get(run_id, self._is_stored(name, run_id)):

@@ -119,8 +119,9 @@ def _encode(write_set: WriteSet, start: Start, value: object) -> bytes:
     """Encode a run's input; a child's large value is stored with its root, which exists already."""
     if start.parent is None:
         return dump(value)
-    data = value if isinstance(value, LazyValue) else dump(value)
-    return write_set.encode(start.parent.run_id, data)
+    return write_set.encode(
+        start.parent.run_id, value if isinstance(value, LazyValue) else dump(value)
+    )
 
 
 def copy_results(

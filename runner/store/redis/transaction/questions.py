@@ -148,8 +148,9 @@ def close(write_set: WriteSet, run: RunRecord, interrupt_id: str, decision: byte
         # name, and readers skip it.
         asked_question = {"assignees": (), "expires_in": True}
     of_graph, *lists = _lists(run, interrupt_id, asked_question)
-    closed_at = int(decision.split(b" ", 2)[1])
-    write_set.command("ZADD", f"open:{of_graph}", -closed_at, interrupt_id)
+    write_set.command(
+        "ZADD", f"open:{of_graph}", -int(decision.split(b" ", 2)[1]), interrupt_id
+    )
     for name in (f"due:{of_graph}", *(f"due:{name}" for name in lists), *lists):
         if asked_question.get("expires_in") or not name.startswith("due:"):
             write_set.command("ZREM", f"open:{name}", interrupt_id)

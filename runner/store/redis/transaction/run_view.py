@@ -271,8 +271,9 @@ class RunInTransaction:
         if not map_of(node):
             return None
         key, (chunk, place) = f"{self.key}:f", encoding.chunk_of(node, visit)
-        name = f"{map_of(node)}.{visit}.{index_of(node)}"
-        item = self.write_set.read_unvalidated(key, name, CONSTANT)
+        item = self.write_set.read_unvalidated(
+            key, f"{map_of(node)}.{visit}.{index_of(node)}", CONSTANT
+        )
         items = self.write_set.read_unvalidated(key, chunk, CONSTANT)
         return item or (items.split(b"\n")[place] if items else None)
 
