@@ -321,8 +321,9 @@ def window_start(cuts: Sequence[int], length: int, start: int, size: int | None)
 def next_cut(cuts: Sequence[int], length: int, start: int) -> int | None:
     """Return the start of a window about half the size; None if it can't be made smaller."""
     later = cuts[bisect_right(cuts, start) :]
-    middle = bisect_left(later, (start + length) // 2)
-    return later[min(middle, len(later) - 1)] if later else None
+    return (
+        later[min(bisect_left(later, (start + length) // 2), len(later) - 1)] if later else None
+    )
 
 
 # -- one tool call -----------------------------------------------------------------------------------

@@ -329,8 +329,7 @@ def _agent_parameter(function: Callable[..., Any]) -> str | None:
     if parameter is None:
         return None
     hint = parameter.annotation
-    is_agent = hint is parameter.empty or AGENT.fullmatch(str(hint))
-    return parameter.name if is_agent else None
+    return parameter.name if (hint is parameter.empty or AGENT.fullmatch(str(hint))) else None
 
 
 def _self_parameter(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -343,16 +343,16 @@ def untimely(
     if not (proof := proof_of(operation)):
         return None
     issued = proof["iat"]
-    ahead = proof["iat"] - now / 1000
+    ahead = issued - now / 1000
     edited_at = standing.edited_at if isinstance(operation, Ballot) else 0
     detail = mistimed(issued, question, operation.began, edited_at)
     if not is_in_time(now, issued, proof["exp"]):
         when = "ahead" if ahead > 0 else "ago"
         detail = f"by the store's clock it was signed {abs(ahead):.0f} s {when}"
     advice = "set the clock of the door that signs, and sign when it is sent"
-    if detail:
-        return receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}")
-    return None
+    if not detail:
+        return None
+    return receipt(operation, ReceiptStatus.FORBIDDEN, f"{detail}: {advice}")
 
 
 def misstated(ballot: Ballot, question: Interrupt) -> Receipt | None:

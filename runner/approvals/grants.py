@@ -48,11 +48,6 @@ ABOVE = ("minimum", "exclusiveMinimum")
 
 INSIDE = dict(zip((*BELOW, *ABOVE), (le, lt, ge, gt), strict=True))
 
-OF_NUMBERS = (*INSIDE, "multipleOf")
-
-OPAQUE = {"const", "enum", "if", "not"}
-"""Keywords with values to compare, or with a schema that lets more through if it fits less."""
-
 OF_TEXTS = ("minLength", "maxLength", "pattern")
 
 KEYWORDS = (*INSIDE, *OF_TEXTS, "const", "enum", "type")
@@ -185,8 +180,12 @@ def numeric(schema: Any) -> Any:
         return [*map(numeric, schema)]
     if not isinstance(schema, Mapping):
         return schema
-    inner = {name: part if name in OPAQUE else numeric(part) for name, part in schema.items()}
-    has_bounds = any(validation.is_number(schema.get(name)) for name in OF_NUMBERS)
+    # The first two have values to compare, and a schema of the others lets more through if it fits less.
+    inner = {
+        name: subschema if name in {"const", "enum", "if", "not"} else numeric(subschema)
+        for name, subschema in schema.items()
+    }
+    has_bounds = any(validation.is_number(schema.get(name)) for name in (*INSIDE, "multipleOf"))
     return {"type": "number", **inner} if has_bounds else inner
 
 

@@ -230,8 +230,8 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
     ]()  # by lender: the round in which a stand-in voted, and the stand-in
     edit_time = 0
     for vote_record in evidence.votes:
-        proof = _proved(vote_record["body"], question, evidence, keys, edit_time)
         body = vote_record["body"]
+        proof = _proved(body, question, evidence, keys, edit_time)
         if body.get("digest") != question.digest:
             raise ApprovalMismatch(
                 f"a vote on {question.name!r} was signed for another question."

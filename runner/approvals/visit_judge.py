@@ -265,10 +265,6 @@ def began_at(store: Store, question: Interrupt) -> int:
     return 0 if store.clock else run_ids.time_of(question.run_id)
 
 
-SCOPES = ("function", "node")
-"""Scopes of questions whose decisions a later node may look for."""
-
-
 def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt | None:
     """Return the newest question of a name that any of these visits asked by a rule and that is answered.
 
@@ -276,7 +272,7 @@ def decided(store: Store, addresses: Sequence[Address], name: str) -> Interrupt 
     """
     newest: Interrupt | None = None
     for address in addresses:
-        for scope in SCOPES:
+        for scope in ("function", "node"):  # a tool's decision is for its own call alone
             for again in range(MOST_AGAIN):
                 (question,) = store.interrupts([address.interrupt_id(scope, name, 1, again)])
                 if question is None:

@@ -38,8 +38,9 @@ class HeardDispatcher(EventDispatcher):
 
     def __init__(self, *args: Any, on_send_buffered: Any = None, **options: Any) -> None:
         """Collect events only where Celery does, which needs an event loop."""
-        collect = on_send_buffered and self._flush_later
-        super().__init__(*args, on_send_buffered=collect, **options)
+        super().__init__(
+            *args, on_send_buffered=on_send_buffered and self._flush_later, **options
+        )
         self._flush_soon, self._is_due = on_send_buffered, False
         # The consumer's: kombu forgets the process's event loop at a reconnection.
         self._hub = on_send_buffered and on_send_buffered.__self__.hub

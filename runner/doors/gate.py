@@ -236,8 +236,13 @@ class McpGate:
         view = await asyncio.to_thread(read_run, self._calls.client.engine.store, run_id)
         times = view.created_at, max(view.created_at, view.ended_at)
         created, changed = (datetime.fromtimestamp(ms / 1000, UTC).isoformat() for ms in times)
-        head = {"taskId": run_id, "createdAt": created, "lastUpdatedAt": changed}
-        return {**head, "ttlMs": None, "pollIntervalMs": TASK_POLL}
+        return {
+            "taskId": run_id,
+            "createdAt": created,
+            "lastUpdatedAt": changed,
+            "ttlMs": None,
+            "pollIntervalMs": TASK_POLL,
+        }
 
     # Calls that were approved: see `CallMaker`
 

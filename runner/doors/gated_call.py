@@ -221,9 +221,11 @@ class Calls:
         ).hexdigest()
         with self._lock:
             while True:
-                name = f"gate:{key}:{number}"
                 run = self.client.start(
-                    GATE, task, idempotency_key=name, requester=self._principal
+                    GATE,
+                    task,
+                    idempotency_key=f"gate:{key}:{number}",
+                    requester=self._principal,
                 )
                 if self.claims.get(run.id, lambda: True)() and not self._is_over(run.id):
                     self.claims[run.id] = is_left

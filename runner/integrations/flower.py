@@ -24,8 +24,11 @@ def page_of(task_id: str) -> str:
     """Return the address of a run's page with a task's node; "" if the task isn't a node's."""
     run_id, _, node_part = task_id.removesuffix(".task").partition(".")
     node = node_part.rpartition(".")[0].rpartition(".")[0]
-    path = f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node"
-    return Settings().page(path) if node else ""
+    return (
+        Settings().page(f"/runs/{quote(run_id, safe='')}?node={quote(node)}#node")
+        if node
+        else ""
+    )
 
 
 class TaskPage(TaskView):  # type: ignore[misc] # Flower has no types

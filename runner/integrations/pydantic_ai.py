@@ -382,8 +382,10 @@ def _part(block: JSONMapping) -> str | BinaryContent:
         return str(block["text"])
     for kind in ("image", "document"):
         if kind in block and "bytes" in block[kind]["source"]:
-            name = f"file.{block[kind]['format']}"
-            media = mimetypes.guess_type(name)[0] or "application/octet-stream"
+            media = (
+                mimetypes.guess_type(f"file.{block[kind]['format']}")[0]
+                or "application/octet-stream"
+            )
             return BinaryContent(block[kind]["source"]["bytes"], media_type=media)
     raise UsageError(
         f"a content block with {sorted(block)} can't be given to a pydantic-ai agent."

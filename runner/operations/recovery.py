@@ -555,8 +555,7 @@ def plan_fork(
     record = snapshot.record
     past = history(snapshot)
     key = (node, _chosen_visit(snapshot, topology, past, node, visit))
-    left_out = dependents(topology, past, key) if key in past else set()
-    replay = Replay(topology, past, left_out)
+    replay = Replay(topology, past, dependents(topology, past, key) if key in past else set())
     records = _fork_records(snapshot, replay)
     fork_record = records.node(node)
     if fork_record.status is not Status.READY:

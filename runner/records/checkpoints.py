@@ -79,8 +79,11 @@ class NodeDocument:
     def dump(self) -> JSONObject:
         """Return the stored form, without optional fields that are empty."""
         document = {"visit": self.visit, "executor": self.executor, "tentative": self.tentative}
-        also = without_empty({"trace": self.trace, "named": self.named})
-        return {"v": VERSION, **document, **also}
+        return {
+            "v": VERSION,
+            **document,
+            **without_empty({"trace": self.trace, "named": self.named}),
+        }
 
     def first_name(self, visit: int) -> str:
         """Return the "node.visit" under which a visit began; "" if it has not been renamed."""

@@ -408,8 +408,9 @@ def edit_of(
     changed = {
         path: text for path, text in answer_texts.items() if text != texts.get(path, text)
     }
-    sent = {**texts, **changed}
-    return _edited(answer_field(schema), args, "", sent, changed, problems), problems
+    return _edited(
+        answer_field(schema), args, "", {**texts, **changed}, changed, problems
+    ), problems
 
 
 def _edited(
