@@ -37,7 +37,7 @@ test: $(STAMP) $(filter $(OLDEST_REDIS),$(STORE)) ## Run the quick test suite, w
 	$(BIN)/pytest -q $(if $(FULL),-n 3 --dist loadfile --no-loadscope-reorder --hypothesis-profile full,-n 2 --dist each -o console_output_style=classic --hypothesis-profile quick) --ignore tests/chaos -m "not slow and not chaos$(if $(FULL),, and not full)" $(if $(filter core,$(TESTS)),$(CORE),$(TESTS)) $(if $(STORE),--store=$(STORE)) $(ARGS)
 
 test-slow: $(STAMP) ## Run the tests that take long, which `make test` leaves out, and a seventh of their random cases, with FULL=1 all
-	$(BIN)/pytest -q -n 5 --dist loadfile --no-loadscope-reorder --hypothesis-profile $(if $(FULL),suite,quick) --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
+	$(BIN)/pytest -q -n 4 --dist loadfile --no-loadscope-reorder --hypothesis-profile $(if $(FULL),suite,quick) --ignore tests/chaos -m "slow and not chaos and not planted" $(ARGS)
 
 faults: $(STAMP) ## Plant each known fault in a copy of the library, and run the test that finds it; takes half an hour
 	$(BIN)/pytest -q -n 2 -m planted tests/properties
