@@ -204,8 +204,9 @@ class Calls:
     ) -> tuple[str | None, Any]:
         """Return a call's run, None if it needs no approval; and its arguments with the schema's defaults.
 
-        The run is an open one of the same call, its untold outcome, or a new one. It is in `claims` until
-        its outcome was told, or its client stops waiting; it is free again once `is_left` returns true.
+        The run is an open one of the same call, one whose outcome no client has had, or a new one. It is in
+        `claims` until a client has its outcome or stops waiting; other calls may take it once `is_left`
+        returns true.
 
         Raises:
             UsageError: the arguments don't fit the schema. Any error of the policy.

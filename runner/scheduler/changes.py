@@ -60,7 +60,7 @@ MAX_REDISPATCH_MS = 300_000
 
 @immutable
 class Dispatch:
-    """Push a ready node's doorbell, a queue message with only ids; those of earlier attempts are stale.
+    """Push a ready node's doorbell, a queue message with only ids; earlier attempts' doorbells are stale.
 
     With a `share` it is pushed when the turn of its key comes.
     """

@@ -187,7 +187,7 @@ def _word(questions: Sequence[QuestionView]) -> str:
 def _meanwhile(
     services: Services, person: Person, questions: Sequence[QuestionView]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the questions whose call somebody has changed, in any stage, or on which another works."""
+    """Yield the questions that somebody changed in any stage or another person claims, with the reason."""
     standings = services.store.standings([question.id for question in questions])
     for question, standing in zip(questions, standings, strict=True):
         tally = standing.tally

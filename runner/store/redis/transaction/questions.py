@@ -36,7 +36,7 @@ from runner.store.redis.transaction import early_answers
 from runner.store.redis.transaction.sets import EITHER, GUARDED, WriteSet
 
 _decoded = functools.lru_cache(32)(encoding.question)
-"""Questions by what is stored; several steps of one decision read the same."""
+"""Decodes a stored question once: several steps of one decision read the same one."""
 
 
 def status(write_set: WriteSet, key: str, interrupt_id: str) -> str:
