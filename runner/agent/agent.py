@@ -34,7 +34,7 @@ from runner.agent.drive import Drive, Ending
 from runner.agent.effects import Emit
 from runner.agent.machine.protocol import AgentDefinition
 from runner.agent.machine.state import AgentState, PassStage, open_questions, waits
-from runner.agent.models.port import Model
+from runner.agent.models.protocol import Model
 from runner.agent.models.scripted import ScriptedModel
 from runner.agent.run_events import RunEventWriter
 from runner.agent.subagent import SubagentTool, abandon_calls

@@ -10,7 +10,7 @@ import pydantic
 
 from runner.agent.budgets import Budget, Price
 from runner.agent.machine.protocol import AgentDefinition
-from runner.agent.models.port import Model
+from runner.agent.models.protocol import Model
 from runner.agent.tools import AgentTool, StructuredOutputTool, tools_by_name
 from runner.errors import DefinitionError
 from runner.hooks import HookRegistry

@@ -35,7 +35,7 @@ from runner.agent.machine.protocol import (
 )
 from runner.agent.machine.state import AgentState, ModelReply, add_usage
 from runner.agent.machine.tool_calls import error_result
-from runner.agent.models.port import (
+from runner.agent.models.protocol import (
     INVALID,
     AgentMetadata,
     Assembly,

@@ -18,7 +18,7 @@ from runner.agent.machine.protocol import (
     ToolEnded,
 )
 from runner.agent.machine.state import SubagentState, waits
-from runner.agent.models.port import call_name
+from runner.agent.models.protocol import call_name
 from runner.approvals.ballots import Use
 from runner.errors import UsageError
 from runner.records import codec, failures

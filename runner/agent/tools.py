@@ -32,7 +32,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from runner import async_loop
 from runner.agent.context import ToolContext
-from runner.agent.models.port import TOOL_NAME
+from runner.agent.models.protocol import TOOL_NAME
 from runner.approvals import policies
 from runner.approvals.digests import Action
 from runner.approvals.policies import ApprovalPolicy

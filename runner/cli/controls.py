@@ -71,8 +71,8 @@ def replay(context: CommandContext, letter_ids: tuple[str, ...]) -> None:
     4 no such letter or run; 5 the run is not over or has completed. If a letter fails, those after it
     are not replayed.
     """
-    from runner.operations.dead import Replayed
-    from runner.operations.dead import replay as resend
+    from runner.operations.dead_letters import Replayed
+    from runner.operations.dead_letters import replay as resend
 
     letters = context.installation.dead_letters
     # All are read first, so that a mistyped id sends nothing.

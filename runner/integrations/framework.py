@@ -17,7 +17,7 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, StrictBool, TypeAdapter
 
 from runner import async_loop
-from runner.agent.models.port import raise_delayed
+from runner.agent.models.protocol import raise_delayed
 from runner.agent.tools import whole_arguments
 from runner.approvals import policies
 from runner.approvals.ballots import Use

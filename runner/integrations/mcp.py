@@ -27,7 +27,7 @@ from runner import async_loop
 from runner.agent.effects import ToolExecution, ToolOutcome
 from runner.agent.machine.protocol import SubagentSaved, ToolAsked
 from runner.agent.machine.state import SubagentState
-from runner.agent.models.port import call_name
+from runner.agent.models.protocol import call_name
 from runner.agent.tools import check_tool_schema, whole_schema
 from runner.approvals import policies
 from runner.approvals.policies import Policy, ToolApprovals

@@ -75,7 +75,7 @@ class Facts:
     `other_servers` are all servers of partitions but the first, by address; `layout` is why the
     partitions can't be used as configured, or "". `signing` is the problem of the decision keys, or
     "". `voters` are the keys of people who have voted lately. `held` are the newest held runs.
-    `doors` are the processes of `runner server` that reported lately.
+    `server_processes` are those of `runner server` that reported lately.
     """
 
     vitals: ServerInfo
@@ -105,7 +105,7 @@ class Facts:
     signing: str = ""
     voters: Sequence[str] = ()
     dropped: int = 0
-    doors: Sequence[Worker] = ()
+    server_processes: Sequence[Worker] = ()
     backlog: Sequence[QueueBacklog] = ()
 
     @property
@@ -181,7 +181,11 @@ def read_facts(settings: Settings) -> Facts:
         clock=clock,
         settings=settings,
         workers=workers,
-        doors=[door for door in shared.doors.all() if door.alive(shared.doors.now())],
+        server_processes=[
+            process
+            for process in shared.server_processes.all()
+            if process.alive(shared.server_processes.now())
+        ],
         graphs=graphs,
         letters=shared.dead_letters.count(),
         dropped=shared.dead_letters.dropped(),
@@ -547,7 +551,7 @@ def _partitions(facts: Facts) -> Checks:
     detail = f"{partitions} on {servers} server{'s' if servers > 1 else ''}"
     differences = ", ".join(
         f"{process.name} has {process.partitions}"
-        for process in (*facts.reporting, *facts.doors)
+        for process in (*facts.reporting, *facts.server_processes)
         if process.partitions not in {0, partitions}
     )
     problem = facts.layout or (differences and f"{partitions} set here, but {differences}")
@@ -595,7 +599,9 @@ def _password(facts: Facts) -> Checks:
 
 def _clocks(facts: Facts) -> Checks:
     skews = [("this machine", facts.clock - facts.vitals.now)]
-    skews += [(process.name, process.ahead) for process in (*facts.reporting, *facts.doors)]
+    skews += [
+        (process.name, process.ahead) for process in (*facts.reporting, *facts.server_processes)
+    ]
     wrong = ", ".join(f"{name} by {span(abs(ms))}" for name, ms in skews if abs(ms) > MAX_SKEW)
     problem = wrong and f"differ from the store's: {wrong}"
     yield from _check(

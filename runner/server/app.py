@@ -31,8 +31,8 @@ from runner.server.browser import (
 )
 from runner.server.openapi import complete
 from runner.server.pages.rendering import error_page
-from runner.server.presence import presence
 from runner.server.problems import Problem, respond
+from runner.server.server_processes import listed
 from runner.server.services import Services
 from runner.server.slots import Slots
 from runner.settings import Settings
@@ -90,7 +90,7 @@ def create_app(
         dependencies=[Depends(_checked_request)],
         separate_input_output_schemas=False,
         generate_unique_id_function=_operation_id,
-        lifespan=presence,
+        lifespan=listed,
     )
     app.state.services = Services(settings)
     if auth is None:

@@ -69,8 +69,7 @@ class Shared:
         self.jobs = Jobs(first, namespace)
         self.deliveries = Deliveries(first, namespace)
         self.workers = WorkerRegistry(first, namespace)
-        # The processes of `runner server`.
-        self.doors = WorkerRegistry(first, namespace, doors=True)
+        self.server_processes = WorkerRegistry(first, namespace, server_processes=True)
         # The samples of metrics, for charts.
         self.history = History(first, self._keys.history)
         self._address = settings.redis_url, namespace, settings.partitions

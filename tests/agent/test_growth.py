@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from runner.agent import Agent, tool
-from runner.agent.models import port
-from runner.agent.models.port import ProviderMessages
+from runner.agent.models import protocol
+from runner.agent.models.protocol import ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from tests.agent.visits import Node, done, use
 
@@ -93,13 +93,13 @@ def test_to_prepare_all_messages_shows(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_call_prepares_only_new_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first call prepares the input, each later one a reply and its results."""
     prepared: list[int] = []
-    model, message = Counting(20, 5), port._message
+    model, message = Counting(20, 5), protocol._message
 
     def counted(entry: dict[str, Any]) -> dict[str, Any]:
         prepared.append(model.turn)
         return message(entry)
 
-    monkeypatch.setattr(port, "_message", counted)
+    monkeypatch.setattr(protocol, "_message", counted)
     done(Node(lambda: Agent("a", model, tools=[look])).run())
 
     assert Counter(prepared) == {turn: 2 if turn else 1 for turn in range(20)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.agent import Agent, tool
-from runner.agent.models.port import Assembly, ProviderMessages
+from runner.agent.models.protocol import Assembly, ProviderMessages
 from runner.agent.models.scripted import ScriptedModel
 from runner.hooks import AfterModelCallEvent
 from tests.agent.visits import Hooks, Node, done, failed, scripted, use

@@ -22,7 +22,7 @@ from runner.cli import (
 )
 from runner.limits.control import LimitView
 from runner.operations.backlog import QueueBacklog
-from runner.operations.dead import Replayed
+from runner.operations.dead_letters import Replayed
 from runner.operations.deploys import GraphCheck
 from runner.operations.doctor import Check
 from runner.operations.exports import Export

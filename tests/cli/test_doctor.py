@@ -112,7 +112,7 @@ CASES = [
     ("partitions", FAIL, replace(WELL, layout="partition 1 is on a server that is not named")),
     ("queues", FAIL, replace(on_worker(queues=["runner/refund"]), unread_queues={"runner"})),
     ("partitions", FAIL, on_worker(partitions=2)),
-    ("partitions", FAIL, replace(WELL, doors=[replace(WORKER, partitions=2)])),
+    ("partitions", FAIL, replace(WELL, server_processes=[replace(WORKER, partitions=2)])),
     (
         "sweep",
         WARN,
@@ -128,7 +128,7 @@ CASES = [
     ("password", WARN, replace(WELL, settings=Settings(redis_url="redis://far"))),
     ("clocks", WARN, replace(WELL, clock=NOW + 5_000)),
     ("clocks", WARN, on_worker(ahead=-3_000)),
-    ("clocks", WARN, replace(WELL, doors=[Worker("server-1@far", ahead=-3_000)])),
+    ("clocks", WARN, replace(WELL, server_processes=[Worker("server-1@far", ahead=-3_000)])),
     ("broker", FAIL, replace(WELL, broker="amqp://gone can't be used")),
     ("workers", FAIL, replace(WELL, workers=[], graphs={})),
     ("workers", FAIL, replace(WELL, workers=[replace(WORKER, seen=NOW - 60_000)], graphs={})),

@@ -9,7 +9,7 @@ from email.utils import formatdate
 import pytest
 
 from runner import Agent, GraphBuilder, Status
-from runner.agent.models.port import raise_delayed
+from runner.agent.models.protocol import raise_delayed
 from runner.errors import LONGEST_WAIT, RetryAfter
 from tests.integrations.extras import need
 from tests.integrations.openai_server import Refusal, endpoint, text

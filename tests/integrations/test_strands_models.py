@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from runner import Status
-from runner.agent.models.port import Model
+from runner.agent.models.protocol import Model
 from tests.integrations import sums
 from tests.integrations.extras import need
 from tests.integrations.openai_server import Refusal, endpoint, text

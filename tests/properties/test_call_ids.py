@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from runner.agent import Agent, effects, tool
 from runner.agent.machine.state import from_document
-from runner.agent.models.port import own_ids
+from runner.agent.models.protocol import own_ids
 from runner.agent.models.scripted import ScriptedModel
 from runner.errors import CorruptDocument
 from runner.hooks import AfterToolCallEvent

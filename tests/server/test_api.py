@@ -726,17 +726,17 @@ def test_only_admins_see_webhooks(site):
 @pytest.mark.full
 def test_the_doctor_compares_the_clock_of_each_server(site):
     """A process is listed while it runs, and one with a wrong clock is named, and by how much."""
-    doors = site.app.state.services.doors
+    processes = site.app.state.services.server_processes
     far = {"name": "server-1@far", "pid": 1, "started": 1}
-    doors.enter(far, doors.now() - 90_000)
+    processes.enter(far, processes.now() - 90_000)
 
     def clocks():
         checks = examine(read_facts(site.settings))
         return next(check.detail for check in checks if check.name == "clocks")
 
     with Served(site.app, free_port()):
-        wait_until(lambda: len(doors.all()) == 2, "the server is listed")
+        wait_until(lambda: len(processes.all()) == 2, "the server is listed")
         assert re.search(r"server-1@far by 1 min [345]\d s", clocks())
-    wait_until(lambda: len(doors.all()) == 1, "the server has left")
-    doors.leave(far)
+    wait_until(lambda: len(processes.all()) == 1, "the server has left")
+    processes.leave(far)
     assert "far" not in clocks()

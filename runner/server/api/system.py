@@ -13,7 +13,7 @@ from runner.errors import NotFoundError, StoreError
 from runner.immutable import immutable
 from runner.operations.api_keys import ApiKey, list_keys
 from runner.operations.backlog import Backlog, read_backlog
-from runner.operations.dead import Replayed, replay
+from runner.operations.dead_letters import Replayed, replay
 from runner.operations.metrics import prometheus
 from runner.operations.views import WorkerView, read_workers
 from runner.records.codec import JSONMapping, JSONObject

@@ -18,7 +18,7 @@ from runner.definition.model import Definition
 from runner.errors import CorruptDocument, NotFoundError
 from runner.execution.functions import task_schema
 from runner.operations.backlog import read_queues
-from runner.operations.dead import replay
+from runner.operations.dead_letters import replay
 from runner.operations.exports import question_of
 from runner.operations.views import read_workers
 from runner.records import codec

@@ -298,7 +298,7 @@ class Keys:
         self.dead_messages = f"{namespace}:dead"
         self.replies = f"{namespace}:replies:"
         self.workers = f"{namespace}:workers"
-        self.doors = f"{namespace}:doors"
+        self.server_processes = f"{namespace}:doors"
         self.api_keys = f"{namespace}:api_keys"
         self.partition = partition
         self._singleton_lock = f"{namespace}:lock:"

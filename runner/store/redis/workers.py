@@ -27,15 +27,19 @@ class WorkerRegistry:
     """The list of workers of one namespace in a database."""
 
     def __init__(
-        self, place: str | RedisConnection, namespace: str = NAMESPACE, *, doors: bool = False
+        self,
+        place: str | RedisConnection,
+        namespace: str = NAMESPACE,
+        *,
+        server_processes: bool = False,
     ) -> None:
         """Take a database's redis-py URL or connection; nothing is connected yet.
 
-        With `doors` it lists the processes of `runner server` instead.
+        With `server_processes` it lists the processes of `runner server` instead.
         """
         keys = Keys(namespace)
         self._redis = connected(place)
-        self._key = keys.doors if doors else keys.workers
+        self._key = keys.server_processes if server_processes else keys.workers
 
     def now(self) -> int:
         """Return the store's time in ms."""

@@ -24,17 +24,19 @@ LEAVES_WITHIN = 1.0
 
 
 @asynccontextmanager
-async def presence(app: FastAPI) -> AsyncIterator[None]:
+async def listed(app: FastAPI) -> AsyncIterator[None]:
     """List this process from the application's start to its end; a mounted application has neither."""
     stopping = threading.Event()
-    thread = threading.Thread(target=_stay, args=(app.state.services, stopping), daemon=True)
+    thread = threading.Thread(
+        target=_stay_listed, args=(app.state.services, stopping), daemon=True
+    )
     thread.start()
     yield
     stopping.set()
     thread.join(LEAVES_WITHIN)
 
 
-def _stay(services: Services, stopping: threading.Event) -> None:
+def _stay_listed(services: Services, stopping: threading.Event) -> None:
     pid = os.getpid()
     description = {
         "name": f"server-{pid}@{socket.gethostname()}",
@@ -46,12 +48,12 @@ def _stay(services: Services, stopping: threading.Event) -> None:
     try:
         while not stopping.is_set():
             try:
-                if services.doors.enter(description, time.time_ns() // 1_000_000):
-                    services.doors.tidy()
+                if services.server_processes.enter(description, time.time_ns() // 1_000_000):
+                    services.server_processes.tidy()
             except StoreError as error:
                 log.info("presence.unwritten: %s It is written again in %d s.", error, EVERY)
             stopping.wait(EVERY)
-        services.doors.leave(description)
+        services.server_processes.leave(description)
     except StoreError as error:
         log.info("presence.left: %s The server is listed as gone for a day.", error)
     finally:
