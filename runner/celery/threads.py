@@ -1,4 +1,5 @@
-"""A worker's threads beside its nodes: the sweeper, which also seals and serves webhooks, and the archiver.
+"""A worker's threads beside its nodes: the sweeper, which also seals the audit and serves webhooks, and the
+archiver.
 
 Each is a thread of the worker's own process, so it goes on while every slot is busy, on every pool.
 No error ends a thread: the error is logged once, and the thread tries again. Every worker sweeps,
@@ -125,7 +126,7 @@ SWEEP_APART = 0.25
 """Seconds between two sweeps of a fleet, however many workers it has."""
 
 AT_ONCE = 20
-"""Sweeps in a row that may find less than a batch due: a stop closes 500 questions with each."""
+"""The most sweeps in a row that find less than a batch due; a run that stops cancels 500 nodes in each."""
 
 
 SAMPLE_EVERY = 60.0
@@ -133,8 +134,9 @@ SAMPLE_EVERY = 60.0
 
 
 class Sweeper(WorkerThread):
-    """Sweeps every RUNNER_SWEEP_INTERVAL seconds; again at once while timers were due. Samples the metrics.
+    """Sweeps every RUNNER_SWEEP_INTERVAL seconds, and again at once while timers are due.
 
+    It also seals the audit, samples the metrics, and begins the threads of webhooks that a sweep finds.
     A worker that asks directly after another's sweep does not sweep. Programs that can't ring the
     queue (because the broker is not the store) request a sweep.
     """
@@ -219,7 +221,7 @@ class Sealer:
         if not self._sealing or time.monotonic() < self._due:
             return
         self._due = time.monotonic() + self._every
-        # Each time another is first, as one that is away ends the round.
+        # Each round begins with another partition, since one that can't be reached ends the round.
         self._sealing.append(self._sealing.pop(0))
         if all(sealing.is_idle() for sealing in self._sealing):
             return
@@ -230,7 +232,7 @@ class Sealer:
 
 
 WEBHOOKS_END_WITHIN = 2.0
-"""Seconds that a stopping worker waits for all of them; another process resends interrupted deliveries."""
+"""Seconds that a stopping worker waits for the threads of webhooks; another process resends the rest."""
 
 
 class WebhookThreads:

@@ -579,7 +579,7 @@ class PartitionedStore:
         pages = [functools.partial(partition.runs, query) for partition in self._partitions]
         return merged(pages, limit, cursor, lambda run: run.position, newest=True)
 
-    # Measured times: the first partition has them for all partitions
+    # Times that processes measure are in the first partition, times until answers in their runs' partitions
 
     def measure(self, increments: Increments) -> None:
         self._first.measure(increments)

@@ -76,7 +76,7 @@ MOST_LIMITS = 1_000
 
 
 MOST_READ, FEW = 5_000, 100
-"""Nodes that a step of a stop checks for being idle, and the number after conflicts."""
+"""The most nodes that one step of a stopping run reads to find idle ones: normally, and after conflicts."""
 
 
 def slot_member(run_id: str, node: str, claim: str) -> str:
@@ -321,7 +321,7 @@ class RunInTransaction:
         version = read_set.held_slots.get((key, member))
         if version is None and not read_set.is_incomplete:
             read_set.wanted_slots[key, member] = since, concurrency
-        # A lease after the slot was held, its partition asks for the node: no claim may come after that.
+        # A lease after it gave the slot, that partition asks whether the node runs: a claim must be earlier.
         self.write_set.must_be_before(read_set.held_after + settings.lease_ms // 2)
         return bool(version)
 

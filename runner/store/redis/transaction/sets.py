@@ -137,7 +137,7 @@ MARKS = {"\1", b"\1"}
 """The first character of a text into which the commit fills numbers or times."""
 
 AHEAD_MS = 100
-"""Time in which a commit may follow a look that was made ahead of it: its plan has the time of the look."""
+"""Ms within which a plan on values read in advance must commit: it takes the time of that read as now."""
 
 HASH_CHUNK = 1_000
 """The most fields that one command of a script reads: Lua's stack takes a few thousand arguments."""

@@ -313,7 +313,7 @@ class Transaction:
         return ()
 
     def _limit_elsewhere(self, run_id: str, action: LimitAction) -> None:
-        """Note the work after the commit for the partition that counts a key; it held a slot before."""
+        """Note what the partition that counts a key does after the commit; a slot there is held before it."""
         write_set = self.write_set
         run = self.find(run_id)
         key = action.key
