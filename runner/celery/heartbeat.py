@@ -1,7 +1,7 @@
 """A worker's heartbeat: its pool, queues and graphs, for `runner workers` and `runner doctor`.
 
 The thread ends last, after the pool. So a stopping worker stays listed until its nodes have ended,
-and a hanging one stays listed.
+and a hanging one stays listed. As it lives longest, it also does the worker's other small chores.
 """
 
 from __future__ import annotations
@@ -105,7 +105,11 @@ class AliveFile:
 
 
 class Heartbeat(WorkerThread):
-    """Tells the store every ten seconds that this worker is alive."""
+    """Tells the store every ten seconds that this worker is alive.
+
+    It also touches the file for probes, watches the stop of the worker (`Shutdown`) and the store's
+    clock, publishes again what the store has lost, and returns claims that no task will start.
+    """
 
     label = "heartbeat"
 

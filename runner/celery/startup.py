@@ -1,4 +1,4 @@
-"""A worker's start: it publishes its graphs and the doorbell template to the store."""
+"""A worker's start: it checks the store and the queues, then publishes graphs and the doorbell template."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MOST, MOST_BYTES = 1_000, 65_536_000
 """The most answers that wait for their questions, and the most bytes of all of them."""
 
 AT_ONCE = 100
-"""Answers in one entry of a stream."""
+"""The most answers in one entry of a stream."""
 
 
 def keep(

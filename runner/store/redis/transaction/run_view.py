@@ -430,7 +430,7 @@ class RunInTransaction:
         checkpoints.remember(self.write_set, self.key, node, session)
 
     def replace_input(self, start: Start) -> None:
-        self.write_set.read(self.key, "reason")  # as long as it is queued
+        self.write_set.read(self.key, "reason")  # it must still be queued
         new_run.replace_input(self.write_set, self.record, start)
 
     def put_report(self, reference: str, outcome: JSON) -> None:

@@ -47,13 +47,13 @@ class Topologies:
 class StoreSettings:
     """Settings of a store for its transactions; times in ms.
 
-    `prefix` is the partition's prefix, `most` returns the most bytes that a run may have. `shelve` stores a
-    large value of a run apart, and returns a reference to it; `load` reads values. `full` has the limits that
-    had no free slot when last asked, `input_keys` the values of inputs by which limits count. `audit` is the
-    scope of the audit, `max_open_runs` the bound of all partitions (0: none), `number` this partition's
-    number. `elsewhere` returns the script call of the partition that counts a limit's key, or None for this
-    one; `offer` rings for a node in any partition to which a limit offers a slot. Transactions without runs
-    need only the prefix.
+    `prefix` is the partition's prefix, `most` returns the most bytes that a run may have. With `push` the
+    scripts ring doorbells. `shelve` stores a large value of a run apart, and returns a reference to it;
+    `load` reads values. `full` has the limits that had no free slot when last asked, `input_keys` the values
+    of inputs by which limits count. `audit` is the scope of the audit, `max_open_runs` the bound of all
+    partitions (0: none), `number` this partition's number. `elsewhere` returns the script call of the
+    partition that counts a limit's key, or None for this one; `offer` rings for a node in any partition to
+    which a limit offers a slot. Transactions without runs need only the prefix.
     """
 
     prefix: str
