@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerError
 from runner.immutable import immutable
@@ -12,7 +12,6 @@ from runner.operations.exports import read_export
 from runner.records.json_form import document
 from runner.records.run import FINAL
 from runner.store.archive.interface import Archive, ArchivedRun, archived_run
-from runner.store.interface import Store
 
 log = logging.getLogger(__name__)
 
@@ -29,23 +28,6 @@ DOWN = 3
 """Consecutive runs that must fail, each written separately, before the archive counts as failing."""
 
 
-class ArchivableStore(Store, Protocol):
-    """A store that keeps ended runs until they are archived: see `RedisStore`."""
-
-    def archivable(
-        self,
-        place: str,
-        limit: int,
-        *,
-        pause: float,
-        mine: float,
-        hold: float,
-        problem: str = "",
-    ) -> list[str]: ...
-
-    def archived(self, runs: Mapping[str, int]) -> None: ...
-
-
 @immutable
 class EndedRun(ArchivedRun):
     """A run to write, and the time when it ended (ms)."""
@@ -60,7 +42,12 @@ class Archiving:
     """
 
     def __init__(
-        self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
+        self,
+        store: Any,  # one that keeps ended runs until they are archived: see `RedisStore`
+        archive: Archive,
+        *,
+        pause: float,
+        hold: float,
     ) -> None:
         """Let few runs wait `pause` seconds for more; keep a run at most `hold` seconds after its end."""
         self._store = store

@@ -115,4 +115,4 @@ def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:
     )
     why = barred(rule, voter, facts, question.stage)
     # The door itself reports a login that is too old, with a link to log in again.
-    return "" if why == unsure(rule, voter, question.stage) else why
+    return why if why and why != unsure(rule, voter, question.stage) else ""

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields, replace
+from itertools import repeat
 from typing import Any, TypeVar, cast
 
 from runner.approvals.absences import Absence, standing_in
@@ -15,7 +16,7 @@ from runner.approvals.rule_text import in_words
 from runner.approvals.rules import Rule
 from runner.definition.model import map_of
 from runner.errors import RunnerError, UsageError
-from runner.immutable import immutable
+from runner.immutable import immutable, kept
 from runner.operations.exports import Question, all_events, plain, question_view, undo_of
 from runner.records import codec
 from runner.records.codec import JSONMapping, JSONObject
@@ -192,14 +193,8 @@ def read_questions(store: Store, interrupts: Iterable[Interrupt]) -> list[Questi
     absences = _absences(store, interrupts)
     run_ids = {interrupt.run_id for interrupt in interrupts if interrupt.rule is None}
     facts = {run_id: _facts(store, run_id) for run_id in run_ids}
-    return [
-        _view(
-            interrupt if interrupt.rule else replace(interrupt, **facts[interrupt.run_id]),
-            standing,
-            absences,
-        )
-        for interrupt, standing in zip(interrupts, standings, strict=True)
-    ]
+    views = map(_view, interrupts, standings, repeat(absences))
+    return [view if view.rule else replace(view, **facts[view.run_id]) for view in views]
 
 
 def _facts(store: Store, run_id: str) -> JSONObject:
@@ -308,6 +303,9 @@ def _view(
     interrupt: Interrupt, standing: Standing, absences: Sequence[Absence]
 ) -> QuestionView:
     """Make the view of a question; with a rule it includes the standing of its votes."""
+    view = _untouched(interrupt)
+    if standing == Standing() and not absences:
+        return view
     now = time.time_ns() // 1_000_000
     tally = standing.tally
     away = tuple(
@@ -315,29 +313,37 @@ def _view(
         for absence in standing_in(absences, interrupt, tally.stage, now)
         if interrupt.is_open
     )
-    common: JSONObject = {"away": away}
+    changes: JSONObject = {"away": away}
     if interrupt.is_open and standing.claimed_until > now:
-        common |= {"claim": standing.claim, "claim_ends_at": standing.claimed_until}
+        changes |= {"claim": standing.claim, "claim_ends_at": standing.claimed_until}
+    if interrupt.rule is not None:
+        changes |= {
+            "have": max(tally.effects.values(), default=0),
+            "need": Rule.thawed(interrupt.rule).steps[tally.stage].need,
+            "against": tally.against,
+            "stage": tally.stage,
+            "delegated": standing.loans(now),
+            "delegation_ends": {by: end for by, end in standing.ends.items() if end > now},
+            "undo": undo_of(standing) if interrupt.is_open else None,
+        }
+    return replace(view, **changes)
+
+
+@kept
+def _untouched(interrupt: Interrupt) -> QuestionView:
+    """Make the view of a question without votes."""
     if interrupt.rule is None:
-        return question_view(QuestionView, interrupt, **common)
-    rule = Rule.thawed(interrupt.rule)
+        return question_view(QuestionView, interrupt)
     return question_view(
         QuestionView,
         interrupt,
-        **common,
+        need=Rule.thawed(interrupt.rule).steps[0].need,
         rule_words=_rule_words(
             codec.dump_json(interrupt.rule),
             interrupt.requester,
             tuple(interrupt.on_behalf_of),
             is_bound=interrupt.action is not None,
         ),
-        have=max(tally.effects.values(), default=0),
-        need=rule.steps[tally.stage].need,
-        against=tally.against,
-        stage=tally.stage,
-        delegated=standing.loans(now),
-        delegation_ends={by: end for by, end in standing.ends.items() if end > now},
-        undo=undo_of(standing) if interrupt.is_open else None,
     )
 
 

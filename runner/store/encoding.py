@@ -11,6 +11,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, astuple, fields
+from functools import lru_cache
 from typing import Any, cast
 
 import pydantic_core
@@ -649,6 +650,9 @@ QUESTION_WORDS = (
 )
 """Texts that most questions contain, as a compression dictionary: a change to it needs another mark."""
 
+SMALL = 2_000
+"""Stored bytes of questions that are kept decoded: lists read them again and again."""
+
 PLACEHOLDER = re.compile(rb"\x01[0-9]+:[0-9]+\x01")
 """The text that lua/commit.lua replaces by a number or a time."""
 
@@ -701,11 +705,17 @@ def split_question(data: bytes) -> tuple[bytes, bytes]:
 
 
 def question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
-    """Read a question and its decision.
+    """Read a question and its decision; a small one that was read before is the same object.
 
     Raises:
         CorruptDocument: it is damaged.
     """
+    read = _question if len(data) < SMALL else _question.__wrapped__
+    return read(interrupt_id, data, decision_text)
+
+
+@lru_cache(500)
+def _question(interrupt_id: str, data: bytes, decision_text: bytes | None) -> Interrupt:
     try:
         head, text = split_question(data)
         _, asked_at, _, *reminders = head.split()
@@ -792,13 +802,16 @@ def document(text: bytes | None) -> JSONObject:
         raise CorruptDocument(f"a stored vote can't be read: {error}") from error
 
 
+UNTOUCHED = Standing()
+
+
 def standing(text: bytes | None) -> Standing:
     """Read the standing of a question's votes.
 
     Raises:
         CorruptDocument: it is damaged.
     """
-    return codec.decode(Standing, text) if text else Standing()
+    return codec.decode(Standing, text) if text else UNTOUCHED
 
 
 def decided(

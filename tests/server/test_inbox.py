@@ -12,6 +12,7 @@ import redis
 from runner import GraphBuilder
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
+from runner.operations.questions import read_questions
 from runner.records.interrupts import Decision
 from runner.records.run import Status
 from runner.server.access import Person
@@ -697,3 +698,22 @@ def test_an_unchanged_row_is_rendered_once(desk):
     desk.as_role("viewer", name="eva")
     assert rendered() == 5
     assert "DE89" not in desk.page("/inbox?tab=all")
+
+
+def test_a_page_of_an_unchanged_list_reads_no_question_anew(desk):
+    """Unchanged questions are the same objects in the next page; a claim and its release are seen at once."""
+    for n in range(3):
+        asked(desk, "transfers", {"amount": n, "currency": "EUR", "iban": "DE89"})
+    store = desk.client.engine.store
+
+    def listed():
+        return read_questions(store, store.open_interrupts())
+
+    first, second, last = listed()
+    act(*who(desk, "ana"), second.id, "claim", ttl=60)
+    again = listed()
+    act(*who(desk, "ana"), second.id, "release")
+
+    assert [again[0] is first, again[2] is last] == [True, True]
+    assert [again[1].claim, listed()[1].claim] == ["human:|ana", ""]
+    assert listed()[1] is second

@@ -11,6 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from runner.approvals.titles import grouped, number_of
+from runner.immutable import kept
 from runner.operations.questions import QuestionView
 from runner.records.codec import JSONMapping
 from runner.records.shown_text import shown
@@ -30,6 +31,7 @@ def content_of(question: QuestionView) -> JSONMapping:
     return content if isinstance(content, Mapping) else {}
 
 
+@kept
 def amount_of(question: QuestionView) -> tuple[Decimal, str] | None:
     """Return the main amount of a question and its currency; None if it isn't a number."""
     args = content_of(question)

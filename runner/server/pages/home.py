@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mimetypes
 import time
-from collections.abc import Iterable
+from collections import Counter
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import HTMLResponse
@@ -13,7 +13,6 @@ from runner.approvals.rules import DAY
 from runner.operations.backlog import read_queues
 from runner.operations.exports import question_of
 from runner.records.listings import InterruptQuery
-from runner.records.metrics import Metric
 from runner.server.access import OPEN, Seen
 from runner.server.deciding import count_mine
 from runner.server.pages.charts import charts_of
@@ -36,6 +35,9 @@ def home(
 ) -> HTMLResponse:
     """Show counts by state, the oldest question, workers and the doctor's findings."""
     metrics = services.metrics()
+    sums = Counter[str]()
+    for metric in metrics:
+        sums[metric.name] += metric.value  # type: ignore[assignment] # a float
     oldest = services.client.interrupts(limit=1)
     frozen = services.store.frozen()
     day = InterruptQuery(due=round((time.time() + DAY) * 1000), urgent=True)
@@ -44,28 +46,16 @@ def home(
         request,
         "home.html",
         person,
-        runs={
-            metric.labels["status"]: int(metric.value)
-            for metric in metrics
-            if metric.name == "runner_runs"
-        },
-        open=_sum(metrics, "runner_questions_open"),
+        all=metrics,
+        metrics=sums,
         mine=count_mine(services, person, InterruptQuery(urgent=True))[0],
         oldest=question_of(oldest[0]) if oldest else None,
-        ending=f"{len(ending)}{' or more' if ending.next else ''}" if ending else "",
-        workers=_sum(metrics, "runner_workers"),
-        slots=_sum(metrics, "runner_slots"),
-        busy=_sum(metrics, "runner_slots_busy"),
-        backlog=[row for row in read_queues(services) if row.ready],
+        ending=ending,
+        backlog=read_queues(services),
         charts=charts_of(services, span),
         freezes=frozen.values(),
-        letters=_sum(metrics, "runner_dead_letters"),
         checks=services.findings(frozen),
     )
-
-
-def _sum(metrics: Iterable[Metric], name: str) -> int:
-    return sum(int(metric.value) for metric in metrics if metric.name == name)
 
 
 @router.get("/static/{name}", dependencies=[Depends(OPEN)])

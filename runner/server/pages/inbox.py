@@ -27,6 +27,7 @@ from runner.records.validation import one_line
 from runner.server.access import Known, Lists, Person
 from runner.server.answers import seen_by
 from runner.server.deciding import count_mine
+from runner.server.pages.amounts import sums_of
 from runner.server.pages.question_list import FILTERS, ROWS, SPANS, TABS, QuestionList
 from runner.server.pages.rendering import back, page
 from runner.server.pages.runs import filters_of
@@ -66,11 +67,11 @@ class InboxRow:
     who: str
     soon: bool
     together: bool
-    number: int = 1
+    number: int
 
 
-def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
-    """Return the row of a question."""
+def row_of(question: QuestionView, person: Person, now: int, number: int = 1) -> InboxRow:
+    """Return the row of a question, or of several equal ones of a map."""
     decisions = set((question.rule or {}).get("decisions", ()))
     seen = seen_by(person, question)
     return InboxRow(
@@ -81,6 +82,7 @@ def row_of(question: QuestionView, person: Person, now: int) -> InboxRow:
         else ", ".join(map(plain_name, decision_of(question).by)),
         question.is_open and 0 < question.expires_at < now + SPANS["hour"],
         question.is_open and (not decisions or {"approve", "reject"} <= decisions),
+        number,
     )
 
 
@@ -127,7 +129,7 @@ def inbox(
     folds = fold != "no" and tab != "done"
     batch = waiting if tab == "mine" and filters == empty and not questions.cursor else None
     groups, following = _folded(services, person, questions, batch, folds=folds)
-    rows = [replace(row_of(group[0], person, now), number=len(group)) for group in groups]
+    rows = [row_of(group[0], person, now, len(group)) for group in groups]
     closed_rows: list[InboxRow] = []
     runs: Sequence[RunSummary] = ()
     if tab == "all" and query.text and not questions.cursor:
@@ -136,24 +138,22 @@ def inbox(
             for item in replace(questions, tab="done").load(services, person, FEW)
         ]
         runs = services.client.runs(graph=query.graph, text=query.text, limit=FEW).items
-    together = [row for row in rows if row.together] if person.may("decide") else []
     response = page(
         request,
         "inbox.html",
         person,
         rows=rows,
+        sums=sums_of(row.question for row in rows if row.number == 1),
         decided=closed_rows,
         runs=runs,
         next=following,
         tab=tab,
         tabs=TABS,
         counts={"mine": mine, "all": services.store.count_questions([every])[0]},
-        filtered=any(value for name, value in filters.items() if name != "zone"),
-        bounded=query.searches or tab in {"voted", "requested"},
+        searches=query.searches,
         filters=filters_of(request),
         views=saved_views(request),
         list=questions,
-        together=together,
         picked=q,
     )
     if etag:

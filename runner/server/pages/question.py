@@ -476,10 +476,9 @@ def _page(
         history=history,
         claim=claim_of_another(question, person),
         edits=edits_of(question) if reads else {},
-        voted=any(vote.by == person.principal.key for vote in question.votes),
         **_fields(question, shown, reads=reads),
         **_obstacles(request, services, person, question, rule),
-        **(_of_run(request, services, question, snapshot, reads=reads) if snapshot else NO_RUN),
+        **(_of_run(request, services, question, snapshot, reads=reads) if snapshot else {}),
     )
 
 
@@ -519,10 +518,6 @@ def _obstacles(
         if rule and own_keys is None:
             login = _stale_login(request, rule, person, question.stage)
     return {"barred": reason, "lacks_passkey": own_keys == [], "login": login}
-
-
-NO_RUN = {"asker": "", "position": 0, "denials": (), "case": None, "drawing": ""}
-"""Values of a page whose question belongs to a run that is gone."""
 
 
 def _of_run(

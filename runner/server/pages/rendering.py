@@ -101,12 +101,15 @@ def moment(milliseconds: int | None) -> Markup:
     """Return a time as words, with the exact one beside it."""
     if not milliseconds:
         return Markup("-")
-    exact = datetime.fromtimestamp(milliseconds // 1000, UTC)
+    words = ago(milliseconds, round(time.time() * 1000))
     # These are digits and words of this module, which need no escaping.
-    return Markup(  # noqa: S704 - as above
-        f'<time datetime="{exact.isoformat()}" title="{exact:%Y-%m-%d %H:%M:%S} UTC">'
-        f"{ago(milliseconds, round(time.time() * 1000))}</time>"
-    )
+    return Markup(f"{_exact(milliseconds // 1000)}{words}</time>")  # noqa: S704 - as above
+
+
+@lru_cache(2_000)
+def _exact(seconds: int) -> str:
+    exact = datetime.fromtimestamp(seconds, UTC)
+    return f'<time datetime="{exact.isoformat()}" title="{exact:%Y-%m-%d %H:%M:%S} UTC">'
 
 
 def clock(milliseconds: int, dated: bool = True) -> Markup:  # noqa: FBT001, FBT002 - of a filter

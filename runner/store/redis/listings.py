@@ -106,8 +106,10 @@ class Listings:
         span = Span(query.since, query.until, newest=True)
 
         def read(ids: Sequence[str]) -> list[RunSummary | None]:
-            runs = self._summaries(ids)
-            return [run if run is not None and query.fits(run) else None for run in runs]
+            rows = self._fields(ids, *encoding.SUMMARY)
+            pairs = zip(ids, rows, strict=True)
+            runs = [encoding.summary(run_id, row) if row[0] else None for run_id, row in pairs]
+            return [run if run and query.fits(run) else None for run in runs]
 
         with self._redis.translated():
             part = Part(self._shortest(self._keys.runs(query, graphs), span), span, read)
@@ -210,11 +212,8 @@ class Listings:
 
     def _sums(self, sets: Sequence[Sequence[str]], low: str, high: str) -> list[int]:
         """Count the entries of each set of indexes."""
-        with self._redis.pipeline() as pipe:
-            for indexes in sets:
-                for index in indexes:
-                    pipe.zcount(index, low, high)
-            counts = iter(pipe.execute())
+        names = [index for indexes in sets for index in indexes]
+        counts = iter(self._redis.call_all(*(("ZCOUNT", index, low, high) for index in names)))
         return [sum(next(counts) for _ in indexes) for indexes in sets]
 
     def _page(
@@ -287,29 +286,18 @@ class Listings:
         near = [entry for entry in same if (entry < after if span.newest else entry > after)]
         return [*sorted(set(near), reverse=span.newest), *first]
 
-    def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
-        with self._redis.pipeline() as pipe:
-            for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), *encoding.SUMMARY)
-            rows: list[list[Any]] = pipe.execute()
-        return [
-            encoding.summary(run_id, row) if row[0] is not None else None
-            for run_id, row in zip(ids, rows, strict=True)
-        ]
-
     def _tags(self, ids: Sequence[str]) -> list[dict[str, str]]:
-        with self._redis.pipeline() as pipe:
-            for run_id in ids:
-                pipe.hget(self._keys.run(run_id), "tags")
-            return [encoding.load(tags or b"{}") for tags in pipe.execute()]
+        return [encoding.load(tags or b"{}") for (tags,) in self._fields(ids, "tags")]
 
     def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """Read the graph and the root of each run."""
-        with self._redis.pipeline() as pipe:
-            for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), "of", "root")
-            rows: list[list[bytes | None]] = pipe.execute()
+        rows = zip(ids, self._fields(ids, "of", "root"), strict=True)
         return [
             (encoding.read_of(of)[2], root.decode() if root else run_id) if of else ("", "")
-            for run_id, (of, root) in zip(ids, rows, strict=True)
+            for run_id, (of, root) in rows
         ]
+
+    def _fields(self, ids: Sequence[str], *names: str) -> list[list[Any]]:
+        return self._redis.call_all(
+            *(("HMGET", self._keys.run(run_id), *names) for run_id in ids)
+        )

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import zlib
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from runner.errors import CorruptDocument
 from runner.store.encoding import OF, OUTERMOST, dump, is_packed, load
@@ -41,19 +41,12 @@ USUAL = (
 """Texts that most runs contain, as a compression dictionary: a change to it needs another mark."""
 
 
-class PackCall(Protocol):
-    """A function that runs a script of the store."""
-
-    def __call__(self, name: str, *arguments: Argument) -> list[Any]:
-        """Run a script, and return its reply."""
-
-
 def _stays(name: bytes) -> bool:
     """Return whether a field stays in the hash, because listings, expiry, budgets or peeks read it."""
     return name not in {b"task", b"state"} and (b":" not in name or name.startswith(b"b:"))
 
 
-def pack(call: PackCall) -> int:
+def pack(call: Callable[..., list[Any]]) -> int:
     """Pack the next runs that ended some time ago; return how many were examined."""
     _, looked_at, *runs = call("packable", AT_ONCE, AGE_MS)
     arguments: list[Argument] = []
@@ -118,7 +111,7 @@ def fields_of(run_id: str, text: bytes | None, of: bytes | None) -> dict[bytes, 
     return fields
 
 
-def unpack(call: PackCall, run_id: str) -> None:
+def unpack(call: Callable[..., list[Any]], run_id: str) -> None:
     """Restore the fields and events of a packed run, unless another process has already.
 
     Raises:

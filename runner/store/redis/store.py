@@ -692,10 +692,9 @@ class RedisStore:
 
     def _fields(self, rows: Sequence[tuple[str, Sequence[str]]]) -> list[list[bytes | None]]:
         """Read fields of runs, including packed runs."""
-        with self._redis.translated(), self._redis.pipeline() as pipe:
-            for run_id, names in rows:
-                pipe.hmget(self._keys.run(run_id), [*names, "of"])
-            replies: list[list[bytes | None]] = pipe.execute()
+        replies: list[list[bytes | None]] = self._redis.call_all(
+            *(("HMGET", self._keys.run(run_id), *names, "of") for run_id, names in rows)
+        )
         values = [row[:-1] for row in replies]
         packed = [
             at for at, row in enumerate(replies) if row[-1] and encoding.is_packed(row[-1])

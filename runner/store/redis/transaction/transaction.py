@@ -9,7 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from runner.definition.model import Topology
 from runner.errors import CorruptDocument, StoreError
@@ -85,11 +85,8 @@ OPEN = tuple(status for status in STATUSES if status not in FINAL)
 HEAD = (*RECORD, "idem", "tags", "audit")
 
 
-class Call(Protocol):
-    """A function that runs a script of the store."""
-
-    def __call__(self, name: str, *arguments: Argument, verb: str = "") -> list[Any]:
-        """Run a script for the request `verb`, and return its reply."""
+Call = Callable[..., list[Any]]
+"""A function that runs a script of the store, by its name and arguments, and returns its reply."""
 
 
 class LimitAway(StoreError):
