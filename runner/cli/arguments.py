@@ -76,7 +76,9 @@ def read_json(text: str, option: str) -> Any:
     from runner.records import codec
 
     try:
-        return codec.load_json(_content(text, option))
+        return codec.load_json(
+            _content(text, option), *[codec.exact] * (option == "--response")
+        )
     except CorruptDocument as error:
         lacks_quotes = text[:1] not in {"@", "-", "{", "[", '"'} and "\n" not in text
         quoted = quote(json.dumps(text, ensure_ascii=False))

@@ -14,7 +14,7 @@ from runner.immutable import immutable
 from runner.records import codec, failures
 from runner.records.executors import restorers
 from runner.records.failures import ErrorRecord
-from runner.records.interrupts import Interrupt
+from runner.records.interrupts import Interrupt, title_of
 from runner.records.listings import grouped
 from runner.records.run import NodeRecord, Status, VisitEntry
 from runner.store.interface import RunSnapshot, Store
@@ -122,7 +122,11 @@ def _result(entry: VisitEntry, output: Any, error: ErrorRecord | None) -> Any:
 def graph_result(store: Store, snapshot: RunSnapshot) -> GraphResult:
     """Build a GraphResult, with the interrupts and results of child runs."""
     waiting = grouped(
-        (interrupt for interrupt in snapshot.interrupts if interrupt.is_open),
+        (
+            replace(interrupt, title=title_of(interrupt)) if interrupt.rule else interrupt
+            for interrupt in snapshot.interrupts
+            if interrupt.is_open
+        ),
         attrgetter("node_id"),
     )
     results: dict[str, NodeResult] = {}

@@ -110,7 +110,9 @@ class AnswerField:
         if keeps_text and "string" in self.types:
             return text
         forms = [text]
-        if self.types & {"number", "integer"} and (number := NUMERAL.fullmatch(text.strip())):
+        if self.types & {"number", "integer"} and (
+            number := NUMERAL.fullmatch(text.strip().replace("\u2212", "-"))
+        ):
             forms.append(
                 re.sub(r"[^\d-]", "", number[2]) + (f".{number[4]}" if number[4] else "")
             )

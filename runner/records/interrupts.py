@@ -104,7 +104,7 @@ class Interrupt:
     fingerprint, root and path of its run when it was asked, `escalates_at` (ms) when others become
     eligible. `decision` and `effect` are the result of the votes; `used` records how the decision
     was used: the idempotency `key`, the `effect` and the time (`at`). `title` describes a question
-    without a rule in a sentence.
+    in a sentence: one with a rule only in the result of its run.
     """
 
     id: str

@@ -180,12 +180,16 @@ def content_type(request: Request) -> str:
 async def check_json(request: Request) -> None:
     """Refuse a JSON body that other readers read differently or can't read: a key twice, UTF-16, too deep.
 
+    The numbers of decisions and grants are refused if a float would round them.
+
     Raises:
         Problem: the body is like that.
     """
     body = await request.body() if content_type(request).endswith("json") else b""
+    path = request.scope["route"].path
+    number = [codec.exact] * path.startswith(("/v1/questions", "/v1/grants"))
     try:
-        _ = body and (codec.load_json(body), pydantic_core.from_json(body))
+        _ = body and (codec.load_json(body, *number), pydantic_core.from_json(body))
     except (CorruptDocument, ValueError) as error:
         raise Problem(400, f"The body can't be read: {error}. Nothing was done.") from error
 
@@ -246,6 +250,6 @@ async def check_form(request: Request, person: Person | None) -> None:
     tokens: FormTokens = request.app.state.form_tokens
     if not tokens.holds(token, person):
         raise Problem(
-            403,
+            403 if person else 401,
             "The page is too old, or you are logged out. Log in, then go back to what you typed.",
         )

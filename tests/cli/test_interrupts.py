@@ -104,6 +104,7 @@ def test_a_second_answer_is_a_conflict(cli, waiting):
     ("options", "code", "word"),
     [
         (["--response", '{"decision": "maybe"}', "--responder", "ana"], 2, "rejected"),
+        (["--response", "0.1000000000000000001", "--responder", "ana"], 2, ""),
         (["--response", YES, "--responder", "eve"], 6, "forbidden"),
         (["--response", YES], 6, "forbidden"),
         (["--response", YES, "--responder", "ana", "--digest", "sha256:0"], 5, "rejected"),

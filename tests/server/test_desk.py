@@ -14,6 +14,7 @@ import pytest
 
 from runner.approvals import Action, Rule
 from runner.approvals.rules import Principal
+from runner.records.interrupts import title_of
 from runner.server.access import Person
 from runner.server.pages.amounts import amount_of, sums_of
 from tests.graphs import wired
@@ -327,6 +328,14 @@ def test_a_decision_sent_twice_counts_as_it_did(desk, decision, need, words):
     late = vote(desk, one, opposite, comment="No.")
     assert ("<b>Not counted</b>" in late.text) == (need == 1)
     assert ("already decided by ana" in late.text) == (need == 1)
+    assert "<q>No.</q>" in late.text or need == 2
+
+
+def test_the_result_of_a_run_names_its_questions(desk):
+    """As pages do: with the title of the rule, which the arguments fill."""
+    question = asked(desk)
+    (found,) = desk.client.run(question.run_id).wait(5).interrupts
+    assert found.title == title_of(question) != ""
 
 
 @pytest.mark.full

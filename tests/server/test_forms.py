@@ -428,6 +428,7 @@ def test_a_list_of_objects_has_fields_for_each():
             )
         ),
         ("0.30000000000000004", 0.1 + 0.2),
+        ("\u22121.234,50", -1234.5),
         *(
             (text, text)
             for text in (

@@ -87,6 +87,15 @@ def test_a_grant_is_made_approved_and_revoked_on_the_pages(desk):
     finance(desk, "ana")
     shown = desk.http.get(f"/q/{question.id}").text
     assert "the next ones like this, up to" in shown
+    wide = {"max.amount": "0.1000000000000000001", "uses": "2", "days": "1"}
+    refused = send(desk, f"/grants/for/{question.id}", digest=question.digest, **wide)
+    assert (refused.status_code, "at most 15 digits" in refused.text) == (422, True)
+    typed = desk.http.post(
+        f"/v1/questions/{question.id}/votes",
+        content='{"decision": "edit", "response": {"amount": 0.1000000000000000001}}',
+        headers={"If-Match": f'"{question.digest}"', "Content-Type": "application/json"},
+    )
+    assert (typed.status_code, "more digits" in typed.text) == (400, True)
     made = send(
         desk,
         f"/grants/for/{question.id}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from decimal import Decimal
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -102,8 +103,11 @@ def _add(
 
 def _number(text: str, subject: str) -> float:
     number = number_of(text.strip())
-    if number is None:
-        raise Problem(422, f"{subject} is not a number: {text!r:.40}. Nothing was granted.")
+    if number is None or number != Decimal(str(float(number))):
+        raise Problem(
+            422,
+            f"{subject} is not a number of at most 15 digits: {text!r:.40}. Nothing was granted.",
+        )
     return float(number) if number % 1 else int(number)
 
 

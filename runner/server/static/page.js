@@ -295,7 +295,7 @@
 
   // -- a call with changed arguments is approved with the changes, by a button that replaces the other one -------
   // A number written in another way is the same: 100,50 is 100.5. The server refuses 1,234, which could be two.
-  const number = (text) => (text.length < 16 && /^\s*-?\d+(\.\d+|,(?!\d{3}\s*$)\d+)?\s*$/.test(text) ? Number(text.replace(",", ".")) : text);
+  const number = (text) => (text.length < 16 && /^\s*[-\u2212]?\d+(\.\d+|,(?!\d{3}\s*$)\d+)?\s*$/.test(text) ? Number(text.replace(",", ".").replace("\u2212", "-")) : text);
   const value = (item, text) => (item.dataset.number === undefined ? text : number(text));
   const differs = (item) => (item.type === "radio"
     ? item.checked !== (item.dataset.was === undefined ? item.defaultChecked : item.value === item.dataset.was)
