@@ -166,6 +166,17 @@ def test_long_values_fold_and_are_complete(desk):
     assert (table.count(CONTRACT), table.count(PDF)) == (1, 2)  # a file also in its link
 
 
+def test_an_answer_that_came_too_late_is_still_shown(desk):
+    """Somebody else answered meanwhile: what was typed can be copied from the page."""
+    question = asked(desk, "call")
+    desk.client.respond(question.id, "no", responder="ben")
+    sent = {"decision": "respond", "digest": question.digest, "f.answer": "They called <back>."}
+    reply = send(desk, f"/q/{question.id}", **sent)
+
+    assert reply.status_code == 409
+    assert "<q>They called &lt;back&gt;.</q>" in reply.text
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("typed", ["1,234", "1,23,4", "0x10"])
 def test_an_amount_that_could_be_two_is_refused(desk, typed):
@@ -209,6 +220,8 @@ def test_amounts_and_times_are_those_of_the_reader(desk, berlin, tmp_path):
         berlin.fill("[name='f.amount']", typed)
         assert [button.is_visible() for button in buttons] == [not is_changed, is_changed]
     assert berlin.inner_text("[data-amount-of='f.amount']") == "4.800,50 EUR"
+    berlin.fill("[name='f.amount']", "\u22124800,5")
+    assert berlin.inner_text("[data-amount-of='f.amount']") == "-4.800,50 EUR"
     unclear = "element => element.validationMessage"
     berlin.fill("[name='f.amount']", "1.234")
     said = berlin.locator("[name='f.amount']").evaluate(unclear)

@@ -325,7 +325,7 @@
   function spell(output) {
     const { elements } = output.closest("form"), name = output.dataset.amountOf, { value } = elements[name];
     const currency = elements[name.replace(/[^./]*$/, "currency")]?.value ?? "";
-    output.textContent = value && !isTwo(elements[name]) && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", "."))} ${currency}`.trimEnd() : "";
+    output.textContent = value && !isTwo(elements[name]) && Number.isFinite(Number(number(value))) ? `${money(value.replace(",", ".").replace("\u2212", "-"))} ${currency}`.trimEnd() : "";
   }
   const spellAll = (root) => all(root, "[data-amount-of]").forEach(spell);
   document.addEventListener("input", (event) => event.target.form && spellAll(event.target.form));
