@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerError
@@ -53,21 +54,19 @@ class EndedRun(ArchivedRun):
     ended_at: int
 
 
+@dataclass
 class Archiving:
     """Archives the runs of a store, a batch at each pass. Any number of processes may do so at once.
 
+    Few runs wait `pause` seconds for more; a run is kept at most `hold` seconds after its end.
     `problem` is why the last write failed, or "".
     """
 
-    def __init__(
-        self, store: ArchivableStore, archive: Archive, *, pause: float, hold: float
-    ) -> None:
-        """Let few runs wait `pause` seconds for more; keep a run at most `hold` seconds after its end."""
-        self._store = store
-        self._archive = archive
-        self._pause = pause
-        self._hold = hold
-        self.problem = ""
+    _store: ArchivableStore
+    _archive: Archive
+    pause: float
+    hold: float
+    problem: str = ""
 
     def run_once(self) -> bool:
         """Archive a batch; return whether more may wait. Runs that can't be written stay in the store.
@@ -78,9 +77,9 @@ class Archiving:
         runs = self._store.archivable(
             self._archive.place,
             BATCH,
-            pause=self._pause,
+            pause=self.pause,
             mine=MINE,
-            hold=self._hold,
+            hold=self.hold,
             problem=self.problem,
         )
         try:
