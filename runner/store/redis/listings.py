@@ -7,7 +7,7 @@ few of many match, it ends early, and its cursor continues after them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -287,29 +287,25 @@ class Listings:
         near = [entry for entry in same if (entry < after if span.newest else entry > after)]
         return [*sorted(set(near), reverse=span.newest), *first]
 
-    def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
+    def _rows(self, ids: Sequence[str], *names: str) -> Iterator[tuple[str, list[Any]]]:
+        """Read fields of each run, with one request."""
         with self._redis.pipeline() as pipe:
             for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), *encoding.SUMMARY)
-            rows: list[list[Any]] = pipe.execute()
+                pipe.hmget(self._keys.run(run_id), *names)
+            return zip(ids, pipe.execute(), strict=True)
+
+    def _summaries(self, ids: Sequence[str]) -> list[RunSummary | None]:
         return [
             encoding.summary(run_id, row) if row[0] is not None else None
-            for run_id, row in zip(ids, rows, strict=True)
+            for run_id, row in self._rows(ids, *encoding.SUMMARY)
         ]
 
     def _tags(self, ids: Sequence[str]) -> list[dict[str, str]]:
-        with self._redis.pipeline() as pipe:
-            for run_id in ids:
-                pipe.hget(self._keys.run(run_id), "tags")
-            return [encoding.load(tags or b"{}") for tags in pipe.execute()]
+        return [encoding.load(tags or b"{}") for _, (tags,) in self._rows(ids, "tags")]
 
     def _families(self, ids: Sequence[str]) -> list[tuple[str, str]]:
         """Read the graph and the root of each run."""
-        with self._redis.pipeline() as pipe:
-            for run_id in ids:
-                pipe.hmget(self._keys.run(run_id), "of", "root")
-            rows: list[list[bytes | None]] = pipe.execute()
         return [
             (encoding.read_of(of)[2], root.decode() if root else run_id) if of else ("", "")
-            for run_id, (of, root) in zip(ids, rows, strict=True)
+            for run_id, (of, root) in self._rows(ids, "of", "root")
         ]
