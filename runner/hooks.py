@@ -75,7 +75,7 @@ class HookEvent:
             raise UsageError(
                 "this event was not fired by an agent or a graph, so it can't ask a person."
             )
-        return self.asker.ask(name, reason, response, **options)
+        return self.asker.decide(name, reason, response, **options)[0]
 
 
 _Kind = TypeVar("_Kind", bound=HookEvent)

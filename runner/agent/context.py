@@ -53,20 +53,14 @@ class UserState:
         return state
 
 
+@dataclass
 class AgentView:
     """View of a running agent; `messages` is a copy, while `state` may be changed."""
 
-    def __init__(
-        self,
-        name: str,
-        state: UserState,
-        messages: Callable[[], list[JSON]],
-        cancel: threading.Event,
-    ) -> None:
-        self.name = name
-        self.state = state
-        self.cancel_signal = cancel
-        self._messages = messages
+    name: str
+    state: UserState
+    _messages: Callable[[], list[JSON]]
+    cancel_signal: threading.Event
 
     @property
     def messages(self) -> list[dict[str, Any]]:
@@ -147,7 +141,7 @@ class ToolContext(Generic[_Agent]):
             UsageError: the question can't be asked as it is; this ends the invocation.
             InterruptExpired: no answer came in time.
         """
-        return self._asker.ask(name, reason, response, **options)
+        return self._asker.decide(name, reason, response, **options)[0]
 
 
 @dataclass

@@ -579,7 +579,7 @@ class ToolExecution:
     async def _use(self, question: Interrupt, approval: Approval) -> None:
         """Store the use of the approval, with the checkpoint from which this call begins."""
         self._begun = Use(question.id, approval.effect, self.idempotency_key)
-        if (question.used or {}).get("key") != self.idempotency_key:
+        if question.used_key != self.idempotency_key:
             await self.effects.post(ApprovalUsed(self.id, self._begun))
 
     def _check_ungated(self) -> None:

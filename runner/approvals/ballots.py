@@ -12,7 +12,7 @@ from runner.errors import UsageError
 from runner.immutable import immutable
 from runner.records import codec
 from runner.records.codec import JSON, JSONMapping, JSONObject
-from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, run_of
 
 SKEW = 60
 """Seconds by which the clocks of a door, a store and a worker may differ."""
@@ -222,7 +222,7 @@ def facts(
     key = operation.voter.principal.key
     proof = proof_of(operation)
     return VoterFacts(
-        requesters=(question.requester, *question.on_behalf_of),
+        requesters=question.requesters,
         answered=operation.answered,
         escalated=escalated(question, min(now, proof["exp"] * 1000) if proof else now),
         lent=lent(question, operation, standing, voter_record, now),
@@ -281,20 +281,8 @@ def receipt(
     numbers: Sequence[int] = (),
 ) -> Receipt:
     """Return the receipt of a vote or an operation; the numbers are have, need and against."""
-    address = address_of(operation.interrupt_id)
-    return Receipt(
-        status, operation.interrupt_id, address.run_id if address else None, detail, *numbers
-    )
-
-
-def counted(ballot: Ballot, count: Count) -> Receipt:
-    """Return the receipt of a vote that its rule took or refused."""
-    numbers = (
-        (count.have, count.need, count.tally.against)
-        if count.word in {"counted", "accepted"}
-        else ()
-    )
-    return receipt(ballot, ReceiptStatus(count.word), count.detail, numbers)
+    name = operation.interrupt_id
+    return Receipt(status, name, run_of(name) or None, detail, *numbers)
 
 
 def proof_of(operation: Submission) -> JSONMapping:
@@ -323,7 +311,7 @@ def is_in_time(moment: int, issued: int, expires: int) -> bool:
     return (issued - SKEW) * 1000 <= moment <= (expires + SKEW) * 1000
 
 
-def mistimed(issued: int, question: Interrupt, began: int, edited_at: int = 0) -> str:
+def mistimed(issued: int, question: Interrupt, began: int, edited_at: int) -> str:
     """Return why a vote signed at a time (seconds since 1970) doesn't count; "" if it may.
 
     `began` (ms) is when the run was started, `edited_at` (seconds) when the edit that voided

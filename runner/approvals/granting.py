@@ -234,7 +234,7 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
         "acr": voter.acr,
         "body": dict(signed_body) if signed_body.get("proof") else {},
     }
-    receipt = _refused(grant, ReceiptStatus.FORBIDDEN, voter.doubt)
+    receipt = _receipt(grant, ReceiptStatus.FORBIDDEN, voter.doubt)
 
     def change(stored_record: GrantRecord | None) -> GrantRecord | None:
         nonlocal receipt
@@ -246,14 +246,14 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
         if current.revoked is not None or _is_over(engine, current):
             was = "revoked, or is over"
         elif any(entry["body"] == vote_record["body"] != {} for entry in current.votes):
-            receipt = _receipt(grant, count)
+            receipt = _receipt(grant, count.word, count.detail, count.numbers)
             return None
         elif count.word == "accepted":
             was = "decided: revoke it to end it"
         if was:
-            receipt = _refused(grant, ReceiptStatus.SUPERSEDED, f"the grant was {was}")
+            receipt = _receipt(grant, ReceiptStatus.SUPERSEDED, f"the grant was {was}")
             return None
-        people = (question.requester, *question.on_behalf_of) if question else ()
+        people = question.requesters if question else ()
         answerers_by_node = answerers(engine.store, rule, question) if question else {}
         count = counted(
             rule,
@@ -262,7 +262,7 @@ def vote(engine: Engine, record: GrantRecord, body: JSONMapping, voter: Voter) -
             people,
             answerers_by_node,
         )
-        receipt = _receipt(grant, count)
+        receipt = _receipt(grant, count.word, count.detail, count.numbers)
         if count.word not in {"counted", "accepted"}:
             return None
         return replace(current, votes=[*current.votes, vote_record])
@@ -336,13 +336,5 @@ def _voters(record: GrantRecord) -> list[tuple[Voter, str]]:
     return [(voter_of(vote), vote["decision"]) for vote in record.votes]
 
 
-def _receipt(grant: Grant, count: Count) -> Receipt:
-    numbers = (count.have, count.need, count.tally.against)
-    vote_record = numbers if count.word in {"counted", "accepted"} else ()
-    return Receipt(
-        ReceiptStatus(count.word), GRANT + grant.id, None, count.detail, *vote_record
-    )
-
-
-def _refused(grant: Grant, status: ReceiptStatus, detail: str) -> Receipt:
-    return Receipt(status, GRANT + grant.id, None, detail)
+def _receipt(grant: Grant, status: str, detail: str, numbers: Sequence[int] = ()) -> Receipt:
+    return Receipt(ReceiptStatus(status), GRANT + grant.id, None, detail, *numbers)

@@ -503,4 +503,4 @@ def _signed_by(vote: JSONMapping, grant: Grant, keys: VerificationKeys) -> Voter
         raise UsageError("it was signed for another grant")
     if not grant.made_at - skew <= signed_at <= grant.until + skew:
         raise UsageError("it was signed at another time than the grant was made")
-    return proof.voter()
+    return proof.voter

@@ -241,7 +241,7 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
                 f"a signature counts twice among the votes on {question.name!r}."
             )
         seen_jtis.add(proof.jti)
-        voter = proof.voter()
+        voter = proof.voter
         round_ = tally.round
         key = voter.principal.key
         moment = min(vote_record["at"], proof.expires * 1000)
@@ -259,17 +259,17 @@ def _signed(rule: Rule, question: Interrupt, evidence: Evidence) -> Iterator[Cou
             lender_proof = _proved(
                 loan, question, evidence, keys, effective=proof.issued if is_away else 0
             )
-            lender = lender_proof.principal.key
+            lender = lender_proof.voter.principal.key
             facts = replace(facts, lent=tally.stage)
             due = _escalated(rule, question, moment if is_away else lender_proof.expires * 1000)
             lending = replace(facts, escalated=due, lent=None, gave=False)
-            why = _not_lent(rule, loan, lender_proof.groups, voter, proof.issued)
+            why = _not_lent(rule, loan, lender_proof.voter.groups, voter, proof.issued)
             if is_away:
                 where = evidence.tenant, proof.issued
                 why = why or _not_away(
-                    loan, lender_proof.voter(), rule.steps[tally.stage], lending, where
+                    loan, lender_proof.voter, rule.steps[tally.stage], lending, where
                 )
-            why = why or rules.barred(rule, lender_proof.voter(), lending, tally.stage)
+            why = why or rules.barred(rule, lender_proof.voter, lending, tally.stage)
             lent_round, by = lent_in.get(lender, NO_ONE)
             if rounds.get(lender) == round_ or (lent_round == round_ and by != key):
                 why = why or "their vote counts already"
@@ -376,7 +376,7 @@ def _check_stated(
         "selector": position[0],
         "stage": position[1],
         "round": position[2],
-        "level": proof.level,
+        "level": proof.voter.level,
         "comment": body.get("comment") or "",
         **({} if position[0] == rules.DELEGATED else {"lent": None}),
     }
@@ -397,7 +397,7 @@ def requester_level(requester: JSONMapping, keys: VerificationKeys, root: str) -
     from runner.approvals.proofs import ProofRefused, run_name, verify  # noqa: PLC0415 - as above
 
     try:
-        level = verify(body, keys, now=None, member="requester").level
+        level = verify(body, keys, now=None, member="requester").voter.level
     except ProofRefused:
         return 0
     return level if root[PARTITION:] == run_name(body) else 0
@@ -428,12 +428,12 @@ def _requesters(
             f"the rule of {question.name!r} excludes who asked for the run, but nothing proves who that is: "
             f"{error}"
         ) from error
-    key = proof.principal.key
+    key = proof.voter.principal.key
     level = level_of(rule)
-    if proof.level < level:
+    if proof.voter.level < level:
         raise ApprovalMismatch(
             f"the rule of {question.name!r} excludes who asked for the run, and asks for level {level}, but "
-            f"that was signed at level {proof.level}."
+            f"that was signed at level {proof.voter.level}."
         )
     requesters = frozenset(
         {key, *(Principal.read(name).key for name in body.get("on_behalf_of") or ())}

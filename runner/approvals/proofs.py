@@ -76,28 +76,16 @@ VerificationKeys = Mapping[str, VerificationKey]
 
 @immutable
 class Proved:
-    """A valid proof: whose it is, at which level, and the door's knowledge of the login.
+    """A valid proof: its voter, with everything that the proof vouches for, and its key.
 
-    `issued` and `expires` are in seconds since 1970. For `counter` and `claims` see `Voter`.
+    `issued` and `expires` are in seconds since 1970.
     """
 
-    principal: Principal
-    level: int
+    voter: Voter
     kid: str
     jti: str
     issued: int
     expires: int
-    login_age: float | None = None
-    acr: str | None = None
-    groups: frozenset[str] = frozenset()
-    roles: frozenset[str] = frozenset()
-    counter: tuple[str, int] | None = None
-    claims: frozenset[str] = frozenset()
-
-    def voter(self) -> Voter:
-        """Return the voter, with everything that the proof vouches for."""
-        login = (self.level, self.login_age, self.acr, "", self.counter, self.claims)
-        return Voter(self.principal, self.groups, self.roles, *login)
 
 
 def encoded(data: bytes) -> str:
@@ -304,26 +292,23 @@ def verify(
         else None
     )
     acr = proof.get("acr")
-    return Proved(
+    voter = Voter(
         principal,
+        _vouched(key, key.groups, proof.get("groups")),
+        _vouched(key, key.roles, proof.get("roles")),
         level,
-        key.kid,
-        proof["jti"],
-        proof["iat"],
-        proof["exp"],
         age,
         acr
         if isinstance(acr, str) and level < OWN_KEY
         else None,  # only the issuer of a login can state it
-        _vouched(key, key.groups, proof.get("groups")),
-        _vouched(key, key.roles, proof.get("roles")),
-        (key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
-        frozenset(
+        counter=(key.x, signature_count(proof)) if proof.get("alg") == "webauthn" else None,
+        claims=frozenset(
             f"{form}:{name}"
             for form in ("group", "role")
             for name in _texts(proof.get(f"{form}s"))
         ),
     )
+    return Proved(voter, key.kid, proof["jti"], proof["iat"], proof["exp"])
 
 
 def _vouched(key: VerificationKey, of_key: frozenset[str], stated: object) -> frozenset[str]:

@@ -439,7 +439,7 @@ def people_of(rule: Rule) -> list[str]:
     )
 
 
-def is_same_person(key: str, other_key: str, plain_issuer: str = "") -> bool:
+def is_same_person(key: str, other_key: str, plain_issuer: str) -> bool:
     """Return whether two principals count as one person when one of them is excluded.
 
     A name without an issuer matches every principal of that name, so that an exclusion fails
@@ -671,6 +671,13 @@ class Count:
     decision: DecisionKind | None = None
     effect: str = ""
     detail: str = ""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The numbers of a vote's receipt: have, need and against; none if the vote didn't count."""
+        if self.word not in {"counted", "accepted"}:
+            return ()
+        return self.have, self.need, self.tally.against
 
 
 def take(rule: Rule, tally: Tally, vote: Vote, voted_in: int | None) -> Count:

@@ -134,7 +134,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
         return ballot
     standing = engine.store.standings([question.id])[0]
     facts = VoterFacts(
-        (question.requester, *question.on_behalf_of),
+        question.requesters,
         ballot.answered,
         ballots.escalated(question, now),
         plain_issuer=engine.plain_issuer,
@@ -157,7 +157,7 @@ def _stand_in(engine: Engine, question: Interrupt, rule: Rule, ballot: Ballot) -
             except proofs().ProofRefused:
                 continue
             # The passkey signed the absence once, for all votes that it lends.
-            person = replace(proof.voter(), counter=None)
+            person = replace(proof.voter, counter=None)
         if barred(rule, person, facts, stage) or not may_stand_in(
             rule.delegate, person.groups, voter
         ):
@@ -425,7 +425,7 @@ def sender_of(
     try:
         voter = module.verify(
             body, engine.decision_keys.read(), now=now_of(engine) / 1000
-        ).voter()
+        ).voter
     except module.ProofRefused as error:
         return replace(voter, doubt=str(error)), codec.without(body, "proof")
     return voter if level else _looked_up(engine, voter), body
@@ -514,7 +514,7 @@ def inherited(
     run_id: str,
     by: Principal | str | None,
     body: JSONObject,
-    sign: Sign | None = None,
+    sign: Sign | None,
 ) -> JSONObject | None:
     """Return the requester of a run made from another one `by` a person; None if nobody is known.
 

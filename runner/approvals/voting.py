@@ -15,7 +15,14 @@ from runner.approvals.ballots import Ballot, Operation, PendingDecision, Standin
 from runner.approvals.rules import Rule, VoterFacts
 from runner.immutable import immutable
 from runner.records.codec import JSONMapping, JSONObject
-from runner.records.interrupts import Decision, Interrupt, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import (
+    Decision,
+    Interrupt,
+    Receipt,
+    ReceiptStatus,
+    address_of,
+    run_of,
+)
 from runner.records.run import EventKind
 from runner.scheduler.changes import TimerKind
 from runner.store.apply_transition import (
@@ -29,7 +36,7 @@ from runner.store.apply_transition import (
 )
 from runner.store.interface import Reply, Request
 from runner.store.receipts import repeated_operation, repeated_vote, too_late
-from runner.store.requests import asking, make, note, run_of
+from runner.store.requests import asking, make, note
 
 MOST_LENT = 100
 """Maximum number of people who may vote in place of others on one question."""
@@ -72,7 +79,9 @@ class CastVote(Request[Reply]):
         count, vote_counted = rules.cast(
             rule, standing.tally, voter, rules.Vote(key, ballot.decision, ballot.effect), facts
         )
-        receipt = ballots.counted(ballot, count)
+        receipt = ballots.receipt(
+            ballot, ReceiptStatus(count.word), count.detail, count.numbers
+        )
         if count.word in {"duplicate", "forbidden"}:
             return _refuse(transaction, run, ballot, receipt)
         number = standing.votes + 1
@@ -331,7 +340,8 @@ class ApplyOperation(Request[Reply]):
         facts = ballots.facts(question, operation, standing, voter_record, now)
         to = operation.to and operation.to.principal.key
         part_of_delegate = run.voter(name, to) if to else {}
-        outcome = _OPERATIONS[operation.kind](
+        apply, event = _OPERATIONS[operation.kind]
+        outcome = apply(
             Case(
                 rule_of(question),
                 facts,
@@ -367,7 +377,7 @@ class ApplyOperation(Request[Reply]):
         reply = note(
             transaction,
             run,
-            EVENTS[operation.kind],
+            event,
             name,
             {**ballots.identity(operation), **outcome.data},
         )
@@ -509,18 +519,11 @@ def _withdraw(case: Case) -> Done | Receipt:
 VOTE_FIELDS = ("n", "round", "stage", "decision", "effect", "weight")
 """Fields of a voter's part that describe the vote that counts."""
 
-EVENTS = {
-    "withdraw_vote": EventKind.INTERRUPT_VOTED,
-    "delegate": EventKind.INTERRUPT_DELEGATED,
-    "claim": EventKind.INTERRUPT_CLAIMED,
-    "release": EventKind.INTERRUPT_RELEASED,
-    "comment": EventKind.INTERRUPT_COMMENTED,
+_OPERATIONS: Mapping[str, tuple[Callable[[Case], Done | Receipt], EventKind]] = {
+    "withdraw_vote": (_withdraw, EventKind.INTERRUPT_VOTED),
+    "delegate": (_delegate, EventKind.INTERRUPT_DELEGATED),
+    "claim": (_claim, EventKind.INTERRUPT_CLAIMED),
+    "release": (_release, EventKind.INTERRUPT_RELEASED),
+    "comment": (_comment, EventKind.INTERRUPT_COMMENTED),
 }
-
-_OPERATIONS: Mapping[str, Callable[[Case], Done | Receipt]] = {
-    "withdraw_vote": _withdraw,
-    "delegate": _delegate,
-    "claim": _claim,
-    "release": _release,
-    "comment": _comment,
-}
+"""The function that applies each operation, and the event that it leaves."""

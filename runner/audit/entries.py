@@ -127,9 +127,9 @@ def of_event(
     visit: int,
     *,
     at: int,
-    detail: str = "",
-    data: JSON = None,
-    question: Interrupt | None = None,
+    detail: str,
+    data: JSON,
+    question: Interrupt | None,
 ) -> JSONObject:
     """Build the entry for an event of a run; `question` is the one concerned, in its state at that time."""
     about: JSONObject = {

@@ -116,9 +116,9 @@ def _problem(entry: Entry, vote: JSONMapping, keys: VerificationKeys) -> str:
     named = entry.get("digests", {})
     auth = entry["auth"]
     stated = {
-        "actor": (entry["actor"], proof.principal.key),
+        "actor": (entry["actor"], proof.voter.principal.key),
         "key": (auth["kid"], proof.kid),
-        "level": (auth["level"], proof.level),
+        "level": (auth["level"], proof.voter.level),
         "question": (named.get("question"), body.get("digest")),
         "decision": (entry["outcome"]["decision"], body["decision"]),
         "action": (named.get("action", ""), action_digest),

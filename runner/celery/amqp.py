@@ -273,7 +273,7 @@ class AmqpConsumer(BrokerThread):
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = connection = self.app.connection_for_read()
-            connection.ensure_connection(max_retries=1, interval_start=0.1)
+            connection.ensure_connection(**CONNECT)
             channel = connection.default_channel
             self._doors.dead(channel).declare()
             channel.message_to_python = partial(
@@ -412,7 +412,7 @@ class Relay(BrokerThread):
         with broker_errors(self.release):
             if self._connection is None:
                 self._connection = self.app.connection_for_write()
-                self._connection.ensure_connection(max_retries=1, interval_start=0.1)
+                self._connection.ensure_connection(**CONNECT)
             producer = Producer(self._connection.default_channel, exchange=self._exchange)
             for notice in notices:
                 message = completed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from runner.errors import ConflictError, StoreError
 from runner.execution.engine import Engine
@@ -23,14 +24,13 @@ from runner.store.redis.partitions import SharedStore
 log = logging.getLogger(__name__)
 
 
+@dataclass
 class MessageHandler:
     """Handles the starts and answers of one door: the name by which the store hands back early answers."""
 
-    def __init__(self, engine: Engine, settings: Settings, door: str) -> None:
-        """Keep the engine and the door; nothing is connected yet."""
-        self._engine = engine
-        self._settings = settings
-        self._door = door
+    _engine: Engine
+    _settings: Settings
+    _door: str
 
     def start(self, message: IncomingMessage) -> HandlerResult | None:
         """Handle a start; return None if the store refuses it for now."""

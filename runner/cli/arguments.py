@@ -258,6 +258,7 @@ def full_interrupt_id(client: Client, text: str) -> str:
 
 run_argument = click.argument("run_id", metavar="RUN")
 interrupt_argument = click.argument("interrupt_id", metavar="INTERRUPT")
+graph_argument = click.argument("name", metavar="GRAPH")
 
 
 def _only(names: Sequence[str], text: str, kind: str) -> str:

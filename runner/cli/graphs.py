@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from runner.cli.arguments import flag, option
+from runner.cli.arguments import flag, graph_argument, option
 from runner.cli.context import CommandContext, command, group
 from runner.cli.exits import CommandError, Exit
 from runner.immutable import immutable
@@ -105,7 +105,7 @@ class GraphView:
 
 
 @command(graphs)
-@click.argument("name", metavar="GRAPH")
+@graph_argument
 def show(context: CommandContext, name: str) -> None:
     """Show the nodes and edges of a graph.
 
@@ -153,7 +153,7 @@ class RemovedGraph:
 
 
 @command(graphs)
-@click.argument("name", metavar="GRAPH")
+@graph_argument
 def remove(context: CommandContext, name: str) -> None:
     """Remove a graph that no worker uses from the store.
 
@@ -237,7 +237,7 @@ class GraphDrawing:
 
 
 @command(graphs)
-@click.argument("name", metavar="GRAPH")
+@graph_argument
 @option(
     "-o",
     "--output",

@@ -269,7 +269,7 @@ def command_for(question: Interrupt | Question) -> str:
     return f"runner interrupts vote {question.id} {decision}{response} {shown}"
 
 
-def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None = None) -> Exit:
+def _show_outcome(context: CommandContext, receipt: Receipt, digest: str | None) -> Exit:
     """Write a receipt, and return its exit code."""
     output, code, name = context.output, exit_of_receipt(receipt), receipt.interrupt_id
     row = (receipt.status, name, receipt.run_id or "", _detail(receipt))
@@ -440,7 +440,7 @@ def _requester(question: QuestionView) -> str:
 
     if not question.requester:
         return ""
-    names = [one_line(person(key)) for key in (question.requester, *question.on_behalf_of)]
+    names = [one_line(person(key)) for key in question.requesters]
     return (
         f"started by {names[0]}" + (f" for {', '.join(names[1:])}" if names[1:] else "") + "\n"
     )

@@ -285,7 +285,7 @@ ShowEvents = Callable[[Sequence[Event]], None]
 
 
 def watch_until_idle(
-    store: Store, run_id: str, output: Output, *, timeout: float | None = None
+    store: Store, run_id: str, output: Output, *, timeout: float | None
 ) -> None:
     """Show a run on stderr until it has ended or waits only for people; `timeout` in seconds.
 
@@ -297,7 +297,7 @@ def watch_until_idle(
 
 
 def watch_on_stdout(
-    store: Store, run_id: str, output: Output, *, follow: bool, timeout: float | None = None
+    store: Store, run_id: str, output: Output, *, follow: bool, timeout: float | None
 ) -> None:
     """Show a run on stdout; with `follow` until it has ended, also while it waits for people.
 

@@ -16,6 +16,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from typing import IO, Any, Protocol
 
 from runner.doors.gated_call import own_output
@@ -150,11 +151,11 @@ async def at_url(url: str) -> AsyncIterator[End]:
         yield _Url(incoming, outgoing, wrapped)
 
 
+@dataclass
 class _Url:
-    def __init__(self, incoming: Any, outgoing: Any, wrapped: Callable[..., Any]) -> None:
-        self._incoming = incoming
-        self._outgoing = outgoing
-        self._wrapped = wrapped
+    _incoming: Any
+    _outgoing: Any
+    _wrapped: Callable[..., Any]
 
     async def messages(self) -> AsyncIterator[JSONObject | None]:
         async for item in self._incoming:

@@ -61,7 +61,6 @@ from runner.settings import DAY
 
 with needs_extra("server", "the mail door"):
     from fastapi import APIRouter, Depends, Request
-    from fastapi.concurrency import run_in_threadpool
     from fastapi.responses import HTMLResponse
     from fastapi.routing import APIRoute
     from starlette.datastructures import MutableHeaders, QueryParams
@@ -72,10 +71,10 @@ with needs_extra("server", "the mail door"):
     from runner.server.deciding import decide
     from runner.server.forms import (
         WHOLE,
+        SentForm,
         answer_fields,
         answer_of,
         fields_of,
-        fields_sent,
         marked,
         with_json,
     )
@@ -372,7 +371,7 @@ class MailDoor:
             note = "Its time is over, so it can't be decided any more."
         else:
             verb, link, note = self._link(address, question)
-        call = (question.action or {}).get("args") or question.reason
+        call = question.args or question.reason
         facts = call if isinstance(call, Mapping) else {}
         if len(text) > MOST_SHOWN:
             text = page_message(question)
@@ -463,9 +462,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.post(BELOW, dependencies=[Depends(OPEN)])
     @routes.post(PATH, dependencies=[Depends(OPEN)])
-    async def answer(request: Request, viewer: Viewer, token: Token) -> HTMLResponse:
-        return await run_in_threadpool(
-            door.page, request, viewer, token, await fields_sent(request)
-        )
+    def answer(request: Request, viewer: Viewer, token: Token, form: SentForm) -> HTMLResponse:
+        return door.page(request, viewer, token, form)
 
     return routes

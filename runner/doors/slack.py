@@ -469,8 +469,7 @@ class SlackDoor:
         is_whole = len(escaped(text)) <= MOST_SHOWN
         if not is_whole:
             text = f"{shown(question.title):.400}\n\nThis is too long for a message: open it to see all."
-        args = (question.action or {}).get("args", {})
-        facts = {name: shown(pretty(value)) for name, value in args.items()}
+        facts = {name: shown(pretty(value)) for name, value in question.args.items()}
         note = f"Digest {question.digest.rpartition(':')[2]:.12}"
         if not question.is_open:
             note = _sentence(question)

@@ -239,7 +239,7 @@ class ClaimedVisit:
         rule = self._rule_of(rule, question)
         shown = rule.frozen()
         # The use by the node that asked is not the effect.
-        has_begun = (question.used or {}).get("key") == self.idempotency_key
+        has_begun = question.used_key == self.idempotency_key
         decision = question if has_begun else replace(question, used=None)
         approval = self._request(
             lambda: self._judge.approval(replace(question, rule=shown), decision)

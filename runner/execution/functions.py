@@ -477,7 +477,7 @@ class NodeContext:
     ) -> None:
         """Record once for this visit that it now acts on a decision."""
         key = self._visit.idempotency_key
-        is_recorded = (question.used or {}).get("key") == key
+        is_recorded = question.used_key == key
         if approval.decision not in {"reject", "expired"} and not is_recorded:
             self._visit.use(Use(question.id, approval.effect, key, role), self.saved())
 

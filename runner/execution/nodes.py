@@ -357,7 +357,7 @@ def _gate(spec: NodeSpec, visit: ClaimedVisit) -> Outcome | None:
             return Succeeded(response, codec.plain(approval.response), skipped=by)
     if approval.effect != node.action(args).digest():
         raise ApprovalMismatch(f"node {address.node_id!r} would not run the approved action.")
-    if (question.used or {}).get("key") != visit.idempotency_key:
+    if question.used_key != visit.idempotency_key:
         visit.use(Use(question.id, approval.effect, visit.idempotency_key, "asks"))
     return None
 

@@ -409,7 +409,7 @@ class CallGate:
             for question in self._visit.answers.values():
                 if self._is_approved(question, rule, effect, call_id):
                     key = f"{self._visit.idempotency_key}/{question.scope}"
-                    if (question.used or {}).get("key") != key:
+                    if question.used_key != key:
                         self._visit.use(Use(question.id, effect, key))
                     self._begun.add(question.id)
                     return

@@ -502,7 +502,7 @@ class McpTool:
             else:
                 schema = request["requestedSchema"]
             try:
-                answer = asker.ask(self.tool_name, reason, response_schema=schema)
+                answer, _ = asker.decide(self.tool_name, reason, response_schema=schema)
             except InterruptRaised:
                 open_questions += asker.asked
             except InterruptWithdrawn:

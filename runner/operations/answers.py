@@ -14,7 +14,7 @@ from runner.approvals.votes import answer_of_absent, apply_vote, lend, principal
 from runner.errors import ConflictError, NotFoundError, ResponseError, UsageError
 from runner.execution.engine import Engine
 from runner.records import validation
-from runner.records.interrupts import Decision, Receipt, ReceiptStatus, address_of
+from runner.records.interrupts import Decision, Receipt, ReceiptStatus, address_of, run_of
 from runner.records.run import RunRecord
 from runner.store.requests import AnswerQuestions, WithdrawQuestion, new_nonce
 
@@ -132,9 +132,8 @@ def reassign(
             )
         name = plain_name(person.key)
         withdraw(engine, interrupt_id, reason, reask=True, by=by, to=[name])
-        address = address_of(interrupt_id)
-        run_id = address.run_id if address else None
         detail = f"withdrawn, and asked again of {name}"
+        run_id = run_of(interrupt_id)
         return Receipt(ReceiptStatus.ACCEPTED, interrupt_id, run_id, detail)
     return lend(
         engine,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from runner.errors import ArchiveError, CorruptDocument, NotFoundError, RunnerError
 from runner.immutable import immutable
@@ -12,6 +13,7 @@ from runner.operations.exports import read_export
 from runner.records.json_form import document
 from runner.records.run import FINAL
 from runner.store.archive.interface import Archive, ArchivedRun, archived_run
+from runner.store.interface import Store
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +30,23 @@ DOWN = 3
 """Consecutive runs that must fail, each written separately, before the archive counts as failing."""
 
 
+class ArchivableStore(Store, Protocol):
+    """A store that keeps ended runs until they are archived: see `RedisStore`."""
+
+    def archivable(
+        self,
+        place: str,
+        limit: int,
+        *,
+        pause: float,
+        mine: float,
+        hold: float,
+        problem: str = "",
+    ) -> list[str]: ...
+
+    def archived(self, runs: Mapping[str, int]) -> None: ...
+
+
 @immutable
 class EndedRun(ArchivedRun):
     """A run to write, and the time when it ended (ms)."""
@@ -35,26 +54,19 @@ class EndedRun(ArchivedRun):
     ended_at: int
 
 
+@dataclass
 class Archiving:
     """Archives the runs of a store, a batch at each pass. Any number of processes may do so at once.
 
+    Few runs wait `pause` seconds for more; a run is kept at most `hold` seconds after its end.
     `problem` is why the last write failed, or "".
     """
 
-    def __init__(
-        self,
-        store: Any,  # one that keeps ended runs until they are archived: see `RedisStore`
-        archive: Archive,
-        *,
-        pause: float,
-        hold: float,
-    ) -> None:
-        """Let few runs wait `pause` seconds for more; keep a run at most `hold` seconds after its end."""
-        self._store = store
-        self._archive = archive
-        self._pause = pause
-        self._hold = hold
-        self.problem = ""
+    _store: ArchivableStore
+    _archive: Archive
+    pause: float
+    hold: float
+    problem: str = ""
 
     def run_once(self) -> bool:
         """Archive a batch; return whether more may wait. Runs that can't be written stay in the store.
@@ -65,9 +77,9 @@ class Archiving:
         runs = self._store.archivable(
             self._archive.place,
             BATCH,
-            pause=self._pause,
+            pause=self.pause,
             mine=MINE,
-            hold=self._hold,
+            hold=self.hold,
             problem=self.problem,
         )
         try:

@@ -125,9 +125,9 @@ def closed_questions(
     store: Store,
     query: InterruptQuery,
     limit: int,
-    cursor: str = "",
+    cursor: str,
     *,
-    by: str = "",
+    by: str,
     status: str = "",
 ) -> Page[Interrupt]:
     """List questions that were decided, expired or withdrawn, the newest first.

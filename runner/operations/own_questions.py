@@ -31,7 +31,7 @@ def own_questions(
     query: InterruptQuery,
     limit: int,
     *,
-    cursor: str = "",
+    cursor: str,
 ) -> Page[QuestionView]:
     """List the open questions that match a query and in which a voter has a part."""
     if kind != "requested":
@@ -104,7 +104,7 @@ def why_barred(engine: Engine, voter: Voter, question: QuestionView) -> str:
         return f"{plain_name(question.undo.by)} has decided it"
     rule = Rule.thawed(question.rule)
     facts = VoterFacts(
-        (question.requester, *question.on_behalf_of),
+        question.requesters,
         answerers(engine.store, rule, question),
         escalated(question, round(time.time() * 1000)),
         question.stage

@@ -95,23 +95,6 @@ class Asker:
         self._repeat, self._call = repeat, call
         self._used: set[str] = set()
 
-    def ask(
-        self,
-        name: str,
-        reason: object = None,
-        response: object = None,
-        **options: Unpack[InterruptOptions],
-    ) -> Any:
-        """Return the answer.
-
-        Raises:
-            InterruptRaised: the question isn't answered yet.
-            InterruptExpired: the question has expired. InterruptWithdrawn: an operator has withdrawn it.
-            UsageError: an argument of the question is invalid.
-            ApprovalMismatch: it was decided by a rule, and the decision does not hold.
-        """
-        return self.decide(name, reason, response, **options)[0]
-
     def decide(
         self,
         name: str,
@@ -119,7 +102,14 @@ class Asker:
         response: object = None,
         **options: Unpack[InterruptOptions],
     ) -> tuple[Any, Interrupt]:
-        """Do the same as `ask`, and also return the question as it was answered."""
+        """Return the answer, and the question as it was answered.
+
+        Raises:
+            InterruptRaised: the question isn't answered yet.
+            InterruptExpired: the question has expired. InterruptWithdrawn: an operator has withdrawn it.
+            UsageError: an argument of the question is invalid.
+            ApprovalMismatch: it was decided by a rule, and the decision does not hold.
+        """
         try:
             question = self._question(name, reason, options)
             self._check_rule(question, response)

@@ -156,6 +156,22 @@ class Interrupt:
         """The time in ms when the time to answer is over; 0 for never."""
         return 0 if self.expires_in is None else self.asked_at + round(self.expires_in * 1000)
 
+    @property
+    def requesters(self) -> Sequence[str]:
+        """Who started the run, and those they acted for."""
+        return self.requester, *self.on_behalf_of
+
+    @property
+    def args(self) -> JSONObject:
+        """The arguments of the action; empty without one."""
+        args: JSONObject = (self.action or {}).get("args", {})
+        return args
+
+    @property
+    def used_key(self) -> JSON:
+        """The idempotency key of the decision's use, or None."""
+        return (self.used or {}).get("key")
+
     def is_over(self, now: int) -> bool:
         """Return whether the time to answer has passed, even if no sweep has closed it yet."""
         return self.expires_in is not None and now >= self.ends_at
@@ -314,6 +330,12 @@ def address_of(interrupt_id: str) -> Address | None:
     return Address(match[1], match[2], int(match[3])) if match else None
 
 
+def run_of(interrupt_id: str) -> str:
+    """Return the id of the run that a question's id names; "" if it can't be a question's id."""
+    address = address_of(interrupt_id)
+    return address.run_id if address else ""
+
+
 def selectors_of(rule: JSONMapping | None) -> list[str]:
     """Name the groups and roles that a frozen rule makes eligible, at first or later, or `anyone`."""
     if rule is None:
@@ -430,7 +452,7 @@ def title_of(interrupt: Interrupt) -> str:
     edit = (
         codec.plain(codec.unpack(interrupt.response)) if interrupt.decision == "edit" else None
     )
-    args = edit if isinstance(edit, Mapping) else (interrupt.action or {}).get("args", {})
+    args = edit if isinstance(edit, Mapping) else interrupt.args
     return titles.filled(template, args)
 
 
@@ -544,8 +566,7 @@ class Decision:
 
     def receipt(self, status: ReceiptStatus, detail: str) -> Receipt:
         """Return a receipt for this decision."""
-        address = address_of(self.interrupt_id)
-        return Receipt(status, self.interrupt_id, address.run_id if address else None, detail)
+        return Receipt(status, self.interrupt_id, run_of(self.interrupt_id) or None, detail)
 
     def as_answer(self) -> Decision:
         """Return the answer to a question without a rule: yes, no, or the response.
@@ -721,7 +742,7 @@ def checked_on_expire(
     schema: JSONObject | None,
     routes: Sequence[str],
     field: str,
-    model: object = None,
+    model: object,
 ) -> JSON:
     """Check the `on_expire` of a question; `routes` are the nodes that it may name.
 

@@ -10,7 +10,7 @@ plan is applied only if those records are unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
@@ -39,22 +39,16 @@ class Unread(Exception):
 
 
 class PartialView(View):
-    """The records of a run that were read; `used` are the records that a transition depends on.
-
-    `asked_ids` are the questions that the node has asked in this visit; `unasked` collects new ones.
-    """
+    """The records of a run that were read; `used` are the records that a transition depends on."""
 
     def __init__(
         self,
         nodes: Mapping[str, NodeRecord],
         loops: Mapping[int, LoopRecord] = MappingProxyType({}),
-        asked_ids: Container[str] = (),
     ) -> None:
         self._nodes = nodes
         self._loops = loops
-        self._asked = asked_ids
         self.used: dict[str | int, None] = {}
-        self.unasked: list[str] = []
 
     def run(self) -> RunRecord:
         return RunRecord("", "", "", Status.EXECUTING, active=MANY, waiting=MANY)
@@ -81,10 +75,7 @@ class PartialView(View):
         raise Unread(after_node)
 
     def question_status(self, interrupt_id: str) -> str:
-        if interrupt_id in self._asked:
-            raise Unread(interrupt_id)
-        self.unasked.append(interrupt_id)
-        return ""
+        raise Unread(interrupt_id)
 
     def question(self, interrupt_id: str) -> Interrupt | None:
         raise Unread(interrupt_id)
@@ -114,14 +105,13 @@ class PartialView(View):
 class TransitionPlan:
     """All changes by one transition to one run. Timers are in ms from the time it is applied.
 
-    `guards` are the nodes and loops that must still have the records of the view, `unasked` the
-    questions that must not have been asked. `active`, `waiting` and `started` are added to the
-    run's counters; `item_of` is the map whose item has ended, or "".
+    `guards` are the nodes and loops that must still have the records of the view. `active`,
+    `waiting` and `started` are added to the run's counters; `item_of` is the map whose item has
+    ended, or "".
     """
 
     word: str
     guards: Sequence[str | int]
-    unasked: Sequence[str]
     nodes: Mapping[str, NodeRecord]
     loops: Mapping[int, LoopRecord]
     arrivals: Sequence[Arrival]
@@ -160,7 +150,6 @@ def plan_transition(
     return TransitionPlan(
         word=result.reply,
         guards=[name for name in view.used if name != item_of],
-        unasked=view.unasked,
         nodes=result.nodes,
         loops=result.loops,
         arrivals=changes.uncounted,

@@ -124,7 +124,7 @@ def start_for(
     graph: str,
     task: object,
     *,
-    key: str | None = None,
+    key: str | None,
     proof: Any = None,
     **options: Any,
 ) -> Run:

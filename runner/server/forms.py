@@ -15,7 +15,7 @@ from datetime import date, datetime, time, timedelta
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo
 
-from fastapi import Form, Request
+from fastapi import Depends, Form, Request
 from pydantic import AfterValidator
 
 from runner.errors import CorruptDocument
@@ -102,7 +102,7 @@ def fields_of(schema: JSONMapping | None, texts: FormTexts | None = None) -> lis
 
 
 def with_json(
-    fields: list[Field], texts: FormTexts | None = None, label: str = "Answer as JSON"
+    fields: list[Field], texts: FormTexts | None, label: str = "Answer as JSON"
 ) -> list[Field]:
     """Add the field with the whole value as JSON, for values that the other fields can't hold."""
     if [each.kind for each in fields] == ["json"]:
@@ -304,6 +304,10 @@ async def fields_sent(request: Request) -> dict[str, str]:
     """Return the fields of a form as they were typed."""
     form = await request.form()
     return {name: line_ends(value) for name, value in form.items() if isinstance(value, str)}
+
+
+SentForm = Annotated[FormTexts, Depends(fields_sent)]
+"""The fields of the form that a request sends."""
 
 
 def answer_fields(form: FormTexts) -> dict[str, str]:

@@ -377,6 +377,10 @@ class Request(Generic[R]):
         raise needs_redis(f"request {self.verb!r}")
 
 
+Handlers = dict[type[Request[Any]], Callable[[Any], Any]]
+"""The functions of a store that handle requests which it doesn't only plan."""
+
+
 def needs_redis(what: str) -> UsageError:
     """Return the error of an operation that the memory store doesn't have."""
     return UsageError(

@@ -44,7 +44,7 @@ from runner.records.interrupts import (
     Interrupt,
     InterruptStatus,
     ReceiptStatus,
-    address_of,
+    run_of,
 )
 from runner.records.migration import Migration
 from runner.records.run import SKIPPED, EventKind, Rewrite, RunRecord, Status, VisitEntry
@@ -146,12 +146,6 @@ def asking(transaction: UnitOfWork[RunT], interrupt_id: str) -> RunT | None:
     """Find the run that asked a question, by the question's id."""
     run_id = run_of(interrupt_id)
     return transaction.find(run_id) if run_id else None
-
-
-def run_of(interrupt_id: str) -> str:
-    """Return the id of the run that a question's id names; "" if it can't be a question's id."""
-    address = address_of(interrupt_id)
-    return address.run_id if address else ""
 
 
 def new_nonce(worker: str = "") -> str:

@@ -48,7 +48,7 @@ def test_a_new_key_signs_what_the_set_checks(keys, tmp_path):
     assert private.stat().st_mode & 0o777 == 0o600
 
     proved = verify(signed(private), DecisionKeys(str(tmp_path / "keys.json")).read(), now=None)
-    assert (proved.level, proved.kid) == (2, "door")
+    assert (proved.voter.level, proved.kid) == (2, "door")
     assert keys("list").stdout.split("\t")[:4] == [
         "door",
         "2",
@@ -70,7 +70,7 @@ def test_a_key_is_followed_by_another_with_an_overlap(keys, tmp_path, kind):
     one, two = tmp_path / "one.key.json", tmp_path / "two.key.json"
 
     for path, moment in ((one, now), (two, now), (two, later)):
-        assert verify(signed(path, now=moment), known, now=None).level == int(kind[1])
+        assert verify(signed(path, now=moment), known, now=None).voter.level == int(kind[1])
     with pytest.raises(ProofRefused, match="was revoked before"):
         verify(signed(one, now=later), known, now=None)
 
@@ -149,7 +149,7 @@ def test_a_persons_own_key_is_added_by_its_public_half(keys, tmp_path):
     shared.write_text(json.dumps({name: value for name, value in entry.items() if name != "d"}))
     assert keys("new", "ana", *arguments).exit_code == 0
     proved = verify(signed(own), DecisionKeys(str(tmp_path / "keys.json")).read(), now=None)
-    assert (proved.level, proved.voter().selectors) == (
+    assert (proved.voter.level, proved.voter.selectors) == (
         3,
         {"anyone", "group:finance", f"user:{BODY['by']}"},
     )

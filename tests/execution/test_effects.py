@@ -79,7 +79,7 @@ def vote(
     if signed:
         now = run.store.clock() / 1000
         body = DOOR.sign(body, login={"groups": list(groups)}, now=now)
-        voter = verify(body, keys.read(), now=now).voter()
+        voter = verify(body, keys.read(), now=now).voter
     answer = ballots.response_of(body)
     effect = ballots.effect_of(asked, decision, answer)
     ballot = Ballot(

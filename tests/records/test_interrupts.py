@@ -310,7 +310,7 @@ def test_a_question_without_an_answer_leaves_the_code():
     asker = Asker(AT, "function")
 
     with pytest.raises(InterruptRaised):
-        asker.ask("ok?", "why")
+        asker.decide("ok?", "why")
 
     assert [(question.name, question.reason) for question in asker.asked] == [("ok?", "why")]
     assert not issubclass(InterruptRaised, Exception)
@@ -321,18 +321,20 @@ def test_an_answer_given_in_advance_needs_no_person(response):
     """`response=` returns at once, unless a person has answered: then the person's answer holds."""
     known = {asked().id: with_answer(asked(), "from a person")}
 
-    assert Asker(AT, "function").ask("ok?", None, response) == response
-    assert Asker(AT, "function", answers=known).ask("ok?", None, response) == "from a person"
+    assert Asker(AT, "function").decide("ok?", None, response)[0] == response
+    assert (
+        Asker(AT, "function", answers=known).decide("ok?", None, response)[0] == "from a person"
+    )
 
 
 def test_one_event_asks_each_name_once():
     """In an event a name used twice is an error, remembered although a callback swallows it."""
     asker = Asker(AT, "before_node_call")
     with pytest.raises(InterruptRaised):
-        asker.ask("ok?")
+        asker.decide("ok?")
 
     with pytest.raises(UsageError, match="asked twice in one event"):
-        asker.ask("ok?")
+        asker.decide("ok?")
 
     assert "asked twice" in str(asker.refused)
     assert len(asker.asked) == 1
@@ -343,7 +345,7 @@ def test_one_execution_may_ask_a_name_again():
     asker = Asker(AT, "function", repeat=True)
     for _ in range(2):
         with pytest.raises(InterruptRaised):
-            asker.ask("ok?")
+            asker.decide("ok?")
 
     assert len(asker.asked) == 1
 

@@ -132,7 +132,7 @@ def decided(
             "roles": ["cfo"] * (name == "cfo"),
         }
         body = sign(body, key, kid, now=NOW + number, jti=f"{name}{number}", login=known)
-        voter = verify(body, KEYS, now=NOW + number).voter()
+        voter = verify(body, KEYS, now=NOW + number).voter
         response = ballots.response_of(body)
         effect = ballots.effect_of(stored, decision, response)
         ballot = Ballot(
@@ -496,7 +496,7 @@ def test_a_group_that_the_key_may_not_vouch_for_excludes_all_the_same():
         jti="1",
         login={"groups": ["finance", "interns"], "roles": ["cfo"]},
     )
-    voter = verify(body, keys, now=NOW).voter()
+    voter = verify(body, keys, now=NOW).voter
     assert voter.groups == {"finance"}
     finance, interns = ["group:finance"], ["group:interns"]
     assert "excluded" in rules.forbidden(Rule(eligible=finance, exclude=interns), voter)

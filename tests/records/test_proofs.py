@@ -121,7 +121,7 @@ def with_client_data(client: bytes) -> dict:
 )
 def test_a_proof_holds_for_what_was_signed(decision, level):
     """The level is that of the key, wherever the receipt goes."""
-    assert verify(decision, KEYS, now=NOW).level == level
+    assert verify(decision, KEYS, now=NOW).voter.level == level
     assert verify({**decision, "reply_to": "runner:replies:2"}, KEYS, now=NOW).jti == "once"
     assert verify(decision, KEYS, now=None).kid == decision["proof"]["kid"]
 
@@ -239,7 +239,7 @@ def test_a_login_has_an_age_and_a_class(kid, acr):
         sign(DECISION, PRIVATE[kid], kid, now=NOW, jti="once", login=login), KEYS, now=NOW
     )
 
-    assert (proved.login_age, proved.acr) == (30, acr)
+    assert (proved.voter.login_age, proved.voter.acr) == (30, acr)
 
 
 @pytest.mark.parametrize("rp_id", ["", "shop.example"])
@@ -248,7 +248,7 @@ def test_a_passkey_signs_by_webauthn_alone(rp_id):
     entry = jwk(OWN, kid="ana", level=3, principal=f"human:{LOGIN}|ana", rp_id=rp_id)
     keys = read_keys(json.dumps({"keys": [entry]}))
     if not rp_id:
-        assert verify(signed("ana"), keys, now=NOW).level == 3
+        assert verify(signed("ana"), keys, now=NOW).voter.level == 3
     else:
         with pytest.raises(ProofRefused, match="signature does not hold"):
             verify(signed("ana"), keys, now=NOW)
@@ -259,15 +259,15 @@ def test_a_door_states_no_more_than_its_key_may():
     login = {"level": 1, "groups": ["finance", "board"], "roles": ["cfo"]}
     decision = sign(DECISION, DOOR, "door", now=NOW, jti="once", login=login)
     (entry,) = (entry for entry in SET if entry["kid"] == "door")
-    free = verify(decision, KEYS, now=NOW)
+    free = verify(decision, KEYS, now=NOW).voter
     assert (free.level, free.groups, free.roles) == (1, {"finance", "board"}, {"cfo"})
     bound = read_keys(
         json.dumps({"keys": [{**entry, "groups": ["finance"], "roles": ["lead"]}]})
     )
-    proof = verify(decision, bound, now=NOW)
+    proof = verify(decision, bound, now=NOW).voter
     assert (proof.groups, proof.roles) == ({"finance"}, set())
     above = sign(DECISION, DOOR, "door", now=NOW, jti="once", login={"level": 3})
-    assert verify(above, KEYS, now=NOW).level == 2
+    assert verify(above, KEYS, now=NOW).voter.level == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ from typing import get_args
 
 import httpx
 import pytest
-import redis
 from fastapi import APIRouter
 
 from runner.approvals import Action, Rule
@@ -18,7 +17,7 @@ from runner.server.access import Lists
 from runner.server.app import permission_of, routes
 from tests.graphs import wired
 from tests.server.conftest import GRAPHS, Site, ask, put_grant
-from tests.server.test_access import filled
+from tests.server.test_access import filled, stored
 from tests.server.test_streams import SSE, opened
 
 pytestmark = pytest.mark.full
@@ -105,18 +104,14 @@ def test_roles_of_another_graph_do_nothing(site):
     run = site.start("approval", {"secret": "task"})
     limited(site, "echo")
 
-    def stored():
-        with redis.Redis.from_url(site.settings.redis_url) as raw:
-            return {key: raw.dump(key) for key in raw.keys("*")}
-
-    before = stored()
+    before = stored(site)
     for (path, method), reply in walked(site, run).items():
         assert reply.status_code == 403 or path in MIXED | OPEN, (path, method, reply.text)
         assert path in OPEN or not re.search(f"secret|unpunctual|{run.id}", reply.text), (
             path,
             method,
         )
-    assert stored() == before
+    assert stored(site) == before
 
 
 @pytest.mark.slow

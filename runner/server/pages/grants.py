@@ -7,7 +7,6 @@ from decimal import Decimal
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 
 from runner.approvals import granting
@@ -15,14 +14,14 @@ from runner.approvals.grants import GrantRecord, number_of
 from runner.approvals.judgement import level_of
 from runner.approvals.rules import OWN_KEY, Rule
 from runner.operations.questions import QuestionView
-from runner.records.codec import JSONMapping, JSONObject
+from runner.records.codec import JSONObject
 from runner.records.interrupts import Receipt
 from runner.records.json_form import document
 from runner.server.access import Decides, Lists, Person
 from runner.server.answers import seen_by
 from runner.server.api.grants import Grants, proposed, seen_grants
 from runner.server.deciding import grant
-from runner.server.forms import FormTexts, fields_sent
+from runner.server.forms import SentForm
 from runner.server.pages.passkeys import SignatureStep, passkeys, proof_of, signature_step
 from runner.server.pages.rendering import back, page
 from runner.server.parameters import FormText
@@ -54,28 +53,15 @@ def show(request: Request, person: Lists, services: Served) -> HTMLResponse:
 
 
 @router.post("/grants/for/{question_id}")
-async def add(
-    request: Request, question_id: str, person: Decides, services: Served
+def add(
+    request: Request, question_id: str, person: Decides, services: Served, form: SentForm
 ) -> Response:
     """Grant calls like the one that a question shows."""
-    return await run_in_threadpool(
-        _add, request, person, services, question_id, await fields_sent(request)
-    )
-
-
-def _add(
-    request: Request,
-    person: Person,
-    services: Services,
-    question_id: str,
-    form: FormTexts,
-) -> Response:
     question = services.client.interrupt(question_id)
     if form.get("digest") != question.digest:
         raise Problem(412, "The question is not the one you were shown; nothing was granted.")
-    args: JSONMapping = (question.action or {}).get("args", {})
     bounds: dict[str, JSONObject] = {}
-    for name, value in args.items():
+    for name, value in question.args.items():
         if text := form.get(f"max.{name}", "").strip():
             bounds[name] = {"maximum": _number(text, f"at most {name}")}
         elif form.get(f"only.{name}"):

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup, escape
 
@@ -53,6 +52,7 @@ from runner.server.deciding import decide, why_barred
 from runner.server.forms import (
     AS_JSON,
     FormTexts,
+    SentForm,
     Typed,
     answer_fields,
     answer_of,
@@ -60,7 +60,6 @@ from runner.server.forms import (
     edit_schema,
     edit_texts,
     fields_of,
-    fields_sent,
     is_blank,
     json_text,
     marked,
@@ -141,17 +140,16 @@ def show(request: Request, question_id: str, person: Seen, services: Served) -> 
 
 
 @router.post("/q/{question_id}")
-async def answer(
-    request: Request, question_id: str, person: Decides, services: Served
+def answer(
+    request: Request, question_id: str, person: Decides, services: Served, form: SentForm
 ) -> Response:
     """Decide a question; the page then shows the outcome."""
-    form = await fields_sent(request)
     if not form.get("digest"):
         raise Problem(
             422, "The form lacks the question's digest; nothing was done. Load the page."
         )
-    shown = await run_in_threadpool(_decided, request, services, person, question_id, form)
-    return await run_in_threadpool(_page, request, services, person, question_id, shown)
+    shown = _decided(request, services, person, question_id, form)
+    return _page(request, services, person, question_id, shown)
 
 
 @router.post("/q/{question_id}/reassign")
@@ -246,7 +244,7 @@ def _decided(
     services: Services,
     person: Person,
     question_id: str,
-    form: dict[str, str],
+    form: FormTexts,
 ) -> Shown:
     question = services.question(question_id)
     shown = Shown(
@@ -398,9 +396,8 @@ def _signature_step(
     )
     if kind == "respond":
         return replace(step, answer=response)
-    args = (question.action or {}).get("args")
     is_edit = isinstance(response, dict)
-    return replace(step, changes=tuple(changes(args, response))) if is_edit else step
+    return replace(step, changes=tuple(changes(question.args, response))) if is_edit else step
 
 
 def _problem(question: Question, kind: str, response: Any, comment: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
@@ -22,6 +21,7 @@ from runner.operations.decided import DecisionView
 from runner.operations.exports import Question, all_events
 from runner.operations.views import NodeView, RunView, archived_run, read_run, spendings
 from runner.records.codec import without_empty
+from runner.records.listings import grouped
 from runner.records.run import FINAL, Status, existing
 from runner.server.access import Lists, Seen
 from runner.server.answers import seen_by
@@ -151,7 +151,7 @@ def show(request: Request, run_id: str, person: Seen, services: Served) -> HTMLR
         **_nodes(run, shown, events, address.node, run.ended_at or now),
         events=events,
         described=_described,
-        decided=_grouped(run.decided),
+        decided=_decided(run.decided),
         asks=asks,
         people_of=lambda question: deciders(question.rule, question.assignees),
         activity=activity,
@@ -218,33 +218,37 @@ class Asked:
 
     question: Question
     path: str
-    number: int = 1
+    number: int
 
 
 def _asks(questions: Sequence[Question], paths: Mapping[str, str]) -> list[Asked]:
     """List open questions, each map's as one line; `paths` has the paths of inner runs."""
-    lines: dict[tuple[str, ...], Asked] = {}
-    for question in questions:
-        same = map_of(question.node_id)
-        path = paths.get(question.run_id, "") + (same or question.node_id)
-        key = (path, question.name) if same else (question.id,)
-        line = lines.get(key)
-        lines[key] = replace(line, number=line.number + 1) if line else Asked(question, path)
-    return list(lines.values())
+
+    def path_of(question: Question) -> str:
+        return paths.get(question.run_id, "") + (map_of(question.node_id) or question.node_id)
+
+    def key_of(question: Question) -> tuple[str, ...]:
+        is_item = map_of(question.node_id)
+        return (path_of(question), question.name) if is_item else (question.id,)
+
+    return [
+        Asked(group[0], path_of(group[0]), len(group))
+        for group in grouped(questions, key_of).values()
+    ]
 
 
-def _grouped(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]]:
+def _decided(decisions: Sequence[DecisionView]) -> list[tuple[DecisionView, int]]:
     """List decisions, the newest first; equal ones of one map are one, with their number."""
-    groups: dict[tuple[object, ...], list[DecisionView]] = {}
-    for decision in reversed(decisions):
+
+    def key_of(decision: DecisionView) -> tuple[object, ...]:
         same = map_of(decision.node_id)
-        key = (
+        return (
             (decision.run_id, same, decision.name, decision.sentence)
             if same
             else (decision.id,)
         )
-        groups.setdefault(key, []).append(decision)
-    return [(group[0], len(group)) for group in groups.values()]
+
+    return [(group[0], len(group)) for group in grouped(reversed(decisions), key_of).values()]
 
 
 def _described(event: Event) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse
 from markupsafe import Markup
 
@@ -31,10 +30,10 @@ from runner.server.deciding import start_for
 from runner.server.forms import (
     WHOLE,
     FormTexts,
+    SentForm,
     answer_fields,
     answer_of,
     fields_of,
-    fields_sent,
     marked,
     with_item,
     with_json,
@@ -72,35 +71,25 @@ def show_graph(request: Request, graph: str, person: Seen, services: Served) -> 
 
 
 @router.post("/graphs/{graph}")
-async def start(request: Request, graph: str, person: Operates, services: Served) -> Response:
-    """Start a run of a graph, and show it; the key of the page makes a form sent twice start one run."""
-    return await run_in_threadpool(
-        _start, request, services, person, graph, await fields_sent(request)
-    )
-
-
-def _start(
-    request: Request,
-    services: Services,
-    person: Person,
-    name: str,
-    form: FormTexts,
+def start(
+    request: Request, graph: str, person: Operates, services: Served, form: SentForm
 ) -> Response:
+    """Start a run of a graph, and show it; the key of the page makes a form sent twice start one run."""
     key = form.get("key") or None
     answer_texts = answer_fields(form)
     if path := form.get("add"):
-        return _graph(request, services, person, name, with_item(answer_texts, path), {})
-    task, problems = _task(_task_schema(services, name), answer_texts)
+        return _graph(request, services, person, graph, with_item(answer_texts, path), {})
+    task, problems = _task(_task_schema(services, graph), answer_texts)
     if problems:
-        return _graph(request, services, person, name, answer_texts, problems)
+        return _graph(request, services, person, graph, answer_texts, problems)
     proof = proof_of(form)
     if proof is None and "sign" in form:
         keys = passkeys(request, services, person)
-        body = start_body(name, task, person.principal, idempotency_key=key)
-        step = signature_step(keys, body, form, f"/graphs/{quote(name)}", "start")
+        body = start_body(graph, task, person.principal, idempotency_key=key)
+        step = signature_step(keys, body, form, f"/graphs/{quote(graph)}", "start")
         step = replace(step, answer=task)
-        return _graph(request, services, person, name, answer_texts, signature=step)
-    run = start_for(services, person, name, task, key=key, proof=proof)
+        return _graph(request, services, person, graph, answer_texts, signature=step)
+    run = start_for(services, person, graph, task, key=key, proof=proof)
     return back(request, f"/runs/{run.id}")
 
 

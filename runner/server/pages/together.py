@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Form, Query, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse
 
 from runner.approvals.ballots import approved
@@ -31,11 +31,11 @@ from runner.server.answers import seen_by
 from runner.server.deciding import decide_each, why_barred
 from runner.server.forms import (
     FormTexts,
+    SentForm,
     Typed,
     answer_fields,
     answer_of,
     fields_of,
-    fields_sent,
     marked,
     with_item,
     with_json,
@@ -94,7 +94,7 @@ def decide_together(
     decision: FormText = "respond",
     comment: Typed = "",
     typed: Typed = "",
-    form: Annotated[dict[str, str], Depends(fields_sent)],
+    form: SentForm,
 ) -> HTMLResponse:
     """Decide the picked ones of the questions that were shown; each has its own receipt."""
     questions = _alike(services, q)

@@ -82,9 +82,6 @@ class FolderArchive:
         self.place = folder
         self._folder = Path(folder).expanduser().absolute()
 
-    def close(self) -> None:
-        """Do nothing: no file stays open."""
-
     def write(self, runs: Sequence[ArchivedRun]) -> None:
         written = time.time_ns() // 1_000_000
         name = f"{written}-{secrets.token_hex(8)}"

@@ -51,9 +51,6 @@ class Archive(Protocol):
     def read_audit(self, origin: str) -> Iterator[str]:
         """Read the entries of an audit's tree in the order of their numbers; some may occur twice."""
 
-    def close(self) -> None:
-        """Release connections."""
-
 
 def archived_run(export: JSONMapping) -> ArchivedRun:
     """Prepare an export for writing."""

@@ -107,9 +107,6 @@ class PostgresArchive:
         self.place = f"Postgres database {options.get('dbname') or 'of the user'} on {where}"
         self._url = url
 
-    def close(self) -> None:
-        """Do nothing: no connection stays open."""
-
     def write(self, runs: Sequence[ArchivedRun]) -> None:
         rows = [row for run in runs for row in _rows(run)]
         with self._session("written") as connection, connection.cursor() as cursor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from runner import scheduler
 from runner.approvals import ballots
@@ -33,6 +33,7 @@ from runner.store.interface import (
     Claim,
     Doorbell,
     Event,
+    Handlers,
     R,
     Reply,
     Request,
@@ -81,7 +82,7 @@ class MemoryStore:
         self._database = Database(clock, self.lease_ms, self._sessions)
         self._changed = threading.Condition(threading.RLock())
         self._sums: dict[str, dict[str, str]] = {}
-        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+        self._handlers: Handlers = {
             ClaimVisit: self._claim,
             CloseRaise: self._close_raise,
             OpenRaise: self._open_raise,

@@ -7,6 +7,7 @@ computed later, outside of the server: the head records the progress, and change
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.approvals import digests
@@ -41,23 +42,15 @@ def note_removal(write_set: WriteSet, run: RunRecord) -> None:
         )
 
 
+@dataclass
 class AuditLog:
-    """The entries of a partition, and the head of their tree."""
+    """The entries of a partition, and the head of their tree; `_name` is the partition's in checkpoints."""
 
-    def __init__(
-        self,
-        connection: RedisConnection,
-        keys: Keys,
-        call: Callable[..., list[Any]],
-        name: str,
-        mode: Mode = "approvals",
-    ) -> None:
-        """Take `call`, which runs a script, and the partition's `name` in checkpoints."""
-        self._redis = connection
-        self._keys = keys
-        self._call = call
-        self._name = name
-        self._mode = mode
+    _redis: RedisConnection
+    _keys: Keys
+    _call: Callable[..., list[Any]]
+    _name: str
+    _mode: Mode = "approvals"
 
     def origin(self, epoch: int = 0) -> str:
         """Name the tree in checkpoints."""

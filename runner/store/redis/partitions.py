@@ -41,6 +41,7 @@ from runner.store.addresses import cluster
 from runner.store.interface import (
     Claim,
     Doorbell,
+    Handlers,
     R,
     Reply,
     Request,
@@ -160,7 +161,7 @@ class PartitionedStore:
             partition.limits.home = functools.partial(self._limit_home, partition)
             partition.limits.offer = self._offer
         self._away: dict[RedisStore, float] = {}
-        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+        self._handlers: Handlers = {
             AnswerQuestions: self._answer,
             ChangeLimit: self._change_limit,
             CloseRaise: self._do_with_sum,

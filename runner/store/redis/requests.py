@@ -10,7 +10,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple, replace
+from dataclasses import astuple, dataclass, replace
 from typing import Any
 
 from runner.approvals import ballots
@@ -22,7 +22,7 @@ from runner.records import budgets
 from runner.records.budgets import Tagged
 from runner.records.checkpoints import Saved
 from runner.records.codec import LazyValue
-from runner.records.interrupts import Interrupt, ReceiptStatus, address_of
+from runner.records.interrupts import Interrupt, ReceiptStatus, address_of, run_of
 from runner.records.run import Status
 from runner.scheduler.changes import stops
 from runner.store import encoding
@@ -38,7 +38,7 @@ from runner.store.encoding import (
     question_fields,
     reply_of,
 )
-from runner.store.interface import Claim, Doorbell, R, Reply, Request, Start, Token
+from runner.store.interface import Claim, Doorbell, Handlers, R, Reply, Request, Start, Token
 from runner.store.redis import absences, freezes, grants, ledger, measurements, packed_runs
 from runner.store.redis.connection import Argument
 from runner.store.redis.fast.fast_path import FastPath
@@ -103,7 +103,6 @@ from runner.store.requests import (
     VisitRequest,
     WithdrawQuestion,
     owned,
-    run_of,
 )
 
 log = logging.getLogger(__name__)
@@ -132,7 +131,7 @@ class Requests:
         self._settings = settings
         self._has_archive, self._has_template = False, True
         self._ahead = threading.local()
-        self._handlers: dict[type[Request[Any]], Callable[[Any], Any]] = {
+        self._handlers: Handlers = {
             AnswerQuestions: self._answer,
             ApplyOperation: self._operate,
             AskQuestions: self._wait,
@@ -600,13 +599,13 @@ def _sum_fields(write_set: WriteSet, run_id: str, tagged: Tagged | None) -> budg
     return _SumFields(write_set, key, "b:") if write_set.read(key, "of") else {}
 
 
+@dataclass
 class _SumFields:
     """The fields of a sum in a transaction."""
 
-    def __init__(self, write_set: WriteSet, key: str, mark: str) -> None:
-        self._write_set = write_set
-        self._key = key
-        self._mark = mark
+    _write_set: WriteSet
+    _key: str
+    _mark: str
 
     def get(self, name: str) -> str | None:
         value = self._write_set.read(self._key, self._mark + name)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from typing import Any
@@ -92,16 +93,13 @@ def run_on(
     return reply
 
 
+@dataclass
 class Scripts:
-    """Calls scripts for one partition, over one connection."""
+    """Calls scripts for one partition; its prefix is the only key of every script."""
 
-    def __init__(
-        self, connection: RedisConnection, prefix: str, durability: Durability | None = None
-    ) -> None:
-        """Take the partition's `prefix`, which is the only key of every script."""
-        self._redis = connection
-        self._prefix = prefix
-        self._durability = durability
+    _redis: RedisConnection
+    _prefix: str
+    _durability: Durability | None = None
 
     def run(
         self, name: str, *arguments: Argument, verb: str = "", constants: str = ""

@@ -127,7 +127,7 @@ def read_server_info(
 
 
 def read_servers(
-    url: str, namespace: str = NAMESPACE, partitions: Sequence[str] = (PARTITION,)
+    url: str, namespace: str, partitions: Sequence[str] = (PARTITION,)
 ) -> Iterator[tuple[str, ServerInfo]]:
     """Read the name and report of each server of a URL; the first report has the timers.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from runner.immutable import immutable
@@ -40,16 +41,13 @@ class SessionPart:
     values: Sequence[bytes]
 
 
+@dataclass
 class SessionStore:
     """The sessions in one partition."""
 
-    def __init__(
-        self, connection: RedisConnection, keys: Keys, call: Callable[..., list[Any]]
-    ) -> None:
-        """Take a connection, and `call`, which runs a script."""
-        self._redis = connection
-        self._keys = keys
-        self._call = call
+    _redis: RedisConnection
+    _keys: Keys
+    _call: Callable[..., list[Any]]
 
     def read(self, session_id: str) -> Session:
         """Read a session as of one moment."""

@@ -32,6 +32,7 @@ from runner.records.interrupts import (
     SEPARATOR,
     Interrupt,
     address_of,
+    run_of,
 )
 from runner.records.listings import (
     InterruptQuery,
@@ -390,10 +391,7 @@ class RedisStore:
     def interrupts(self, ids: Sequence[str], voter: str = "") -> list[Interrupt | None]:
         if voter and (question := self.requests.question_before_vote(ids[0], voter)):
             return [question]
-        rows = [
-            (address.run_id if (address := address_of(name)) else "", question_fields(name))
-            for name in ids
-        ]
+        rows = [(run_of(name), question_fields(name)) for name in ids]
         pairs = self._fields(rows)
         return [
             encoding.question(interrupt_id, document, decided) if document else None

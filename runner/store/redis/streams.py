@@ -11,6 +11,7 @@ import heapq
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -53,17 +54,16 @@ def never() -> bool:
     return False
 
 
+@dataclass
 class Group:
     """One program's side of a group."""
 
-    def __init__(self, connection: RedisConnection, name: str, streams: Sequence[str]) -> None:
-        """Name the group and its streams; nothing is connected yet."""
-        self._redis = connection
-        self._name = name
-        self._streams = streams
-        self._places: dict[str, Any] = {}
-        self._joined = False
-        self._large = False
+    _redis: RedisConnection
+    _name: str
+    _streams: Sequence[str]
+    _places: dict[str, Any] = field(default_factory=dict)
+    _joined: bool = False
+    _large: bool = False
 
     def read(self, wait: float, limit: int, is_stopping: Callable[[], bool]) -> Found:
         """Take new entries within `wait` seconds: `limit` of each stream, or one if the last were large."""

@@ -212,7 +212,7 @@ class FastPath:
         claim_read: ClaimRead,
         values: Mapping[str, bytes | None],
         run_values: tuple[bytes, bytes] | None,
-        extras: Sequence[Any] = NO_EXTRAS,
+        extras: Sequence[Any],
         *,
         rung_by: str = "",
     ) -> Claim:

@@ -410,13 +410,13 @@ class RunInTransaction:
         else:
             text = dump(entry).removeprefix(FUNCTION_ENTRY)
         self.write_set.put(self.key, f"x:{node}.{visit}", order.encode() + text)
-        self.write_set.add_size(self.record.root, size + len(text))
+        self._grow(size + len(text))
 
     def keep(self, node: str, checkpoint: Saved | None) -> None:
         """Write a node's checkpoint."""
         if checkpoint is not None:
             size = checkpoints.keep(self.write_set, self.key, node, checkpoint)
-            self.write_set.add_size(self.record.root, size)
+            self._grow(size)
 
     def _encode(self, data: bytes) -> bytes:
         return self.write_set.encode(self.record.run_id, data)
@@ -436,12 +436,12 @@ class RunInTransaction:
     def put_report(self, reference: str, outcome: JSON) -> None:
         text = self._encode(dump(outcome))
         self.write_set.put(self.key, f"h:{reference}", text)
-        self.write_set.add_size(self.record.root, len(text))
+        self._grow(len(text))
 
     def put_items(self, node: str, visit: int, items: Sequence[Any]) -> None:
         """Count the encoded items of a map; they were written chunk by chunk, see `put_rows`."""
         if self._read_map(node).visit != visit:
-            self.write_set.add_size(self.record.root, sum(map(len, items)))
+            self._grow(sum(map(len, items)))
 
     def put_rows(self, fields: Mapping[str, bytes]) -> None:
         if fields:
@@ -482,13 +482,11 @@ class RunInTransaction:
             ).split(b" ")[0]
             size = int(write_set.read_set.reply("HSTRLEN", key, output))
             # An output that isn't stored is `null`: see `leave_result`.
-            write_set.add_size(
-                self.record.root, -(size or (0 if order == b"0" else len(NOTHING)))
-            )
+            self._grow(-(size or (0 if order == b"0" else len(NOTHING))))
             write_set.drop(key, output)
             self.note_error(node, visit, entry)
         for node in forgets:
-            write_set.add_size(self.record.root, -checkpoints.forget(write_set, key, node))
+            self._grow(-checkpoints.forget(write_set, key, node))
 
     def has_entry(self, visit: VisitKey) -> bool:
         return (
@@ -570,7 +568,7 @@ class RunInTransaction:
             self.write_set.must_be_before(question.asked_at + round(question.expires_in * 1000))
         decision_text = f"answered {now} {nonce} ".encode() + text
         questions.close(self.write_set, self.record, answer.interrupt_id, decision_text)
-        self.write_set.add_size(self.record.root, len(text))
+        self._grow(len(text))
 
     def requester(self) -> JSONMapping:
         document = self.write_set.read_unvalidated(
@@ -602,26 +600,25 @@ class RunInTransaction:
     def put_vote(self, interrupt_id: str, number: int, vote: JSONMapping | None) -> None:
         name = questions.votes_field(interrupt_id, str(number))
         if vote is None:
-            self.write_set.add_size(
-                self.record.root, -len(self.write_set.read(self.key, name) or b"")
-            )
+            self._grow(-len(self.write_set.read(self.key, name) or b""))
             self.write_set.drop(self.key, name)
             return
         # The standing has determined a free number.
         text = dump(dict(vote))
         self.write_set.put(self.key, name, text)
-        self.write_set.add_size(self.record.root, len(text))
+        self._grow(len(text))
+
+    def _grow(self, size: int) -> None:
+        self.write_set.add_size(self.record.root, size)
 
     def _replace(self, name: str, text: bytes) -> None:
         """Write a field whose bytes count for the run's size."""
         had = len(self.write_set.read(self.key, name) or b"")
         self.write_set.put(self.key, name, text)
-        self.write_set.add_size(self.record.root, len(text) - had)
+        self._grow(len(text) - had)
 
     def assign(self, interrupt_id: str, person: str) -> None:
-        self.write_set.add_size(
-            self.record.root, questions.assign(self.write_set, self.key, interrupt_id, person)
-        )
+        self._grow(questions.assign(self.write_set, self.key, interrupt_id, person))
 
     def note_use(self, question: Interrupt, use_document: JSONMapping) -> None:
         _, decision_field = encoding.question_fields(question.id)
@@ -636,7 +633,7 @@ class RunInTransaction:
         self._replace(
             decision_field, b"\1" + head + dump(decision)[:-1] + b',"used":' + used + b"}"
         )
-        self.write_set.add_size(self.record.root, TIME_BYTES)
+        self._grow(TIME_BYTES)
 
     def note_withdrawal(self, interrupt_id: str, attempt: int, withdrawal: JSONMapping) -> None:
         text, (_, decision_field) = dump(withdrawal), encoding.question_fields(interrupt_id)
@@ -645,7 +642,7 @@ class RunInTransaction:
             decision_field,
             f"withdrawn {self.write_set.read_set.now} {attempt} ".encode() + text,
         )
-        self.write_set.add_size(self.record.root, len(text))
+        self._grow(len(text))
 
     @property
     def cancelled(self) -> str:

@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.definition.model import Topology
@@ -363,16 +363,16 @@ def of_run(run_id: str, *names: str) -> list[tuple[str, str]]:
 Plan = Callable[[Transaction], Reply]
 
 
+@dataclass
 class Transactions:
-    """Runs requests as transactions: each is planned and committed, and retried after a conflict."""
+    """Runs requests as transactions: each is planned and committed, and retried after a conflict.
 
-    def __init__(
-        self, call: Call, confirm: Callable[[str], None], settings: StoreSettings
-    ) -> None:
-        """Take `call`, which runs a script, and `confirm`, which waits until a request's writes are safe."""
-        self._call = call
-        self._confirm = confirm
-        self._settings = settings
+    `_confirm` waits until a request's writes are safe.
+    """
+
+    _call: Call
+    _confirm: Callable[[str], None]
+    _settings: StoreSettings
 
     def run(
         self,
