@@ -23,7 +23,7 @@ from runner.celery.config import settings_of
 from runner.celery.engines import connection_of, engine_of, pushes
 from runner.errors import RunnerError
 from runner.execution.engine import Engine
-from runner.operations.archiving import Archiving
+from runner.operations.archiving import ArchivableStore, Archiving
 from runner.settings import Settings
 from runner.store.archive import open_archive
 from runner.store.redis.partitions import SharedStore, wake_keys
@@ -315,7 +315,7 @@ class Archiver(WorkerThread):
         self._pause = ARCHIVE_SWEEPS * settings.sweep_interval
         self._locks = SingletonLocks(connection_of(self.engine), settings.namespace)
         self._archiving = Archiving(
-            self.engine.store,
+            cast("ArchivableStore", self.engine.store),
             open_archive(settings.archive),
             pause=self._pause,
             hold=settings.archive_hold,
