@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from celery import current_task
+from kombu.exceptions import EncodeError
 from pydantic_core import to_json
 
 from runner.celery.config import CONNECT, settings_of
@@ -167,10 +168,14 @@ class CeleryTask:
         }
         with self._sender(app).producer_or_acquire() as producer:
             producer.connection.ensure_connection(**CONNECT)
-            if isinstance(self._task, str):
-                app.send_task(self.name, args, kwargs, producer=producer, **options)
-            else:
-                self._task.apply_async(args, kwargs, producer=producer, **options)
+            try:
+                if isinstance(self._task, str):
+                    app.send_task(self.name, args, kwargs, producer=producer, **options)
+                else:
+                    self._task.apply_async(args, kwargs, producer=producer, **options)
+            except (EncodeError, TypeError) as error:
+                text = f"task {self.name} can't be sent with these arguments: {error}"
+                raise UnstorableError(text) from error
 
 
 def packed_result(result: object, reference: str) -> codec.JSON:

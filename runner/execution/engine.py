@@ -40,6 +40,7 @@ from runner.errors import (
     RetryAfter,
     RunStopped,
     StoreError,
+    UnstorableError,
 )
 from runner.execution import conditions, held_nodes, nodes, telemetry
 from runner.execution.context import ClaimedVisit, never
@@ -667,6 +668,10 @@ class Engine:
             return reply
         try:
             outcome.send()
+        except UnstorableError as error:
+            report = {"error": asdict(failures.record(error)), "discarded": True}
+            self.report(token.run_id, token.node, token.visit, outcome.reference, report)
+            return reply
         except Exception:
             log.exception(
                 "external_task.unsent: %s is sent again after one lease.", outcome.reference
