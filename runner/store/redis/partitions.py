@@ -426,14 +426,23 @@ class PartitionedStore:
     def _thaw(self, request: ThawScope) -> Reply:
         reply = self._first.do(request)
         if reply.word == "thawed":
-            for partition in self._partitions[1:]:
-                partition.requests.wake_ready_nodes()
+            self._each(lambda partition: partition.requests.wake_ready_nodes())
         return reply
 
     def _share_slots(self, request: ShareSlots) -> Reply:
         shared = replace(request, partitions=len(self._partitions))
-        replies = [self._do(partition, shared) for partition in self._partitions]
+        replies = self._each(lambda partition: self._do(partition, shared))
         return Reply("sized", [bell for reply in replies for bell in reply.doorbells])
+
+    def _each(self, ask: Callable[[RedisStore], Result]) -> list[Result]:
+        """Ask every partition; one that can't be reached doesn't block the others."""
+        replies = []
+        for partition in self._partitions:
+            try:
+                replies.append(ask(partition))
+            except StoreError as error:
+                log.warning("partition.later: %s Its next nodes begin some seconds later.", error)
+        return replies
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
         by_partition = grouped(tokens, lambda token: self.partition_of(token.run_id))
