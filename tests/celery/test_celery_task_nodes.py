@@ -237,7 +237,8 @@ def test_a_task_that_can_never_be_sent_fails_its_node(empty_site):
     assert "shop.double can't be sent with these arguments: " in str(value)
     assert "Decimal" in str(value)
     assert "takes 1 positional argument but 2 were given" in str(number)
-    assert worker.output().count("raised unexpected: UnstorableError(") == 2
+    logged = "raised unexpected: UnstorableError("
+    wait_until(lambda: worker.output().count(logged) == 2, "both errors are logged")
     assert "external_task.unsent" not in worker.output()
 
 
