@@ -410,14 +410,7 @@ class PartitionedStore:
                     setting = setting.pause(pause)
             return setting
 
-        for other in self._partitions:
-            try:
-                if other is not partition:
-                    other.do(ChangeLimit(name, change, "", ""))
-            except StoreError as error:
-                log.warning(
-                    "limit.pause.failed: %s The limit %r isn't paused there.", error, name
-                )
+        self._each(lambda other: other.do(ChangeLimit(name, change, "", "")))
         return reply
 
     def _do_with_sum(self, request: Any) -> Any:
@@ -441,7 +434,10 @@ class PartitionedStore:
             try:
                 replies.append(ask(partition))
             except StoreError as error:
-                log.warning("partition.later: %s Its next nodes begin some seconds later.", error)
+                log.warning(
+                    "partition.left_out: %s There, limits may not pause and nodes begin some seconds later.",
+                    error,
+                )
         return replies
 
     def renew(self, tokens: Sequence[Token]) -> list[str]:
