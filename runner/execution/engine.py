@@ -669,8 +669,13 @@ class Engine:
         try:
             outcome.send()
         except UnstorableError as error:
-            report = {"error": asdict(failures.record(error)), "discarded": True}
-            self.report(token.run_id, token.node, token.visit, outcome.reference, report)
+            self.report(
+                token.run_id,
+                token.node,
+                token.visit,
+                outcome.reference,
+                {"error": asdict(failures.record(error)), "discarded": True},
+            )
             return reply
         except Exception:
             log.exception(
